@@ -1,0 +1,95 @@
+# `make test` and `make demo` are all one needs: each sets the environment up first, and later runs skip what is done.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.workflow-sdk-installed
+# Editable, so that tests and demo run the sources; without isolation, as the lock has the build's own requirements.
+INSTALL_SOURCES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+
+# The newest Python that is tested with this project, or else any later one. A name that is on the path may still not
+# run (shims of version managers) or lack `ensurepip` (split packages of distributions), so each is tried.
+PYTHONS := python3.13 python3.12 python3.11 python3
+define FIND_PYTHON
+python=; \
+for name in $(PYTHONS); do \
+    if "$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+        python="$$name"; break; \
+    fi; \
+done; \
+if [ -z "$$python" ]; then \
+    echo "error: Python 3.11 or newer with the venv module is needed (tried: $(PYTHONS))" >&2; \
+    exit 1; \
+fi
+endef
+
+.PHONY: help setup test bench demo lock clean
+
+help:
+	@echo "make test    set up, then format, lint, types, layers and tests"
+	@echo "make demo    set up, then a workflow that is killed and goes on"
+	@echo "make bench   set up, then tests/benchmarks"
+	@echo "make lock    write requirements.lock anew from pyproject.toml"
+	@echo "make clean   remove the environment and what tools left behind"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(FIND_PYTHON); \
+	if ! $(BIN)/python -c '' >/dev/null 2>&1; then \
+	    echo "== environment ($$("$$python" --version) in .venv)"; \
+	    "$$python" -m venv --clear .venv; \
+	fi
+	@echo "== dependencies (requirements.lock)"
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	@$(INSTALL_SOURCES)
+	@touch $@
+
+test: $(STAMP)
+	@echo "== ruff format"
+	@$(BIN)/ruff format --check .
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== mypy"
+	@$(BIN)/mypy
+	@echo "== pyright"
+	@$(BIN)/pyright
+# It asks the first python on the path where packages are, whatever is configured.
+	@echo "== pyright --verifytypes"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes workflow_sdk
+	@echo "== import-linter"
+	@$(BIN)/lint-imports
+	@echo "== pytest"
+	@$(BIN)/python -m pytest --cov --cov-report=term
+
+bench: $(STAMP)
+	@echo "== benchmarks"
+	@$(BIN)/python -m pytest tests/benchmarks --override-ini=norecursedirs=.* -s
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
+
+# Everything that is installed is pinned, in an environment that has seen nothing else; on the oldest Python, whose
+# choice of versions the later ones can follow.
+lock: PYTHONS := python3.11 python3.12 python3.13 python3
+lock:
+	@$(FIND_PYTHON); \
+	dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	"$$python" -m venv "$$dir/venv"; \
+	"$$dir/venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1' setuptools; \
+	"$$dir/venv/bin/python" -m pip install --quiet '.[demo,pydantic]' --group dev; \
+	{ \
+	    echo "# Every package of the development environment. Written by \`make lock\`."; \
+	    "$$dir/venv/bin/python" -m pip freeze --all --exclude pip --exclude workflow-sdk; \
+	} >"$$dir/lock"; \
+	if grep -nE '://| @ ' "$$dir/lock"; then echo "error: not a plain pin" >&2; exit 1; fi; \
+	mv "$$dir/lock" requirements.lock; \
+	echo "requirements.lock: $$(grep -c == requirements.lock) packages"
+
+clean:
+	@rm -rf .venv build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

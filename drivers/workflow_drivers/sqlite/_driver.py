@@ -1,0 +1,207 @@
+"""The five methods, in the event loop: reads, commits, and one poller for all who wait for a change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TypeVar
+
+import anyio
+
+from workflow_drivers.sqlite._file import ReadSession, WriteSession
+from workflow_drivers.sqlite._queue import CommitQueue
+from workflow_drivers.sqlite._thread import ConnectionThread
+from workflow_drivers.sqlite._url import parse
+from workflow_drivers.sqlite._watch import Waiter, Watch
+from workflow_sdk.driver import Batch, check_limits
+from workflow_sdk.errors import DefinitionError, StorageError
+
+T = TypeVar("T")
+
+# What other processes commit is found by asking. Often at first, since an answer tends to come soon, then seldom.
+POLL_SECONDS_MIN = 0.005
+POLL_SECONDS_MAX = 0.2
+# With many keys to read, a poll takes its time. It is to use a twentieth of that of the reader's thread at most.
+POLL_REST = 20
+
+
+class SqliteDriver:
+    """A store in an SQLite file, open in one event loop of asyncio. Made by `open`."""
+
+    def __init__(
+        self, reads: ReadSession, reader: ConnectionThread, writes: WriteSession, writer: ConnectionThread
+    ) -> None:
+        # Two connections, so that reads don't stand in line behind the disk. A read begins after the commits that have
+        # returned, in a transaction of its own, and so sees them.
+        self._reads = reads
+        self._reader = reader
+        self._writes = writes
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._queue = CommitQueue(writes, writer, self._committed)
+        self._watch = Watch()
+        self._timer: asyncio.TimerHandle | None = None
+        self._polling = False
+        self._interval = POLL_SECONDS_MIN
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions were committed; under load, far fewer than batches."""
+        return self._writes.transactions
+
+    async def get(self, key: bytes, /) -> bytes | None:
+        """The value of `key`, or None."""
+        self._check_open()
+        return await self._reader.call(self._reads.get, key)
+
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows from `begin`, up to `end` and without it, in byte order (or its reverse), of one state."""
+        self._check_open()
+        return await self._reader.call(self._reads.scan, begin, end, limit, reverse)
+
+    async def commit(self, batch: Batch, /) -> None:
+        """Apply the batch, whole and durably, or raise: ConflictError if a check did not hold.
+
+        Cancelled while it waits for its turn, it is not applied; later, this returns only when that is decided.
+        """
+        self._check_open()
+        size = check_limits(batch)
+        if batch:
+            await self._queue.commit(batch, size)
+
+    async def changed(self, key: bytes, since: bytes | None, /) -> None:
+        """Return once the value of `key` differs from `since`, whichever process changed it."""
+        self._check_open()
+        waiter = Waiter(key, since, self._loop.create_future())
+        self._watch.add(waiter)  # before the look at the value, so that nothing falls between the two
+        try:
+            if await self._reader.call(self._reads.get, key) != since:
+                return
+            self._poll_soon()
+            await waiter.future
+        finally:
+            self._watch.discard(waiter)
+        if waiter.error is not None:
+            raise waiter.error
+
+    async def aclose(self) -> None:
+        """Finish what is in flight and close the file. Even if it is cancelled, the file is closed at the end."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        await _finished(self._closing)
+
+    async def _close(self) -> None:
+        self._watch.fail(self._closed_error())
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._reader.close()
+        finally:
+            await self._writer.close()
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise self._closed_error()
+
+    def _closed_error(self) -> StorageError:
+        return StorageError(f"the store {str(self._writes.settings.path)!r} has been closed")
+
+    def _committed(self, batches: Sequence[Batch]) -> None:
+        if self._watch:
+            for batch in batches:
+                self._watch.notice_writes(batch.writes)
+
+    # The poller. Callbacks rather than a task: nothing of it is left over when nobody waits, or when the loop ends.
+
+    def _poll_soon(self) -> None:
+        self._interval = POLL_SECONDS_MIN
+        if self._polling or self._closing is not None:
+            return
+        due = self._loop.time() + POLL_SECONDS_MIN
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        if self._watch and self._closing is None:
+            self._polling = True
+            # A key that is added from now on is first read by its waiter, in the same thread and so after this.
+            self._reader.post(partial(self._peek, self._watch.keys()))
+
+    def _peek(self, keys: Sequence[bytes]) -> None:
+        """In the reader's thread."""
+        started = monotonic()
+        values: list[tuple[bytes, bytes | None]] = []
+        error: Exception | None = None
+        try:
+            values = self._reads.peek(keys)
+        except Exception as caught:  # noqa: BLE001  # whatever it is, those who wait must hear of it
+            error = caught
+        self._loop.call_soon_threadsafe(self._peeked, values, error, monotonic() - started)
+
+    def _peeked(self, values: Sequence[tuple[bytes, bytes | None]], error: Exception | None, took: float) -> None:
+        self._polling = False
+        if error is not None:
+            self._watch.fail(error)
+        found = self._watch.notice(values)
+        self._interval = POLL_SECONDS_MIN if found else min(2 * self._interval, POLL_SECONDS_MAX)
+        if self._watch and self._closing is None:
+            self._timer = self._loop.call_later(max(self._interval, POLL_REST * took), self._poll)
+
+
+async def open(url: str) -> SqliteDriver:
+    """Open the store that `url` names, and make the file if there is none."""
+    settings = parse(url)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise DefinitionError(f"{url!r} can only be opened in an event loop of asyncio; memory:// is for all") from None
+    reads, writes = ReadSession(settings), WriteSession(settings)
+    opening = asyncio.ensure_future(_open(reads, writes))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        reads.abandoned = writes.abandoned = True
+        with suppress(StorageError):
+            driver = await _finished(opening)
+            await driver.aclose()
+        raise
+
+
+async def _open(reads: ReadSession, writes: WriteSession) -> SqliteDriver:
+    # The writer first: it makes the tables that the reader looks for.
+    writer = ConnectionThread(writes.connect)
+    await writer.open()
+    try:
+        reader = ConnectionThread(reads.connect)
+        await reader.open()
+    except BaseException:
+        await writer.close()
+        raise
+    return SqliteDriver(reads, reader, writes, writer)
+
+
+async def _finished(task: asyncio.Task[T]) -> T:
+    """What `task` comes to. The caller's cancellation waits until it has."""
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as caught:
+                cancelled = caught
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+__all__ = ["SqliteDriver", "open"]

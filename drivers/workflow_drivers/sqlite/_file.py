@@ -1,0 +1,288 @@
+"""Everything that is SQL: the shape of the file, reads, and a group of batches as one transaction.
+
+It blocks, and runs in the threads of the connections; it knows nothing of the event loop.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from random import random
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+from workflow_drivers.sqlite._url import Settings
+from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Set, Write
+from workflow_sdk.errors import ConflictError, StorageError, WorkflowSDKError
+
+T = TypeVar("T")
+
+APPLICATION_ID = 0x77_66_73_64  # "wfsd"; what `file` and every other program know the file by
+FORMAT = 1
+"""The version of the tables, kept as `user_version`. Files with a higher one are refused."""
+
+SCHEMA = (
+    "CREATE TABLE entry (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    # Kept apart from the rows: an appended key must sort after those that have been cleared since, too.
+    "INSERT INTO meta VALUES ('appended', 0)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+GET = "SELECT value FROM entry WHERE key = ?"
+SCAN = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+SCAN_REVERSE = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
+
+WRITE: dict[type[Write], str] = {
+    # Not REPLACE: that deletes and inserts, which takes twice as long where the key exists.
+    Set: "INSERT INTO entry VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    Clear: "DELETE FROM entry WHERE key = ?",
+    ClearRange: "DELETE FROM entry WHERE key >= ? AND key < ?",
+}
+
+PAUSE_SECONDS_MIN = 0.0005
+# Another process that commits without a break leaves the file free for moments only. Asking often (it costs some 10 us)
+# is what gives everyone a turn, since SQLite keeps no queue.
+PAUSE_SECONDS_MAX = 0.005
+
+WAL_BYTES_KEPT = 64 << 20
+"""What a write-ahead log that had to grow is cut back to, once its pages are in the database."""
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another process was in the way, and trying again makes sense."""
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def patiently(attempt: Callable[[], T], go_on: Callable[[], bool]) -> T:
+    """Make the attempt again while other processes are in the way and `go_on()` holds."""
+    pause = PAUSE_SECONDS_MIN
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or not go_on():
+                raise
+        sleep(pause * (0.5 + random()))
+        pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+
+def until(deadline: float) -> Callable[[], bool]:
+    """For `patiently`: to go on until then."""
+    return lambda: monotonic() < deadline
+
+
+class _Session:
+    """One connection, opened and used in its thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.abandoned = False
+        """Set from outside: nobody waits for `connect` any more."""
+
+    def connect(self) -> sqlite3.Connection:
+        """Open the file, waiting for other processes if needed. StorageError says why it can't be."""
+        path, deadline = self.settings.path, monotonic() + self.settings.busy_timeout
+        if not path.parent.is_dir():
+            raise StorageError(f"can't open {str(path)!r}: there is no directory {str(path.parent)!r}")
+        try:
+            # No transactions but our own, and no waiting inside SQLite, where nothing could stop it.
+            connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        except sqlite3.Error as error:
+            raise self.failure("open", error) from error
+        try:
+            patiently(lambda: self._prepare(connection), lambda: monotonic() < deadline and not self.abandoned)
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.failure("open", error) from error
+        except BaseException:
+            connection.close()
+            raise
+        self.connection = connection
+        self.cursor = connection.cursor()
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        raise NotImplementedError
+
+    def failure(self, verb: str, error: BaseException) -> StorageError:
+        """What the caller is told when SQLite could not `verb` the file."""
+        path = str(self.settings.path)
+        if is_busy(error):
+            return StorageError(f"can't {verb} {path!r}: busy with other processes for {self.settings.busy_timeout} s")
+        return StorageError(f"can't {verb} {path!r}: {error}")
+
+
+class ReadSession(_Session):
+    """The connection that answers `get` and `scan`, each with the state of the last commit."""
+
+    _data_version: int | None = None
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("SELECT 1 FROM entry LIMIT 1").fetchall()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`."""
+        rows = self._query(GET, (key,))
+        return rows[0][0] if rows else None
+
+    def scan(self, begin: bytes, end: bytes, limit: int | None, reverse: bool) -> list[tuple[bytes, bytes]]:
+        """The rows from `begin` up to `end`, at most `limit` of them."""
+        most = -1 if limit is None else max(limit, 0)  # to SQLite, a negative limit is none
+        rows: list[tuple[bytes, bytes]] = self._query(SCAN_REVERSE if reverse else SCAN, (begin, end, most))
+        return rows
+
+    def peek(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
+        """The values of `keys`; none if no one, in any process, has committed since the last time."""
+        version: int = self._query("PRAGMA data_version", ())[0][0]
+        if version == self._data_version:
+            return []
+        # A commit between the two statements is seen now and changes the version for the next time: never too late.
+        values = [(key, self.get(key)) for key in keys]
+        self._data_version = version
+        return values
+
+    def _query(self, sql: str, parameters: tuple[object, ...]) -> list[Any]:
+        # Readers hardly ever meet a lock: only while another process recovers the log of one that was killed.
+        def attempt() -> list[Any]:
+            return self.cursor.execute(sql, parameters).fetchall()
+
+        try:
+            try:
+                return attempt()
+            except sqlite3.OperationalError:
+                return patiently(attempt, until(monotonic() + self.settings.busy_timeout))
+        except sqlite3.Error as error:
+            raise self.failure("read", error) from error
+
+
+class WriteSession(_Session):
+    """The connection that writes, a group of batches at a time."""
+
+    transactions = 0
+    """How many were committed: what group commit saves can be seen from it."""
+
+    _appended: int | None = None
+    _appended_before: int | None = None
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "BEGIN"
+        )  # one state for all that is asked: another process may be making the tables just now
+        try:
+            new = self._is_new(connection)
+        finally:
+            _roll_back(connection)
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise StorageError(f"{str(self.settings.path)!r} is where SQLite can't keep a write-ahead log")
+        connection.execute(f"PRAGMA synchronous = {self.settings.synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        if not new:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if self._is_new(connection):  # no other process came first
+                for statement in SCHEMA:
+                    connection.execute(statement)
+            connection.execute("COMMIT")
+        except BaseException:
+            _roll_back(connection)
+            raise
+
+    def _is_new(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file is still empty; StorageError if it isn't one of ours."""
+        path = str(self.settings.path)
+        identity = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if identity == APPLICATION_ID:
+            if version > FORMAT:
+                raise StorageError(
+                    f"{path!r} was written by a newer version (its format is {version}, this one knows {FORMAT})"
+                )
+            return False
+        # Its tables would not be in the way. But its `user_version` would, by which many programs number their own
+        # migrations; and switching it to a write-ahead log is not ours to decide.
+        if identity or version or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            raise StorageError(f"{path!r} is the database of another program; give the store a file of its own")
+        return True
+
+    def begin(self) -> None:
+        """Start the transaction with the lock for writing held, so that nothing it reads can change under it."""
+        _roll_back(self.connection)  # only if even the rollback of the one before has failed
+        self.cursor.execute("BEGIN IMMEDIATE")
+        self._appended = self._appended_before = None
+
+    def write(self, batches: Sequence[Batch]) -> list[WorkflowSDKError | None]:
+        """Write the batches one after the other and commit. For each None, or the error that it alone has met.
+
+        Raises if nothing of any of them was written.
+        """
+        outcomes: list[WorkflowSDKError | None]
+        try:
+            if len(batches) == 1:
+                outcome = self._check(batches[0])
+                if outcome is None:
+                    self._write(batches[0].writes)
+                outcomes = [outcome]
+            else:
+                outcomes = [self._write_among_others(batch) for batch in batches]
+            if self._appended != self._appended_before:
+                self.cursor.execute("UPDATE meta SET value = ? WHERE name = 'appended'", (self._appended,))
+            self.cursor.execute("COMMIT")
+        except BaseException:
+            _roll_back(self.connection)
+            raise
+        self.transactions += 1
+        return outcomes
+
+    def _write_among_others(self, batch: Batch) -> WorkflowSDKError | None:
+        # The checks read what the batches before it have written, and need no savepoint: they leave nothing behind.
+        conflict = self._check(batch)
+        if conflict is not None:
+            return conflict
+        self.cursor.execute("SAVEPOINT batch")
+        try:
+            self._write(batch.writes)
+        except sqlite3.Error as error:
+            if not self.connection.in_transaction:  # so grave that SQLite has rolled back everything: a full disk
+                raise
+            self.cursor.execute("ROLLBACK TO batch")
+            self.cursor.execute("RELEASE batch")
+            failure = self.failure("write", error)
+            failure.__cause__ = error
+            return failure
+        self.cursor.execute("RELEASE batch")
+        return None
+
+    def _check(self, batch: Batch) -> ConflictError | None:
+        for key, expected in batch.checks:
+            row = self.cursor.execute(GET, (key,)).fetchone()
+            if (None if row is None else row[0]) != expected:
+                return ConflictError(f"the key {key!r:.200} does not have the value that the batch was to find")
+        return None
+
+    def _write(self, writes: Sequence[Write]) -> None:
+        # One by one: `executemany` saves a tenth at most, and only where many writes of a kind follow each other.
+        execute = self.cursor.execute
+        for write in writes:
+            if type(write) is Append:
+                execute(WRITE[Set], (self._next_key(write.prefix), write.value))
+            else:
+                execute(WRITE[type(write)], write)
+
+    def _next_key(self, prefix: bytes) -> bytes:
+        # Read once in a transaction, since other processes append too, and stored once at its end. A number that a
+        # rolled back batch has taken is left out, which harms nobody.
+        if self._appended is None:
+            row = self.cursor.execute("SELECT value FROM meta WHERE name = 'appended'").fetchone()
+            self._appended = self._appended_before = int(row[0])
+        self._appended += 1
+        # 0x33 and 12 bytes: what `fdb.tuple` reads as a complete versionstamp.
+        return prefix + b"\x33" + self._appended.to_bytes(12, "big")
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")

@@ -1,0 +1,155 @@
+"""Group commit: batches that wait while a transaction is being written go together into the next.
+
+A commit is waiting, then taken, then reported. Waiting commits are in a queue that the event loop fills and the
+writer's thread empties. The thread takes as late as it can, when it already holds the file's lock for writing: all that
+have come until then share the one `fsync`, and a commit that is cancelled before can still be withdrawn. It goes on
+by itself until the queue is empty, so that there is no turn of the event loop between two transactions, and no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+
+import anyio
+
+from workflow_drivers.sqlite._file import WriteSession, is_busy, patiently
+from workflow_drivers.sqlite._thread import ConnectionThread
+from workflow_sdk.driver import Batch
+from workflow_sdk.errors import StorageError
+
+# A group must not keep others waiting for long, nor SQLite spill many pages: these are some 10 to 50 ms of writing.
+GROUP_BATCHES_MAX = 1024
+GROUP_BYTES_MAX = 8_000_000
+
+
+class _Commit:
+    """A batch, and the one who waits for it."""
+
+    __slots__ = ("batch", "error", "future", "reported", "since", "size")
+
+    def __init__(self, batch: Batch, size: int, future: asyncio.Future[None]) -> None:
+        self.batch = batch
+        self.size = size
+        self.since = monotonic()
+        self.future = future
+        self.error: Exception | None = None
+        self.reported = False
+
+
+class CommitQueue:
+    """Commits through one connection, in the order in which they were asked for."""
+
+    def __init__(
+        self, session: WriteSession, thread: ConnectionThread, written: Callable[[Sequence[Batch]], None]
+    ) -> None:
+        self._session = session
+        self._thread = thread
+        self._written = written
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()
+        # Both under the lock; `running` says that the thread will look at the queue again by itself.
+        self._waiting: deque[_Commit] = deque()
+        self._running = False
+
+    async def commit(self, batch: Batch, size: int) -> None:
+        """Return when the batch is committed, or raise why it isn't. Cancelled, it is decided before this returns."""
+        commit = _Commit(batch, size, self._loop.create_future())
+        with self._lock:
+            self._waiting.append(commit)
+            start, self._running = not self._running, True
+        if start:
+            self._thread.post(self._run)
+        try:
+            await commit.future
+        except asyncio.CancelledError:
+            if not self._withdraw(commit):
+                await self._decided(commit)
+            raise
+        if commit.error is not None:
+            raise commit.error
+
+    def _withdraw(self, commit: _Commit) -> bool:
+        with self._lock:
+            if commit in self._waiting:
+                self._waiting.remove(commit)
+                return True
+        return False
+
+    async def _decided(self, commit: _Commit) -> None:
+        # It has been taken: what the caller reads next would be undecided if it didn't wait. The wait is short, since
+        # the file's lock is already held.
+        with anyio.CancelScope(shield=True):
+            while not commit.reported:
+                commit.future = self._loop.create_future()  # the one before was cancelled
+                with suppress(asyncio.CancelledError):
+                    await commit.future
+
+    def _report(self, commits: Sequence[_Commit], errors: Sequence[Exception | None]) -> None:
+        """In the event loop: tell those who wait."""
+        batches: list[Batch] = []
+        for commit, error in zip(commits, errors, strict=True):
+            commit.reported = True
+            commit.error = error
+            if error is None:
+                batches.append(commit.batch)
+            if not commit.future.done():
+                commit.future.set_result(None)
+        self._written(batches)
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        while self._more():
+            try:
+                patiently(self._session.begin, self._in_time)
+            except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
+                self._refuse(error)
+                continue
+            commits = self._take()  # none, if all have been withdrawn by now; then nothing is written
+            try:
+                errors: Sequence[Exception | None] = self._session.write([commit.batch for commit in commits])
+            except Exception as error:  # noqa: BLE001  # as above
+                errors = [self._failure(error) for _ in commits]
+            self._loop.call_soon_threadsafe(self._report, commits, errors)
+
+    def _more(self) -> bool:
+        with self._lock:
+            self._running = bool(self._waiting)
+            return self._running
+
+    def _take(self) -> list[_Commit]:
+        taken: list[_Commit] = []
+        size = 0
+        with self._lock:
+            while self._waiting and len(taken) < GROUP_BATCHES_MAX:
+                size += self._waiting[0].size
+                if taken and size > GROUP_BYTES_MAX:
+                    break
+                taken.append(self._waiting.popleft())
+        return taken
+
+    def _in_time(self) -> bool:
+        """Whether the one who waits longest is ready to wait on."""
+        with self._lock:
+            return bool(self._waiting) and not self._is_late(self._waiting[0])
+
+    def _is_late(self, commit: _Commit) -> bool:
+        return monotonic() - commit.since >= self._session.settings.busy_timeout
+
+    def _refuse(self, error: Exception) -> None:
+        # If the file is busy, it fails those whose time is up; in any other case, all.
+        refused: list[_Commit] = []
+        with self._lock:
+            while self._waiting and (not is_busy(error) or self._is_late(self._waiting[0])):
+                refused.append(self._waiting.popleft())
+        self._loop.call_soon_threadsafe(self._report, refused, [self._failure(error) for _ in refused])
+
+    def _failure(self, error: Exception) -> StorageError:
+        failure = self._session.failure("write", error)
+        failure.__cause__ = error
+        return failure

@@ -1,0 +1,65 @@
+"""From the URL of a store to its file and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+from workflow_sdk.errors import DefinitionError
+
+SCHEME = "sqlite://"
+SYNCHRONOUS = ("full", "normal")
+KNOWN = ("busy_timeout", "synchronous")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which file, and how to treat it."""
+
+    path: Path
+    synchronous: str = "full"
+    busy_timeout: float = 30.0
+    """Seconds to wait for another process that holds the file, before it is an error."""
+
+
+def parse(url: str) -> Settings:
+    """The settings in a URL; DefinitionError, saying what is wrong with it, if it can't be read."""
+    location, _, query = url.removeprefix(SCHEME).partition("?")
+    if not url.startswith(SCHEME) or not location.startswith("/"):
+        raise DefinitionError(f"write sqlite:///relative.db or sqlite:////absolute/app.db, not {url!r}")
+    name = unquote(location[1:], errors="surrogateescape")
+    if name == ":memory:":
+        raise DefinitionError(f"{url!r} would be private to one connection; for a store in memory use memory://")
+    if not name or name.endswith("/") or "\0" in name:
+        raise DefinitionError(f"{url!r} names no file")
+    # Absolute from now on: the process may change its directory while the store is open.
+    return _with_options(Settings(Path(name).absolute()), url, query)
+
+
+def _with_options(settings: Settings, url: str, query: str) -> Settings:
+    options = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in options]
+    for name in names:
+        if name not in KNOWN:
+            raise DefinitionError(f"unknown option {name!r} in {url!r}; there are: {', '.join(KNOWN)}")
+        if names.count(name) > 1:
+            raise DefinitionError(f"the option {name!r} is there twice in {url!r}")
+    values = dict(options)
+    synchronous = values.get("synchronous", settings.synchronous).lower()
+    if synchronous not in SYNCHRONOUS:
+        raise DefinitionError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {values['synchronous']!r}")
+    return Settings(settings.path, synchronous, _seconds(values.get("busy_timeout"), settings.busy_timeout))
+
+
+def _seconds(text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not isfinite(seconds) or seconds < 0:
+        raise DefinitionError(f"busy_timeout is a number of seconds, not {text!r}")
+    return seconds

@@ -1,0 +1,66 @@
+"""Every driver keeps every promise, on every event loop that it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import anyio
+import pytest
+
+from workflow_drivers import memory, sqlite
+from workflow_sdk.driver import Driver, open_driver
+from workflow_sdk.testing.contract import CHECKS, Check, Make, check_driver, check_durability
+
+# `anyio.run` rather than the marker of anyio's pytest plugin: with `asyncio_mode = "auto"`, pytest-asyncio takes
+# marked tests over, and what was meant for trio passes on asyncio.
+BACKENDS = [("memory", "asyncio"), ("memory", "trio"), ("sqlite", "asyncio")]
+
+
+def check_on(backend: str, check: Callable[..., Awaitable[None]], *args: object) -> None:
+    anyio.run(check, *args, backend=backend)
+
+
+@pytest.fixture
+def make(store: str, tmp_path: Path) -> Make:
+    async def fresh() -> Driver:
+        # SQLite's other setting is tried in its own tests; this one keeps a thousand commits off the disk.
+        return await open_driver(
+            "memory://" if store == "memory" else f"sqlite:///{tmp_path}/app.db?synchronous=normal"
+        )
+
+    return fresh
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: cast("str", getattr(check, "__name__", "check")))
+@pytest.mark.parametrize(("store", "backend"), BACKENDS)
+def test_promise(check: Check, make: Make, backend: str) -> None:
+    check_on(backend, check, make)
+
+
+@pytest.mark.parametrize(("store", "backend"), BACKENDS[::2])
+def test_what_is_committed_survives_closing(make: Make, backend: str, store: str, tmp_path: Path) -> None:
+    async def make_named() -> Driver:
+        return await memory.open(f"memory://{tmp_path}")
+
+    async def reopen(driver: Driver) -> Driver:
+        await driver.aclose()
+        return await (make_named() if store == "memory" else make())
+
+    check_on(backend, check_durability, make_named if store == "memory" else make, reopen)
+
+
+async def test_the_whole_suite_in_one_call(tmp_path: Path) -> None:
+    opened: list[Driver] = []
+
+    async def make() -> Driver:
+        opened.append(await sqlite.open(f"sqlite:///{tmp_path}/{len(opened)}.db?synchronous=full"))
+        return opened[-1]
+
+    async def reopen(driver: Driver) -> Driver:
+        await driver.aclose()
+        return await sqlite.open(f"sqlite:///{tmp_path}/{len(opened) - 1}.db")
+
+    await check_driver(make, reopen=reopen)
+    assert len(opened) == len(CHECKS) + 1

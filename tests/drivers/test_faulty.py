@@ -1,0 +1,125 @@
+"""The driver that fails on demand fails there, and only there."""
+
+# pyright: reportPrivateUsage=false
+# That the chosen pauses repeat can only be seen from inside.
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+
+from workflow_drivers.memory import MemoryDriver
+from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.errors import ConflictError, StorageError
+from workflow_sdk.testing.contract import check_driver
+from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+
+
+def one(key: bytes) -> Batch:
+    batch = Batch()
+    batch.set(key, b"v")
+    return batch
+
+
+async def keys(driver: Driver) -> list[bytes]:
+    return [key for key, _ in await driver.scan(b"", b"\xff")]
+
+
+@pytest.mark.parametrize("latency", [0.0, 1e-9])
+def test_without_faults_it_keeps_every_promise(latency: float) -> None:
+    async def make() -> Driver:
+        return FaultyDriver(MemoryDriver(), latency=latency, seed=1)
+
+    async def check() -> None:
+        await check_driver(make)
+
+    passed: list[None] = [anyio.run(check, backend="trio")]
+    assert passed == [None]
+
+
+async def test_commits_fail_where_they_are_told_to() -> None:
+    driver = FaultyDriver(MemoryDriver(), fail_at={2}, conflict_at=[3])
+    await driver.commit(one(b"1"))
+    with pytest.raises(StorageError, match="commit 2"):
+        await driver.commit(one(b"2"))
+    with pytest.raises(ConflictError, match="commit 3"):
+        await driver.commit(one(b"3"))
+    await driver.commit(one(b"4"))
+    assert await keys(driver) == [b"1", b"4"]
+    assert driver.commits == 4
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_a_crash_ends_everything(landed: bool) -> None:
+    inner = MemoryDriver()
+    driver = FaultyDriver(inner, crash_after=2) if landed else FaultyDriver(inner, crash_before=2)
+    await driver.commit(one(b"1"))
+    with pytest.raises(SimulatedCrash):
+        await driver.commit(one(b"2"))
+    assert await keys(driver.driver) == ([b"1", b"2"] if landed else [b"1"])
+    for call in (driver.commit(one(b"3")), driver.get(b"1"), driver.scan(b"", b"\xff"), driver.changed(b"1", None)):
+        with pytest.raises(SimulatedCrash):
+            await call
+    assert driver.commits == 2
+    await driver.aclose()
+    await driver.aclose()
+    with pytest.raises(StorageError):
+        await inner.get(b"1")
+
+
+async def test_a_crash_after_a_refused_commit_is_still_a_crash() -> None:
+    batch = one(b"1")
+    batch.check(b"absent", b"something")
+    driver = FaultyDriver(MemoryDriver(), crash_after=1)
+    with pytest.raises(SimulatedCrash):
+        await driver.commit(batch)
+    assert await keys(driver.driver) == []
+
+
+async def test_no_handler_of_errors_survives_a_crash() -> None:
+    driver = FaultyDriver(MemoryDriver(), crash_before=1)
+
+    async def author() -> None:
+        try:
+            await driver.commit(one(b"1"))
+        except Exception:  # noqa: BLE001  # it must not get here
+            pytest.fail("a dead process handles nothing")
+
+    crashes = 0
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(author)
+    except* SimulatedCrash:
+        crashes += 1
+    assert crashes == 1
+
+
+async def test_who_is_in_the_middle_of_a_call_crashes_too() -> None:
+    driver = FaultyDriver(MemoryDriver(), crash_after=2, latency=0.02)
+
+    async def crashes() -> None:
+        with pytest.raises(SimulatedCrash):
+            await driver.commit(one(b"k"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(crashes)
+        tasks.start_soon(crashes)
+    assert await keys(driver.driver) == [b"k"]
+
+
+async def test_latency_is_waited_for() -> None:
+    started = time.monotonic()
+    await FaultyDriver(MemoryDriver(), latency=0.05).commit(one(b"k"))
+    assert time.monotonic() - started >= 0.045
+
+
+async def test_a_seed_makes_latency_random_and_repeatable() -> None:
+    def pauses(seed: int) -> list[float]:
+        driver = FaultyDriver(MemoryDriver(), latency=0.5, seed=seed)
+        return [driver._pause() for _ in range(5)]
+
+    assert pauses(1) == pauses(1) != pauses(2)
+    assert len(set(pauses(1))) == 5
+    assert all(0 <= pause <= 0.25 for pause in pauses(1))

@@ -1,0 +1,387 @@
+"""What is particular to the store in an SQLite file: the file itself, group commit, and other processes."""
+
+# pyright: reportPrivateUsage=false
+# Some promises can only be seen from inside: that nobody polls, that a thread has ended.
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from workflow_drivers import sqlite
+from workflow_drivers.sqlite import SqliteDriver
+from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT
+from workflow_sdk.driver import Batch
+from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
+
+
+def one(key: bytes, value: bytes = b"v") -> Batch:
+    batch = Batch()
+    batch.set(key, value)
+    return batch
+
+
+def url(directory: Path, options: str = "synchronous=normal") -> str:
+    return f"sqlite:///{directory}/app.db?{options}"
+
+
+@asynccontextmanager
+async def opened(directory: Path, options: str = "synchronous=normal") -> AsyncGenerator[SqliteDriver]:
+    driver = await sqlite.open(url(directory, options))
+    try:
+        yield driver
+    finally:
+        await driver.aclose()
+
+
+@contextmanager
+def locked(directory: Path) -> Generator[sqlite3.Connection]:
+    """Hold the file as another process would that is in the middle of a transaction."""
+    with closing(sqlite3.connect(directory / "app.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+
+
+async def execute(driver: SqliteDriver, sql: str) -> list[Any]:
+    """Run a statement on the connection that writes."""
+    return await driver._writer.call(lambda: driver._writes.cursor.execute(sql).fetchall())
+
+
+# The file.
+
+
+async def test_the_file_says_what_it_is(tmp_path: Path) -> None:
+    async with opened(tmp_path, "") as driver:
+        names = ("application_id", "user_version", "journal_mode", "synchronous")
+        values = [(await execute(driver, f"PRAGMA {name}"))[0][0] for name in names]
+        assert values == [APPLICATION_ID, FORMAT, "wal", 2]
+    async with opened(tmp_path) as driver:
+        assert await execute(driver, "PRAGMA synchronous") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        ((f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT + 1}"), "newer version"),
+        (("CREATE TABLE theirs (x)",), "another program"),
+        (("PRAGMA user_version = 3",), "another program"),
+        (("PRAGMA application_id = 77",), "another program"),
+    ],
+)
+async def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path, statements: tuple[str, ...], says: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    before = (tmp_path / "app.db").read_bytes()
+    with pytest.raises(StorageError, match=says):
+        await sqlite.open(url(tmp_path))
+    assert (tmp_path / "app.db").read_bytes() == before
+
+
+async def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no directory"):
+        await sqlite.open(url(tmp_path / "missing"))
+    (tmp_path / "app.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(StorageError, match="not a database") as caught:
+        await sqlite.open(url(tmp_path))
+    assert isinstance(caught.value.__cause__, sqlite3.Error)
+    assert no_threads()
+
+
+async def test_a_full_disk_is_an_error_and_no_more(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        await execute(driver, "PRAGMA max_page_count = 20")
+        with pytest.raises(StorageError, match="full") as caught:
+            await driver.commit(one(b"large", bytes(1_000_000)))
+        assert isinstance(caught.value.__cause__, sqlite3.Error)
+        await driver.commit(one(b"small"))
+        assert await driver.scan(b"", b"\xff") == [(b"small", b"v")]
+
+
+# Group commit.
+
+
+async def test_batches_that_wait_share_a_transaction(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        before = driver.transactions
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(500):
+                tasks.create_task(driver.commit(one(b"%03d" % number)))
+        assert driver.transactions - before < 50
+        assert len(await driver.scan(b"", b"\xff")) == 500
+
+
+@pytest.fixture
+async def refusing(tmp_path: Path) -> AsyncIterator[SqliteDriver]:
+    """A store in which the key `bad` can't be written, as if something were wrong with this one row."""
+    async with opened(tmp_path) as driver:
+        trigger = (
+            "CREATE TRIGGER t BEFORE INSERT ON entry WHEN NEW.key = x'626164' BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+        await execute(driver, trigger)
+        yield driver
+
+
+async def test_a_batch_fails_alone(refusing: SqliteDriver, tmp_path: Path) -> None:
+    conflict, bad, first = one(b"conflict"), one(b"half"), one(b"first", b"1")
+    conflict.check(b"first", None)  # not so any more, once the batch before it in the group is written
+    bad.set(b"bad", b"")
+    follows = one(b"follows")
+    follows.check(b"first", b"1")
+    follows.check(b"half", None)
+    before = refusing.transactions
+    with locked(tmp_path):
+        commits = [asyncio.ensure_future(refusing.commit(batch)) for batch in (first, conflict, bad, follows)]
+        await asyncio.sleep(0.02)
+    errors = await asyncio.gather(*commits, return_exceptions=True)
+    assert [type(error) for error in errors] == [type(None), ConflictError, StorageError, type(None)]
+    assert [key for key, _ in await refusing.scan(b"", b"\xff")] == [b"first", b"follows"]
+    assert refusing.transactions - before == 1
+    with pytest.raises(StorageError, match="no"):
+        await refusing.commit(bad)
+
+
+async def test_a_large_batch_does_not_wait_for_the_rest(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        before = driver.transactions
+        with locked(tmp_path):
+            commits = [asyncio.ensure_future(driver.commit(one(b"%d" % n, bytes(5_000_000)))) for n in range(4)]
+            await asyncio.sleep(0.02)
+        await asyncio.gather(*commits)
+        assert driver.transactions - before == 4
+
+
+async def test_a_limit_is_refused_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        with locked(tmp_path), pytest.raises(StorageLimitError, match="10,000 bytes"):
+            await driver.commit(one(b"k" * 10_001))
+
+
+# Other processes.
+
+
+async def test_a_busy_file_is_waited_for(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        with locked(tmp_path):
+            commit = asyncio.ensure_future(driver.commit(one(b"k")))
+            await asyncio.sleep(0.05)
+            assert not commit.done()
+            assert await driver.get(b"k") is None  # reads don't wait
+        await commit
+        assert await driver.get(b"k") == b"v"
+
+
+async def test_a_file_that_stays_busy_is_an_error(tmp_path: Path) -> None:
+    async with opened(tmp_path, "busy_timeout=0.05") as driver:
+        with locked(tmp_path), pytest.raises(StorageError, match=r"busy.*0\.05") as caught:
+            await driver.commit(one(b"k"))
+        assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+        await driver.commit(one(b"k"))
+        assert await driver.get(b"k") == b"v"
+
+
+async def test_a_commit_cancelled_while_it_waits_is_withdrawn(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        with locked(tmp_path):
+            started = time.monotonic()
+            with anyio.move_on_after(0.02):
+                await driver.commit(one(b"cancelled"))
+            assert time.monotonic() - started < 1
+            other = asyncio.ensure_future(driver.commit(one(b"other")))
+            await asyncio.sleep(0.01)
+        await other
+        assert [key for key, _ in await driver.scan(b"", b"\xff")] == [b"other"]
+
+
+async def test_appends_of_two_handles_keep_their_order(tmp_path: Path) -> None:
+    async with opened(tmp_path) as first, opened(tmp_path) as second:
+        for number in range(20):
+            batch = Batch()
+            batch.append(b"q", b"%02d" % number)
+            await (first, second)[number % 2].commit(batch)
+        values = [value for _, value in await first.scan(b"q", b"r")]
+    assert values == [b"%02d" % number for number in range(20)]
+
+
+WRITER = """
+import asyncio, sys
+from workflow_drivers import sqlite
+from workflow_sdk.driver import Batch
+
+async def main(url, count):
+    driver = await sqlite.open(url)
+    for number in range(int(count)):
+        batch = Batch()
+        for key in range(50):
+            batch.set(b"k%02d" % key, b"%d" % number)
+        batch.append(b"q", b"%d" % number)
+        await driver.commit(batch)
+        print(number, flush=True)
+    await driver.aclose()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def writer(directory: Path, count: int, options: str = "synchronous=normal") -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", "-c", WRITER, url(directory, options), str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+async def test_two_processes_share_a_file(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        with writer(tmp_path, 100) as process:
+            with anyio.fail_after(20):
+                await driver.changed(b"k00", None)
+                for _ in range(100):
+                    batch = Batch()
+                    batch.append(b"q", b"own")
+                    await driver.commit(batch)
+                seen = await driver.get(b"k00")
+                while seen != b"99":
+                    await driver.changed(b"k00", seen)
+                    seen = await driver.get(b"k00")
+            assert await asyncio.to_thread(process.wait) == 0
+        values = [value for _, value in await driver.scan(b"q", b"r")]
+    assert len(values) == 200
+    assert [value for value in values if value != b"own"] == [b"%d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize("options", ["synchronous=full", "synchronous=normal"])
+async def test_a_killed_process_leaves_whole_batches(tmp_path: Path, options: str) -> None:
+    for lines in (3, 40):
+        with writer(tmp_path, 1_000_000, options) as process:
+            assert process.stdout is not None
+            last = [int(process.stdout.readline()) for _ in range(lines)][-1]
+            os.kill(process.pid, signal.SIGKILL)
+            # What it still reported before it died was committed, too.
+            last = max([last, *(int(line) for line in process.stdout if line.endswith("\n"))])
+        async with opened(tmp_path) as driver:
+            rows = await driver.scan(b"k", b"l")
+            assert len(rows) == 50
+            assert len({value for _, value in rows}) == 1
+            assert int(rows[0][1]) >= last
+            assert (await driver.scan(b"q", b"r", limit=1, reverse=True))[0][1] == rows[0][1]
+
+
+# Waiting for a change.
+
+
+async def test_nobody_is_asked_while_nobody_waits(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        with anyio.move_on_after(0.05):
+            await driver.changed(b"k", None)
+        await asyncio.sleep(0.3)
+        assert driver._timer is None
+        assert not driver._watch
+
+
+async def test_polls_become_rare(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        wait = asyncio.ensure_future(driver.changed(b"k", None))
+        await asyncio.sleep(0.2)
+        assert driver._interval > 0.05
+        async with opened(tmp_path) as other:
+            await other.commit(one(b"k"))
+        with anyio.fail_after(2):
+            await wait
+        assert await driver.get(b"k") == b"v"
+
+
+async def test_own_commits_are_seen_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        wait = asyncio.ensure_future(driver.changed(b"k", None))
+        await asyncio.sleep(0.4)  # the next poll is far
+        started = time.monotonic()
+        await driver.commit(one(b"k"))
+        await wait
+        assert time.monotonic() - started < 0.1
+
+
+async def test_those_who_wait_hear_of_a_broken_file(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        wait = asyncio.ensure_future(driver.changed(b"k", None))
+        await asyncio.sleep(0.02)
+        await execute(driver, "ALTER TABLE entry RENAME TO lost")
+        with anyio.fail_after(5), pytest.raises(StorageError, match="can't read") as caught:
+            await wait
+        assert isinstance(caught.value.__cause__, sqlite3.Error)
+        with pytest.raises(StorageError, match="no such table"):
+            await driver.get(b"k")
+        await execute(driver, "ALTER TABLE lost RENAME TO entry")
+        await driver.commit(one(b"k"))
+        await driver.changed(b"k", None)
+
+
+# Opening and closing.
+
+
+def no_threads() -> bool:
+    return not [thread for thread in threading.enumerate() if "_connection_worker_thread" in thread.name]
+
+
+async def test_closing_finishes_what_is_in_flight(tmp_path: Path) -> None:
+    driver = await sqlite.open(url(tmp_path))
+    with locked(tmp_path):
+        commit = asyncio.ensure_future(driver.commit(one(b"k")))
+        wait = asyncio.ensure_future(driver.changed(b"other", None))
+        await asyncio.sleep(0.02)
+        closings = [asyncio.ensure_future(driver.aclose()) for _ in range(2)]
+        with pytest.raises(StorageError, match="closed"):
+            await wait
+    await asyncio.gather(commit, *closings)
+    assert no_threads()
+    async with opened(tmp_path) as again:
+        assert await again.get(b"k") == b"v"
+
+
+async def test_a_cancelled_closing_closes(tmp_path: Path) -> None:
+    driver = await sqlite.open(url(tmp_path))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await driver.aclose()
+    assert no_threads()
+    task = asyncio.ensure_future((await sqlite.open(url(tmp_path))).aclose())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert no_threads()
+
+
+async def test_a_cancelled_opening_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "app.db").touch()
+    with locked(tmp_path):
+        started = time.monotonic()
+        with anyio.move_on_after(0.02) as scope:
+            await sqlite.open(url(tmp_path))
+        assert scope.cancelled_caught
+        assert time.monotonic() - started < 2
+    for delay in range(10):
+        with anyio.move_on_after(delay / 2000):
+            await (await sqlite.open(url(tmp_path))).aclose()
+    gc.collect()  # a connection that was left open would warn here
+    assert no_threads()
+
+
+async def test_several_can_open_a_new_file_at_once(tmp_path: Path) -> None:
+    for attempt in range(10):
+        name = f"sqlite:///{tmp_path}/{attempt}.db?synchronous=normal"
+        drivers = await asyncio.gather(*(sqlite.open(name) for _ in range(5)))
+        await asyncio.gather(*(driver.commit(one(b"%d" % number)) for number, driver in enumerate(drivers)))
+        assert [len(await driver.scan(b"", b"\xff")) for driver in drivers] == [5] * 5
+        await asyncio.gather(*(driver.aclose() for driver in drivers))

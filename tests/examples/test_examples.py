@@ -1,0 +1,125 @@
+"""Every example runs as its reader would run it, and shows what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+# Lines that have to be there, in this order.
+SHOWS = {
+    "order": [
+        "first start",
+        "  charging 49.90",
+        "  reserving one teapot",
+        "  shipping order 1001",
+        "  completed: Receipt(order='1001', charge='charge-1001', parcel='parcel-1001')",
+        "second start, with the same store",
+        "  completed: Receipt(order='1001', charge='charge-1001', parcel='parcel-1001')",
+    ],
+    "approval": [
+        "claim-1",
+        "  waiting for ['decision']",
+        "claim-2",
+        "  waiting for ['decision']",
+        "a decision on claim-1 comes in",
+        "  completed: approved: within the budget",
+        "three days pass without one on claim-2",
+        "  mail: nobody has decided on claim-2",
+        "  completed: escalated",
+    ],
+    "saga": [
+        "by-train",
+        "  completed: ['booking of the flight', 'booking of the hotel']",
+        "by-car",
+        "  booked the flight",
+        "  booked the hotel",
+        "  cancelled the booking of the hotel",
+        "  cancelled the booking of the flight",
+    ],
+    "poller": [
+        "completed: https://example.org/invoices.csv after 25 questions in 20 hours",
+    ],
+    "fan_out": [
+        "completed: 12 pages, at most 3 at once",
+        "first ('/chapter/1', 10), last ('/chapter/12', 11)",
+    ],
+    "hedged_request": [
+        "first run",
+        "  asking primary",
+        "  asking backup",
+        "  primary was cancelled",
+        "  completed: backup won: the answer of backup",
+        "second run, from the record",
+        "  completed: backup won: the answer of backup",
+    ],
+    "changing_code": [
+        "  old-user: we have sent you a fax",
+        "  old-user is sleeping",
+        "  old-user: how was it?",
+        "  old-user is completed",
+        "  new-user: come on a tour",
+        "  new-user is sleeping",
+    ],
+}
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
+    # As wide as a page, whatever terminal the tests run in.
+    environment = os.environ | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHOWS, "demo"}
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_the_example_shows_what_it_promises(name: str) -> None:
+    begun = time.monotonic()
+    result = run(name)
+    assert result.returncode == 0, result.stderr
+    lines = iter(result.stdout.splitlines())
+    missing = [line for line in SHOWS[name] if line not in lines]  # `in` moves on: the order counts
+    assert missing == [], result.stdout
+    assert time.monotonic() - begun < 20, "an example takes no time to try"
+
+
+def test_nothing_happens_twice_in_the_main_example() -> None:
+    assert run("order").stdout.count("charging") == 1
+
+
+def test_a_careless_release_runs_nothing() -> None:
+    printed = run("changing_code").stdout
+    careless = printed.split("a careless release")[1].split("release 2")[0]
+    assert "old-user is stuck" in careless
+    assert "tour" in careless.partition("stuck")[2], "the error names what the code asked for"
+    assert "fax" in careless, "the error names what was recorded"
+    assert "come on a tour" not in careless
+
+
+def test_the_demo_holds_its_claims() -> None:
+    result = run("demo", "--no-pauses")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "SIGKILL in the middle of: charge the card" in result.stdout
+    assert "✗" not in result.stdout
+    assert result.stdout.count("✓") == 7
+
+
+def test_the_demo_can_fail() -> None:
+    """A claim that does not hold is an exit code: here nobody is killed."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import demo; demo.KILLED = 'nothing'\n"
+        "sys.argv = ['demo.py', '--no-pauses']; sys.exit(demo.main())"
+    )
+    command = [sys.executable, "-c", program, str(EXAMPLES)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "✗" in result.stdout

@@ -1,0 +1,107 @@
+"""Durable execution for Python: ordinary `async def` functions that survive crashes, deploys and months of sleep."""
+
+from workflow_sdk.context import Context
+from workflow_sdk.core.history import History, HistoryEntry
+from workflow_sdk.core.retry import Backoff
+from workflow_sdk.core.status import EntryStatus, Kind, Status
+from workflow_sdk.definitions import Step, Workflow, step, workflow
+from workflow_sdk.driver import Batch, Driver, open_driver
+from workflow_sdk.errors import (
+    AlreadyExistsError,
+    ChildFailedError,
+    CodecError,
+    ConcurrentOperationError,
+    ConflictError,
+    CriticalError,
+    DefinitionError,
+    DuplicateNameError,
+    ErrorInfo,
+    HistoryDivergedError,
+    InputError,
+    InstanceNotFoundError,
+    InstanceStateError,
+    JoinError,
+    LeaseLostError,
+    ListenTimeoutError,
+    NotAuthorizedError,
+    PayloadTooLargeError,
+    RaceError,
+    RollbackError,
+    StaleError,
+    StepCriticalError,
+    StepError,
+    StepExhaustedError,
+    StepTimeoutError,
+    StorageError,
+    StorageLimitError,
+    WorkflowCancelledError,
+    WorkflowFailedError,
+    WorkflowSDKError,
+    WorkflowStuckError,
+)
+from workflow_sdk.execution.run import RunResult, run_workflow
+from workflow_sdk.operations.attempt import Failure, Success
+from workflow_sdk.operations.listen import Message
+from workflow_sdk.operations.loop import Break, Continue
+from workflow_sdk.operations.race import RaceResult
+from workflow_sdk.runtime.delivery import Delivery, send_message
+from workflow_sdk.runtime.reading import read_history
+
+__all__ = [
+    "AlreadyExistsError",
+    "Backoff",
+    "Batch",
+    "Break",
+    "ChildFailedError",
+    "CodecError",
+    "ConcurrentOperationError",
+    "ConflictError",
+    "Context",
+    "Continue",
+    "CriticalError",
+    "DefinitionError",
+    "Delivery",
+    "Driver",
+    "DuplicateNameError",
+    "EntryStatus",
+    "ErrorInfo",
+    "Failure",
+    "History",
+    "HistoryDivergedError",
+    "HistoryEntry",
+    "InputError",
+    "InstanceNotFoundError",
+    "InstanceStateError",
+    "JoinError",
+    "Kind",
+    "LeaseLostError",
+    "ListenTimeoutError",
+    "Message",
+    "NotAuthorizedError",
+    "PayloadTooLargeError",
+    "RaceError",
+    "RaceResult",
+    "RollbackError",
+    "RunResult",
+    "StaleError",
+    "Status",
+    "Step",
+    "StepCriticalError",
+    "StepError",
+    "StepExhaustedError",
+    "StepTimeoutError",
+    "StorageError",
+    "StorageLimitError",
+    "Success",
+    "Workflow",
+    "WorkflowCancelledError",
+    "WorkflowFailedError",
+    "WorkflowSDKError",
+    "WorkflowStuckError",
+    "open_driver",
+    "read_history",
+    "run_workflow",
+    "send_message",
+    "step",
+    "workflow",
+]

@@ -1,0 +1,385 @@
+"""What a workflow is given. Each method hands on to the module in `operations/` that holds its meaning."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar, TypeVarTuple, Unpack, cast, overload
+from uuid import UUID
+
+from workflow_sdk.core.retry import Duration
+from workflow_sdk.definitions import StepOptions, StepOverrides, as_step_options, function_name
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.operations.attempt import Failure, Success, start_attempt
+from workflow_sdk.operations.join import start_join, start_map
+from workflow_sdk.operations.listen import NO_DEFAULT, Listening, Message, NoDefault, Want, start_listen
+from workflow_sdk.operations.loop import Break, Continue, LoopSettings, start_loop
+from workflow_sdk.operations.race import RaceResult, start_race
+from workflow_sdk.operations.rollback import start_checkpoint
+from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.sleep import start_sleep
+from workflow_sdk.operations.step import start_step
+from workflow_sdk.operations.version import start_removed, start_version
+
+__all__ = ["Context"]
+
+T = TypeVar("T")
+D = TypeVar("D")
+S = TypeVar("S")
+I = TypeVar("I")  # noqa: E741  # the item of a map
+Ts = TypeVarTuple("Ts")
+
+Coro = Coroutine[Any, Any, T]
+
+_logger = logging.getLogger("workflow_sdk.workflow")
+
+
+class Context:
+    """What a workflow, a branch, a turn of a loop or an attempt does its side effects through."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    # Steps.
+
+    @overload
+    def step(
+        self, name: str, fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[StepOverrides]
+    ) -> Coro[T]: ...
+    @overload
+    def step(self, name: str, fn: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[StepOverrides]) -> Coro[T]: ...
+    @overload
+    def step(self, fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[StepOverrides]) -> Coro[T]: ...
+    @overload
+    def step(self, fn: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[StepOverrides]) -> Coro[T]: ...
+    def step(self, name: Any, /, *args: Any, **options: Unpack[StepOverrides]) -> Coro[Any]:
+        """Run `fn(*args)` once, durably, and return its value; on every replay, the same value without running it.
+
+        A failing step is retried, and ends as `StepExhaustedError`, `StepCriticalError` or `StepTimeoutError`.
+        """
+        if isinstance(name, str):
+            if not args or not callable(args[0]):
+                raise self._scope.engine.slip(DefinitionError(f"step {name!r} has no function to run"))
+            fn, args = args[0], args[1:]
+            chosen = self._options(fn, options)
+            return start_step(self._scope, name, fn, args, chosen, derived=False)
+        if not callable(name):
+            raise self._scope.engine.slip(DefinitionError(f"a step takes a name and a function, not {name!r}"))
+        chosen = self._options(name, options)
+        return start_step(self._scope, function_name(name), name, args, chosen, derived=True)
+
+    def _options(self, fn: object, options: StepOverrides) -> StepOptions:
+        try:
+            return as_step_options(fn, options)
+        except DefinitionError as error:
+            raise self._scope.engine.slip(error) from None
+
+    def checkpoint(self, name: str) -> Coro[None]:
+        """A point of no return: steps that finished before it are not compensated any more."""
+        return start_checkpoint(self._scope, name)
+
+    # Time.
+
+    def sleep(self, name: str, duration: Duration) -> Coro[None]:
+        """Wait, durably."""
+        return start_sleep(self._scope, name, duration)
+
+    def sleep_until(self, name: str, when: datetime) -> Coro[None]:
+        """Wait until then, durably; not at all if it is past."""
+        if not isinstance(when, datetime):
+            raise self._scope.engine.slip(DefinitionError(f"sleep_until {name!r} takes a datetime, not {when!r}"))
+        return start_sleep(self._scope, name, when)
+
+    def now(self) -> datetime:
+        """The time, the same in every replay: when the last operation of this scope ended."""
+        return datetime.fromtimestamp(self._scope.now, UTC)
+
+    # Messages.
+
+    @overload
+    def listen(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: type[T],
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[T]: ...
+    @overload
+    def listen(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: type[T],
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+        default: D,
+    ) -> Coro[T | D]: ...
+    @overload
+    def listen(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Coro[Any]: ...
+    def listen(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Coro[Any]:
+        """Take the next message with one of the names (default: `name`), and return its payload.
+
+        At the deadline: `default` if given, else `ListenTimeoutError`. A message that came before it wins.
+        """
+        how = Listening(messages, type, timeout, until, Want.PAYLOAD, default=default)
+        return start_listen(self._scope, name, how)
+
+    @overload
+    def listen_message(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: type[T],
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[Message[T]]: ...
+    @overload
+    def listen_message(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: type[T],
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+        default: D,
+    ) -> Coro[Message[T] | D]: ...
+    @overload
+    def listen_message(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[Message[Any]]: ...
+    def listen_message(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Coro[Any]:
+        """Like `listen`, and return the message itself, which can be answered."""
+        how = Listening(messages, type, timeout, until, Want.MESSAGE, default=default)
+        return start_listen(self._scope, name, how)
+
+    @overload
+    def listen_many(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        count: int,
+        type: type[T],
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[list[T]]: ...
+    @overload
+    def listen_many(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        count: int,
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[list[Any]]: ...
+    def listen_many(
+        self,
+        name: str,
+        messages: str | Sequence[str] | None = None,
+        *,
+        count: int,
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[list[Any]]:
+        """Take `count` messages, or those that came by the deadline."""
+        how = Listening(messages, type, timeout, until, Want.LIST, count)
+        return start_listen(self._scope, name, how)
+
+    # Scopes.
+
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[[Context, S], Awaitable[Continue[S] | Break[T]]],
+        state: S,
+        *,
+        commit_interval: int = 20,
+        history_keep: int | None = None,
+    ) -> Coro[T]: ...
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[[Context, None], Awaitable[Continue[None] | Break[T] | None]],
+        state: None = None,
+        *,
+        commit_interval: int = 20,
+        history_keep: int | None = None,
+    ) -> Coro[T]: ...
+    @overload
+    def loop(
+        self,
+        name: str,
+        body: Callable[[Context, Any], Awaitable[Continue[Any] | Break[T] | None]],
+        state: Any = None,
+        *,
+        commit_interval: int = 20,
+        history_keep: int | None = None,
+    ) -> Coro[T]: ...
+    def loop(
+        self,
+        name: str,
+        body: Callable[[Context, Any], Awaitable[Any]],
+        state: Any = None,
+        *,
+        commit_interval: int = 20,
+        history_keep: int | None = None,
+    ) -> Coro[Any]:
+        """Call `body(ctx, state)` again and again, until it returns `Break(value)`; return that value.
+
+        `Continue(state)` goes on with another state; `None` goes on too, where there is no state. The state is stored
+        and history pruned every `commit_interval` turns, keeping the last `history_keep` (default: the interval).
+        """
+
+        async def turn(scope: Scope, state: Any) -> Any:
+            return await body(Context(scope), state)
+
+        return start_loop(self._scope, name, body, turn, state, LoopSettings(commit_interval, history_keep))
+
+    def join(
+        self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], *, limit: int | None = None
+    ) -> Coro[dict[str, T]]:
+        """Run all branches side by side, at most `limit` at once, and return their values by name.
+
+        All finish, also when some fail; the failures are raised together as `JoinError`.
+        """
+        return start_join(self._scope, name, branches, _bind, limit)
+
+    def race(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]]) -> Coro[RaceResult[T]]:
+        """Run all branches side by side; the first to return wins, and the others are cancelled at once.
+
+        A branch that fails is out; if all fail, that is `RaceError`.
+        """
+        return start_race(self._scope, name, branches, _bind)
+
+    def map(
+        self, name: str, fn: Callable[[Context, I], Awaitable[T]], items: Iterable[I], *, limit: int | None = None
+    ) -> Coro[list[T]]:
+        """Run `fn(ctx, item)` for every item, at most `limit` at once, and return the values in order."""
+
+        def bind(item: I) -> Callable[[Scope], Awaitable[T]]:
+            return lambda scope: fn(Context(scope), item)
+
+        return cast("Coro[list[T]]", start_map(self._scope, name, fn, items, bind, limit))
+
+    def attempt(self, name: str, fn: Callable[[Context], Awaitable[T]]) -> Coro[Success[T] | Failure]:
+        """Run `fn(ctx)` as a scope of its own; what fails in it comes back as data."""
+        return start_attempt(self._scope, name, fn, _bind(fn))
+
+    # Changing code.
+
+    def version(self, name: str, latest: int) -> Coro[int]:
+        """Which version of the code this history goes on with: `latest`, or 1 if it was here before. Recorded."""
+        return start_version(self._scope, name, latest)
+
+    def removed(self, name: str, kind: str) -> Coro[None]:
+        """An operation of this kind was here and was taken out of the code: pass over what is recorded of it."""
+        return start_removed(self._scope, name, kind)
+
+    # Facts.
+
+    def uuid(self) -> UUID:
+        """A new uuid, the same in every replay."""
+        return self._scope.draw_uuid()
+
+    @property
+    def random(self) -> random.Random:
+        """Random numbers, the same in every replay."""
+        return self._scope.random()
+
+    @property
+    def instance_id(self) -> str:
+        """The id of this instance."""
+        return self._scope.engine.facts.instance_id
+
+    @property
+    def workflow_name(self) -> str:
+        """The name of the workflow."""
+        return self._scope.engine.facts.workflow_name
+
+    @property
+    def workflow_version(self) -> int:
+        """The version of the workflow's code."""
+        return self._scope.engine.facts.workflow_version
+
+    @property
+    def path(self) -> str:
+        """Where in the instance this ctx is: empty at the root, else like `outer/~0/inner`."""
+        return self._scope.path
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether there is recorded history in this scope that the code has not come to yet."""
+        return self._scope.unvisited > 0
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that is silent while replaying, and tells instance, workflow and path."""
+        return _Log(self)
+
+    def __repr__(self) -> str:
+        return f"<ctx {self.instance_id} {self.path}>"
+
+
+def _bind(fn: Callable[[Context], Awaitable[Any]]) -> Callable[[Scope], Awaitable[Any]]:
+    return lambda scope: fn(Context(scope))
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    def __init__(self, ctx: Context) -> None:
+        facts = {"instance_id": ctx.instance_id, "workflow": ctx.workflow_name, "path": ctx.path}
+        super().__init__(_logger, facts)
+        self._ctx = ctx
+
+    def isEnabledFor(self, level: int) -> bool:
+        return not self._ctx.is_replaying and super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs

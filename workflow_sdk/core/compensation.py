@@ -1,0 +1,114 @@
+"""What has to be undone if the workflow fails: data, written in the commit that completes the step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.errors import CodecError
+
+__all__ = ["Compensation", "HandlerRef", "Progress", "importable"]
+
+
+class Progress(IntEnum):
+    """How far a compensation is. The numbers stand on the wire."""
+
+    OPEN = 1
+    RETRYING = 2
+    DONE = 3
+    EXHAUSTED = 4
+
+
+def importable(fn: object) -> str | None:
+    """`module:qualname` if that name leads back to `fn` in any process that imports the module, else None."""
+    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str) or "<" in qualname:
+        return None
+    found: object = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{qualname}" if found is fn else None
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRef:
+    """A handler by its name, with the arguments that a `partial` of it holds."""
+
+    name: str
+    args: tuple[bytes, ...] = ()
+    kwargs: tuple[tuple[str, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, handler: Callable[..., Any], codec: Codec) -> HandlerRef | None:
+        """The reference to a handler, or None if only the code that made it can give it again."""
+        args: tuple[object, ...] = ()
+        kwargs: dict[str, object] = {}
+        while isinstance(handler, partial):
+            args = (*handler.args, *args)
+            kwargs = {**handler.keywords, **kwargs}
+            handler = handler.func
+        name = importable(handler)
+        if name is None:
+            return None
+        try:
+            packed = tuple(codec.encode(arg) for arg in args)
+            return cls(name, packed, tuple((key, codec.encode(value)) for key, value in kwargs.items()))
+        except CodecError:
+            return None
+
+    def pack(self) -> list[object]:
+        return [self.name, list(self.args), [list(item) for item in self.kwargs]]
+
+    @classmethod
+    def unpack(cls, fields: list[Any]) -> HandlerRef:
+        name, args, kwargs = fields
+        return cls(name, tuple(args), tuple((key, value) for key, value in kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """One thing to undo."""
+
+    sequence: int
+    """Its place in the order of completion: the newest is undone first."""
+    location: bytes
+    """Of the step."""
+    path: str
+    handler: HandlerRef | None
+    """None: found by walking the workflow's code over its history."""
+    result: bytes
+    """The step's value, which the handler is given."""
+    tagged: bool
+    """Whether `result` can be read without the step's type hint."""
+    progress: Progress = Progress.OPEN
+    attempts: int = 0
+    retry_at: float | None = None
+    error: list[object] = field(default_factory=list[object])
+    """The last failure, an ErrorInfo as `failures.pack_error_info` gives it."""
+
+    def pack(self) -> bytes:
+        handler = None if self.handler is None else self.handler.pack()
+        head = [self.location, self.path, handler, self.result, self.tagged]
+        return pack_record([*head, int(self.progress), self.attempts, self.retry_at, self.error])
+
+    @classmethod
+    def unpack(cls, sequence: int, raw: bytes) -> Compensation:
+        location, path, handler, result, tagged, progress, attempts, retry_at, error = unpack_record(raw)
+        ref = None if handler is None else HandlerRef.unpack(handler)
+        when = None if retry_at is None else float(retry_at)
+        return cls(sequence, location, path, ref, result, tagged, Progress(progress), attempts, when, error)
+
+    def failed(self, error: list[object], retry_at: float | None) -> Compensation:
+        """After one more failed attempt; without a `retry_at` it was the last."""
+        progress = Progress.EXHAUSTED if retry_at is None else Progress.RETRYING
+        return replace(self, progress=progress, attempts=self.attempts + 1, retry_at=retry_at, error=error)
+
+    def done(self) -> Compensation:
+        """After the handler has run."""
+        return replace(self, progress=Progress.DONE, attempts=self.attempts + 1, retry_at=None)

@@ -1,0 +1,245 @@
+"""The record of an instance as a tree, to be read by people and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import cbor2
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.compensation import Compensation, Progress
+from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData
+from workflow_sdk.core.failures import describe, unpack_error_info, unpack_failure
+from workflow_sdk.core.location import escape, join_path, segments, split_last
+from workflow_sdk.core.status import EntryStatus, Kind, Status
+from workflow_sdk.errors import ErrorInfo
+
+__all__ = ["History", "HistoryCompensation", "HistoryEntry", "build_history"]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One recorded operation."""
+
+    path: str
+    name: str
+    kind: Kind
+    status: EntryStatus
+    attempts: int
+    created_at: datetime
+    finished_at: datetime | None
+    value: Any
+    """Plain data: what an object was written as."""
+    error: ErrorInfo | None
+    children: tuple[HistoryEntry, ...] = ()
+
+    def __iter__(self) -> Iterator[HistoryEntry]:
+        """This entry and everything under it, depth first."""
+        yield self
+        for child in self.children:
+            yield from child
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCompensation:
+    """Something that is to be undone, or was, if the workflow fails."""
+
+    path: str
+    """Of the step that is undone."""
+    progress: str
+    """`open`, `retrying`, `done` or `exhausted`."""
+    attempts: int
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Everything that is recorded of an instance. Iterating gives the entries, depth first in order of creation."""
+
+    instance_id: str
+    workflow: str
+    status: Status
+    error: ErrorInfo | None
+    roots: tuple[HistoryEntry, ...]
+    compensations: tuple[HistoryCompensation, ...] = ()
+    """In the order in which they are undone."""
+    _by_path: dict[str, HistoryEntry] = field(default_factory=dict[str, HistoryEntry], repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._by_path.update((entry.path, entry) for entry in self)
+
+    def __iter__(self) -> Iterator[HistoryEntry]:
+        for root in self.roots:
+            yield from root
+
+    def __len__(self) -> int:
+        return len(self._by_path)
+
+    def __getitem__(self, path: str) -> HistoryEntry:
+        return self._by_path[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._by_path
+
+    def __str__(self) -> str:
+        lines = [f"{self.workflow} {self.instance_id}: {self.status.value}"]
+        if self.error is not None:
+            lines[0] += f" ({_short(str(self.error))})"
+        _draw(self.roots, "", "", lines)
+        lines.extend(
+            f"undo {item.path}: {item.progress}" + (f" ({_short(str(item.error))})" if item.error else "")
+            for item in self.compensations
+        )
+        return "\n".join(lines)
+
+
+def _short(text: str, width: int = 72) -> str:
+    line = text.replace("\n", " ")
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _draw(entries: Iterable[HistoryEntry], parent: str, indent: str, lines: list[str]) -> None:
+    entries = list(entries)
+    for entry in entries:
+        last = entry is entries[-1]
+        label = entry.path[len(parent) :].lstrip("/")
+        lines.append(f"{indent}{'└─' if last else '├─'} {label}  {_summary(entry)}")
+        _draw(entry.children, entry.path, indent + ("   " if last else "│  "), lines)
+
+
+def _summary(entry: HistoryEntry) -> str:
+    text = f"{entry.kind.value} {entry.status.value}"
+    if entry.attempts > 1:
+        text += f", {entry.attempts} attempts"
+    if entry.error is not None:
+        return f"{text}: {_short(str(entry.error))}"
+    if entry.value is not None and entry.status is EntryStatus.COMPLETED and not entry.children:
+        return f"{text}: {_short(repr(entry.value))}"
+    return text
+
+
+def _time(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+class _Builder:
+    def __init__(self, texts: Mapping[int, str], codec: Codec, troubles: Mapping[bytes, EntryTrouble]) -> None:
+        self.texts = texts
+        self.codec = codec
+        self.troubles = troubles
+        self.children: dict[bytes, dict[bytes, Entry]] = {}
+
+    def add(self, location: bytes, entry: Entry) -> None:
+        """Put an entry under its parent, making up the branches that have no entry yet."""
+        while True:
+            parent, segment = split_last(location)
+            seen = parent in self.children
+            known = self.children.setdefault(parent, {})
+            if entry.ordinal >= 0 or segment not in known:
+                known[segment] = entry
+            if seen or not parent:
+                return
+            location, entry = parent, Entry(Kind.BRANCH, -1, entry.created_at)
+
+    def tree(self, scope: bytes, path: str) -> tuple[HistoryEntry, ...]:
+        """The entries of a scope."""
+        rows = self.children.get(scope, {})
+        return tuple(
+            self.entry(scope + segment, self.label(segment), path, entry)
+            for segment, entry in sorted(rows.items(), key=lambda row: (row[1].ordinal, row[0]))
+        )
+
+    def label(self, segment: bytes) -> str:
+        """The name of a segment, as it is in the code."""
+        (only,) = segments(segment)
+        return str(only[1]) if isinstance(only, tuple) else self.texts.get(only, f"?{only}")
+
+    def entry(self, location: bytes, name: str, parent: str, entry: Entry) -> HistoryEntry:
+        path = join_path(parent, escape(name))
+        children: tuple[HistoryEntry, ...] = ()
+        if entry.kind is Kind.LOOP:
+            children = self.turns(location, path)
+        elif entry.kind.is_composite:
+            children = self.tree(location, path)
+        trouble = self.troubles.get(location)
+        return HistoryEntry(
+            path=path,
+            name=name,
+            kind=entry.kind,
+            status=entry.status,
+            attempts=entry.attempts,
+            created_at=_time(entry.created_at),
+            finished_at=None if entry.finished_at is None else _time(entry.finished_at),
+            value=self.value(entry),
+            error=self.error(entry, trouble),
+            children=children,
+        )
+
+    def turns(self, location: bytes, path: str) -> tuple[HistoryEntry, ...]:
+        numbers: list[tuple[int, bytes]] = []
+        for segment in self.children.get(location, {}):
+            (only,) = segments(segment)
+            assert isinstance(only, tuple), "under a loop there are only its turns"
+            numbers.append((only[1], segment))
+        return tuple(
+            entry
+            for number, segment in sorted(numbers)
+            for entry in self.tree(location + segment, join_path(path, f"~{number}"))
+        )
+
+    def plain(self, raw: bytes | None) -> Any:
+        return None if raw is None else self.codec.decode(raw, plain=True)
+
+    def value(self, entry: Entry) -> Any:
+        data = entry.data
+        if isinstance(data, ListenData):
+            payloads = [self.plain(payload) for _, payload in data.taken]
+            return payloads if data.count > 1 else next(iter(payloads), None)
+        if isinstance(data, BranchesData) and entry.status is EntryStatus.COMPLETED:
+            if data.winner is not None:
+                return {data.names[data.winner]: self.plain(entry.value)}
+            values = [self.plain(value) for value, _ in data.outcomes or ()]
+            return dict(zip(data.names, values, strict=False)) if entry.kind is Kind.JOIN else values
+        return self.plain(entry.value)
+
+    def error(self, entry: Entry, trouble: EntryTrouble | None) -> ErrorInfo | None:
+        if entry.error is not None:
+            failure = unpack_failure(cbor2.loads(entry.error), self.codec)
+            info = getattr(failure, "error", None)
+            return info if isinstance(info, ErrorInfo) else describe(failure, self.codec)
+        if trouble is not None and not entry.is_final:
+            return unpack_error_info(trouble.error, self.codec)
+        return None
+
+
+def build_history(
+    *,
+    instance_id: str,
+    workflow: str,
+    status: Status,
+    error: ErrorInfo | None,
+    texts: Mapping[int, str],
+    entries: Iterable[tuple[bytes, bytes]],
+    troubles: Mapping[bytes, EntryTrouble],
+    compensations: Iterable[Compensation],
+    codec: Codec,
+) -> History:
+    """The tree of what is recorded: rows are (packed location, bytes), in key order."""
+    builder = _Builder(texts, codec, troubles)
+    for location, raw in entries:
+        builder.add(location, Entry.unpack(raw))
+    undo = tuple(
+        HistoryCompensation(
+            path=item.path,
+            progress=Progress(item.progress).name.lower(),
+            attempts=item.attempts,
+            error=unpack_error_info(item.error, codec) if item.error else None,
+        )
+        for item in sorted(compensations, key=lambda item: -item.sequence)
+    )
+    return History(instance_id, workflow, status, error, builder.tree(b"", ""), undo)
+
+

@@ -1,0 +1,68 @@
+"""Messages that have come and not been taken, in the order in which they came."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from workflow_sdk.core.wire import pack_record, unpack_record
+
+__all__ = ["Inbox", "InboxMessage"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InboxMessage:
+    """A message as it lies in the inbox. Its id is the end of its key, which sorts by arrival."""
+
+    id: bytes
+    name: str
+    payload: bytes
+    sent_at: float
+    reply_to: bytes | None = None
+
+    def pack(self) -> bytes:
+        return pack_record([self.name, self.payload, self.sent_at, self.reply_to])
+
+    @classmethod
+    def unpack(cls, id: bytes, raw: bytes) -> InboxMessage:
+        name, payload, sent_at, reply_to = unpack_record(raw)
+        return cls(id, name, payload, float(sent_at), reply_to)
+
+
+class Inbox:
+    """The messages of one instance, by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, list[InboxMessage]] = {}
+        self._ids: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, message: InboxMessage) -> bool:
+        """Put a message at its place; False if it is there already."""
+        if message.id in self._ids:
+            return False
+        self._ids.add(message.id)
+        insort(self._by_name.setdefault(message.name, []), message)
+        return True
+
+    def names(self) -> list[str]:
+        """The names that there are messages with."""
+        return list(self._by_name)
+
+    def find(self, names: Iterable[str], count: int = 1) -> list[InboxMessage]:
+        """Up to `count` messages with one of the names, oldest first. They stay where they are."""
+        queues = [queue for name in names if (queue := self._by_name.get(name))]
+        if len(queues) == 1:
+            return queues[0][:count]
+        return sorted(message for queue in queues for message in queue[:count])[:count]
+
+    def take(self, message: InboxMessage) -> None:
+        """Remove a message."""
+        queue = self._by_name[message.name]
+        queue.remove(message)
+        self._ids.discard(message.id)
+        if not queue:
+            del self._by_name[message.name]

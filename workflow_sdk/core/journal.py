@@ -1,0 +1,203 @@
+"""What one instance remembers, in memory, and which part of it the store does not know yet.
+
+A flush takes the changed rows as they stand. What changes while they are being written is changed again afterwards, and
+goes with the next flush; if the write fails, everything is changed still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workflow_sdk.core.compensation import Compensation
+from workflow_sdk.core.entries import Entry, EntryTrouble
+from workflow_sdk.core.inbox import Inbox, InboxMessage
+from workflow_sdk.core.keys import (
+    ATTIC,
+    COMPENSATIONS,
+    HISTORY,
+    INBOX,
+    METADATA,
+    TAKINGS,
+    Field,
+    InstanceKeys,
+    field_key,
+    sequence_key,
+)
+from workflow_sdk.core.location import pack_segment, split_last, subtree
+from workflow_sdk.core.names import Names
+from workflow_sdk.core.wire import pack_record, unpack_record
+
+__all__ = ["Journal", "WriteSet"]
+
+Range = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class WriteSet:
+    """What one commit writes: first the ranges are cleared, then the rows are stored (None: cleared)."""
+
+    clears: list[Range] = field(default_factory=list[Range])
+    rows: dict[bytes, bytes | None] = field(default_factory=dict[bytes, "bytes | None"])
+
+
+class Journal:
+    """The memory of one instance. No input or output: the execution loads it, and writes what `take` gives."""
+
+    def __init__(self, keys: InstanceKeys) -> None:
+        self.keys = keys
+        self.names = Names(self._write_here)
+        self.loaded: dict[bytes, dict[bytes, Entry]] = {}
+        """History that was recorded before this run: by scope, then by segment. A scope takes its part when it opens."""
+        self.inbox = Inbox()
+        self.fields: dict[Field, bytes] = {}
+        """The fields as the store will have them after the next flush."""
+        self.takings: dict[bytes, InboxMessage] = {}
+        """Messages taken inside races that are still open, by their key in the instance's space."""
+        self.compensations = 0
+        """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
+        self.next_sequence = 0
+        self._rows: dict[bytes, Entry | bytes | None] = {}
+        self._clears: list[Range] = []
+        self._history = keys.space + HISTORY
+        self._space = keys.space
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something that the store does not know."""
+        return bool(self._rows or self._clears)
+
+    # Changes. All of them take effect in memory at once.
+
+    def _write_here(self, key: bytes, value: bytes | None) -> None:
+        self._rows[self._space + key] = value
+
+    def put(self, location: bytes, entry: Entry) -> None:
+        """Record an entry as it will stand when the next flush takes it."""
+        self._rows[self._history + location] = entry
+
+    def trouble(self, location: bytes, trouble: EntryTrouble) -> None:
+        """Record that an entry did not succeed at once."""
+        self._rows[self._space + METADATA + location] = trouble.pack()
+
+    def set_field(self, key: Field, fields: list[object] | None) -> None:
+        """Store a field of the instance, or clear it."""
+        if fields is None:
+            if self.fields.pop(key, None) is not None:
+                self._write_here(field_key(key), None)
+            return
+        raw = pack_record(fields)
+        if self.fields.get(key) == raw:
+            return
+        self.fields[key] = raw
+        self._write_here(field_key(key), raw)
+
+    def get_field(self, key: Field) -> list[object] | None:
+        """A field of the instance, or None."""
+        raw = self.fields.get(key)
+        return None if raw is None else unpack_record(raw)
+
+    def clear_history(self, location: bytes) -> None:
+        """Forget everything recorded under a location: entries, metadata, and the names of loops there."""
+        self.names.drop(location)
+        for part in (HISTORY, METADATA):
+            self._clear(subtree(self._space + part + location))
+        for scope in [scope for scope in self.loaded if scope.startswith(location)]:
+            del self.loaded[scope]
+
+    def clear_turns(self, first: bytes, end: bytes) -> None:
+        """Forget the turns of a loop from the location `first`, up to `end` and without it."""
+        for part in (HISTORY, METADATA):
+            self._clear((self._space + part + first, self._space + part + end))
+
+    def _clear(self, cleared: Range) -> None:
+        begin, end = cleared
+        for key in [key for key in self._rows if begin <= key < end]:
+            del self._rows[key]
+        self._clears.append(cleared)
+
+    # Messages.
+
+    def take_message(self, message: InboxMessage) -> None:
+        """A message leaves the inbox, in the same commit as the entry that took it."""
+        self.inbox.take(message)
+        self._write_here(INBOX + message.id, None)
+
+    def keep_taking(self, location: bytes, number: int, message: InboxMessage) -> None:
+        """Remember a message that was taken where a race can still be lost."""
+        key = TAKINGS + location + pack_segment(number)
+        self.takings[key] = message
+        self._write_here(key, pack_record([message.id, message.pack()]))
+
+    def load_taking(self, key: bytes, raw: bytes) -> None:
+        """Take in a row of the store."""
+        message_id, message = unpack_record(raw)
+        self.takings[key] = InboxMessage.unpack(message_id, message)
+
+    def settle_takings(self, location: bytes, *, give_back: bool) -> None:
+        """What was taken under a location is given back to the inbox, or its taking is final."""
+        begin, end = subtree(TAKINGS + location)
+        for key in [key for key in self.takings if begin <= key < end]:
+            message = self.takings.pop(key)
+            self._write_here(key, None)
+            if give_back:
+                self._write_here(INBOX + message.id, message.pack())
+                self.inbox.add(message)
+
+    def reply(self, key: bytes, value: bytes) -> None:
+        """Answer a message: `key` is the one that its sender watches."""
+        self._rows[key] = value
+
+    # Compensations.
+
+    def compensate(self, compensation: Compensation) -> None:
+        """Register something to undo, or how far it is."""
+        if compensation.sequence >= self.next_sequence:
+            self.next_sequence = compensation.sequence + 1
+            self.compensations += 1
+        self._write_here(sequence_key(compensation.sequence), compensation.pack())
+
+    def forget_compensations(self) -> None:
+        """Nothing that finished before now is to be undone any more."""
+        self.compensations = 0
+        self._clear(subtree(self._space + COMPENSATIONS))
+        self._clear(subtree(self._space + ATTIC))
+
+    def keep_in_attic(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Set history aside that is about to be cleared: the code is walked over it to find what undoes its steps."""
+        for location, raw in rows:
+            self._write_here(ATTIC + location, raw)
+
+    # Writing.
+
+    def take(self) -> WriteSet:
+        """Everything that the store does not know, as it stands now. The journal is clean afterwards."""
+        rows: dict[bytes, bytes | None] = {}
+        for key, row in self._rows.items():
+            rows[key] = row.pack() if type(row) is Entry else row  # type: ignore[assignment]  # `type() is` is the hot path's isinstance
+        clears = self._clears
+        self._rows = {}
+        self._clears = []
+        return WriteSet(clears, rows)
+
+    def discard(self) -> None:
+        """Forget what the store does not know: the code that did it was wrong, and no effect outside came of it."""
+        self._rows = {}
+        self._clears = []
+
+    def restore(self, failed: WriteSet) -> None:
+        """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""
+        rows: dict[bytes, Entry | bytes | None] = {
+            key: value
+            for key, value in failed.rows.items()
+            if not any(begin <= key < end for begin, end in self._clears)
+        }
+        rows.update(self._rows)
+        self._rows = rows
+        self._clears = failed.clears + self._clears
+
+    def load_entry(self, location: bytes, raw: bytes) -> Entry:
+        """Take in a row of the history."""
+        entry = Entry.unpack(raw)
+        scope, segment = split_last(location)
+        self.loaded.setdefault(scope, {})[segment] = entry
+        return entry

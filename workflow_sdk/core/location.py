@@ -1,0 +1,88 @@
+"""Where an operation stands in its instance: the segments of its key, packed, and the path that people read.
+
+A segment is a name's index, or a pair (name's index, number) for a turn of a loop and a branch of a map. A location is
+kept packed, exactly as it stands in the key: a scope packs its prefix once, and an operation appends its own segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import fdb.tuple
+
+__all__ = ["Segment", "escape", "join_path", "pack_pair", "pack_segment", "segments", "split_last", "subtree"]
+
+Segment = int | tuple[int, int]
+
+_NESTED = 0x05
+_ZERO = 0x14
+
+_packed: dict[int, bytes] = {}
+
+
+def pack_segment(index: int) -> bytes:
+    """A name's index as a segment of a key."""
+    found = _packed.get(index)
+    if found is None:
+        found = fdb.tuple.pack((index,))
+        if len(_packed) < 4096:
+            _packed[index] = found
+    return found
+
+
+def pack_pair(index: int, number: int) -> bytes:
+    """A turn of a loop, or a branch of a map, as a segment of a key."""
+    return b"\x05" + pack_segment(index) + pack_segment(number) + b"\x00"
+
+
+def subtree(packed: bytes) -> tuple[bytes, bytes]:
+    """The range of everything below a packed key, without the key itself.
+
+    Never a bare prefix: a string ends in 00, and `00 FF` is a NUL inside one, so ("a",) is a prefix of ("a\\0b",).
+    """
+    return packed + b"\x00", packed + b"\xff"
+
+
+def _end_of_segment(packed: bytes, start: int) -> int:
+    code = packed[start]
+    if code == _NESTED:
+        at = start + 1
+        while packed[at] != 0:
+            at = _end_of_segment(packed, at)
+        return at + 1
+    assert _ZERO <= code <= _ZERO + 8, f"not a segment: {packed[start:]!r}"
+    return start + 1 + code - _ZERO
+
+
+def split_last(packed: bytes) -> tuple[bytes, bytes]:
+    """A packed location as its parent and its last segment."""
+    last = at = 0
+    size = len(packed)
+    while at < size:
+        last = at
+        at = _end_of_segment(packed, at)
+    return packed[:last], packed[last:]
+
+
+def segments(packed: bytes) -> Iterator[Segment]:
+    """The segments of a packed location."""
+    for item in fdb.tuple.unpack(packed):
+        if isinstance(item, tuple):
+            index, number = item
+            yield (int(index), int(number))
+        else:
+            yield int(item)
+
+
+def escape(name: str) -> str:
+    """A name as it stands in a path: `/`, `~`, `%` and control characters as %XX, so that no two paths print alike."""
+    if name.isalnum():
+        return name
+    return "".join(
+        f"%{ord(char):02X}" if char in "/~%" or ord(char) < 32 or ord(char) == 127 else char for char in name
+    )
+
+
+def join_path(parent: str, label: str) -> str:
+    """The path of what is called `label` (escaped already) under `parent`."""
+    return f"{parent}/{label}" if parent else label

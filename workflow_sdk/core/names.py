@@ -1,0 +1,142 @@
+"""Names and their indexes. A name is written once and stands in keys as a small number.
+
+A name that is first used inside a loop belongs to that loop, and goes when the last turn that used it is pruned; else a
+loop that names its steps after its data would leave all of them behind. When the loop has ended, what is left of its
+names belongs to the scope around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workflow_sdk.core.keys import NAMES
+from workflow_sdk.core.location import pack_segment
+from workflow_sdk.core.wire import pack_record, unpack_record
+
+__all__ = ["NameTable", "Names"]
+
+Write = Callable[[bytes, "bytes | None"], None]
+"""Where changed rows go: the key in the instance's space, and the value, or None to clear it."""
+
+
+def _key(index: int) -> bytes:
+    return NAMES + pack_segment(index)
+
+
+class NameTable:
+    """The names of the root, or of one loop, on top of the names around it."""
+
+    __slots__ = ("_names", "index", "last_used", "owner", "parent", "turn")
+
+    def __init__(self, names: Names, owner: bytes, parent: NameTable | None) -> None:
+        self._names = names
+        self.owner = owner
+        self.parent = parent
+        self.index: dict[str, int] = {}
+        self.last_used: dict[int, int] = {}
+        """By index: the last turn that used a name of this loop."""
+        self.turn = 0
+
+    def find(self, text: str) -> int | None:
+        """The index of a name, here or further out."""
+        table: NameTable | None = self
+        while table is not None:
+            index = table.index.get(text)
+            if index is not None:
+                if table.parent is not None:
+                    table.last_used[index] = table.turn
+                return index
+            table = table.parent
+        return None
+
+    def intern(self, text: str) -> int:
+        """The index of a name, which is given one if it has none."""
+        index = self.find(text)
+        return self._names.add(self, text) if index is None else index
+
+    def prune(self, before: int) -> None:
+        """Forget the names that no turn from `before` on has used."""
+        gone = [index for index, turn in self.last_used.items() if turn < before]
+        for index in gone:
+            self._names.forget(self, index)
+
+    def end(self) -> None:
+        """The loop has ended: what is left of its names goes to the table around it."""
+        self._names.adopt(self)
+
+
+class Names:
+    """Every name of an instance."""
+
+    def __init__(self, write: Write) -> None:
+        self.texts: dict[int, str] = {}
+        self._write = write
+        self._next = 0
+        self.root = NameTable(self, b"", None)
+        self._tables: dict[bytes, NameTable] = {}
+
+    def load(self, index: int, value: bytes) -> None:
+        """Take in a row of the store."""
+        text, *owner = unpack_record(value)
+        self.texts[index] = text
+        self._next = max(self._next, index + 1)
+        table = self._table(owner[0]) if owner else self.root
+        table.index[text] = index
+        if owner:
+            table.last_used[index] = 0
+
+    def _table(self, owner: bytes) -> NameTable:
+        if owner not in self._tables:
+            self._tables[owner] = NameTable(self, owner, self.root)
+        return self._tables[owner]
+
+    def open(self, owner: bytes, parent: NameTable, turn: int) -> NameTable:
+        """The table of a loop that starts, or goes on, at `turn`."""
+        table = self._table(owner)
+        table.parent = parent
+        table.turn = turn
+        # Which turns used a name is not stored. Taking the newest keeps a name a little too long, never too short.
+        table.last_used = dict.fromkeys(table.last_used, turn)
+        return table
+
+    def add(self, table: NameTable, text: str) -> int:
+        """Give a name an index in `table`."""
+        index = self._next
+        self._next += 1
+        self.texts[index] = text
+        table.index[text] = index
+        if table.parent is not None:
+            table.last_used[index] = table.turn
+        self._write(_key(index), self._record(table, text))
+        return index
+
+    def forget(self, table: NameTable, index: int) -> None:
+        """Free a name of `table`."""
+        text = self.texts.pop(index)
+        del table.last_used[index]
+        if table.index.get(text) == index:
+            del table.index[text]
+        self._write(_key(index), None)
+
+    def adopt(self, table: NameTable) -> None:
+        """Give the names of a loop that ended to the table around it."""
+        parent = table.parent
+        assert parent is not None, "the root's names have nowhere to go"
+        for index in table.last_used:
+            text = self.texts[index]
+            parent.index.setdefault(text, index)
+            if parent.parent is not None:
+                parent.last_used[index] = parent.turn
+            self._write(_key(index), self._record(parent, text))
+        self._tables.pop(table.owner, None)
+
+    def drop(self, packed: bytes) -> None:
+        """Forget the names of every loop under a location whose history is cleared."""
+        for owner in [owner for owner in self._tables if owner.startswith(packed)]:
+            table = self._tables.pop(owner)
+            for index in list(table.last_used):
+                self.forget(table, index)
+
+    @staticmethod
+    def _record(table: NameTable, text: str) -> bytes:
+        return pack_record([text, table.owner]) if table.parent is not None else pack_record([text])

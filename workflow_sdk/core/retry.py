@@ -1,0 +1,77 @@
+"""When a failed step is tried again: a pure decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeAlias
+
+from workflow_sdk.errors import DefinitionError
+
+__all__ = ["Backoff", "Decision", "Duration", "GiveUp", "RetryAt", "decide", "seconds"]
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a timedelta."""
+
+
+def seconds(duration: Duration, what: str) -> float:
+    """A duration in seconds; DefinitionError, naming `what`, if it is none."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration != duration:
+        raise DefinitionError(f"{what} is a number of seconds or a timedelta, not {duration!r}")
+    return float(duration)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long to wait before the next attempt: `initial` seconds, `factor` times more with each, up to `maximum`.
+
+    `jitter` is the part of the wait that is left to chance (0.1: up to 10 % less or more), so that a thousand
+    workflows that failed together do not come back together.
+    """
+
+    initial: Duration = 0.1
+    factor: float = 2
+    maximum: Duration = 30
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if seconds(self.initial, "Backoff.initial") < 0 or seconds(self.maximum, "Backoff.maximum") < 0:
+            raise DefinitionError("Backoff.initial and Backoff.maximum can't be negative")
+        if self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise DefinitionError("Backoff.factor is at least 1, and Backoff.jitter between 0 and 1")
+
+    def delay(self, attempts: int, chance: float) -> float:
+        """Seconds to wait after `attempts` failures; `chance` is a number from 0 to 1."""
+        maximum = seconds(self.maximum, "Backoff.maximum")
+        try:
+            delay = min(seconds(self.initial, "Backoff.initial") * self.factor ** (attempts - 1), maximum)
+        except OverflowError:
+            delay = maximum
+        return delay * (1 + self.jitter * (2 * chance - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAt:
+    """Try again, then."""
+
+    when: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """There is no further attempt."""
+
+
+Decision: TypeAlias = RetryAt | GiveUp
+
+
+def decide(*, attempts: int, retries: int, final: bool, backoff: Backoff, now: float, chance: float) -> Decision:
+    """What follows the `attempts`-th failure of a step that may be retried `retries` times.
+
+    `final` says that the failure is one that another attempt would not mend.
+    """
+    if final or attempts > retries:
+        return GiveUp()
+    return RetryAt(now + backoff.delay(attempts, chance))

@@ -1,0 +1,378 @@
+"""Authors' classes: what an object of one consists of, and how to make it again from that.
+
+Objects are taken apart by their state and put together by it. `__init__` and `__post_init__` do not run again: they
+may have effects, take other arguments than there are fields, or compute what is in the state already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from operator import attrgetter, itemgetter
+from typing import Any, Final, cast
+
+from workflow_sdk.core.problem import Problem, error_text, type_text
+
+Taken = tuple[tuple[str, ...], Sequence[object]]
+Build = Callable[[Sequence[object]], object]
+
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, so without a layout of its own in C
+_NOT_STATE: Final = frozenset({"__orig_class__", "_attrs_cached_hash", "__weakref__", "__dict__"})
+_PYDANTIC_STATE: Final = ("~extra", "~set", "~private")  # no attribute's name begins with a tilde
+_PYDANTIC_KEYS: Final = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+_UNSET: Final = object()
+
+
+class Shape:
+    """What the objects of one class consist of."""
+
+    names: tuple[str, ...] = ()
+    """The attributes that its fields are kept in."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def take(self, value: Any) -> Taken:
+        """The names and values that `value` consists of; raises `Problem` where they are not all that it is."""
+        raise NotImplementedError
+
+    def builder(self, names: tuple[str, ...]) -> Build:
+        """A function from values, in the order of `names`, to an object; raises `Problem` if fields are missing."""
+        raise NotImplementedError
+
+    def default(self, name: str) -> object:
+        """What a field holds that was not written yet when the value was; `_UNSET` for nothing."""
+        raise NotImplementedError
+
+    def missing(self, names: tuple[str, ...]) -> list[tuple[str, Callable[[], object]]]:
+        """The fields that `names` lacks, with what makes their values."""
+        return [(name, functools.partial(self.default, name)) for name in self.names if name not in names]
+
+    def lacks(self, name: str) -> Problem:
+        """What to say of a field without a value or default."""
+        return Problem(f"the field {name!r} of {type_text(self.cls)} is missing", "give the field a default")
+
+
+class StateShape(Shape):
+    """Dataclasses and attrs classes: fields in `__dict__` or in slots."""
+
+    def __init__(self, cls: type, names: tuple[str, ...]) -> None:
+        super().__init__(cls)
+        self.names = names
+        self.optional = frozenset[str]()
+        for base in cls.__mro__:
+            if base is not object and not base.__flags__ & _HEAP_TYPE and base.__module__ == "builtins":
+                raise Problem(
+                    f"{type_text(cls)} is a {base.__name__} with fields of its own and can't be stored",
+                    "make it a class of its own, with the data as a field",
+                )
+        slots = {slot for base in cls.__mro__ for slot in _slots_of(base)}
+        self.slots = tuple(sorted(slots - _NOT_STATE))
+        self.has_dict = cls.__dictoffset__ != 0
+        self.cached_hash = "_attrs_cached_hash" in slots or "_attrs_cached_hash" in vars(cls)
+        self.count = len(names)
+        self._simple_dict = self.has_dict and not self.slots
+        self._simple_slots = not self.has_dict and set(self.slots) == set(names)
+        self._values = _getter(names, attributes=self._simple_slots)
+
+    def take(self, value: Any) -> Taken:
+        if self._simple_dict:
+            state = value.__dict__
+            if len(state) == self.count:
+                try:
+                    return self.names, self._values(state)
+                except KeyError:
+                    pass
+        elif self._simple_slots:
+            try:
+                return self.names, self._values(value)
+            except AttributeError:
+                pass
+        return self._take_slowly(value)
+
+    def _take_slowly(self, value: Any) -> Taken:
+        state: dict[str, object] = {}
+        for slot in self.slots:
+            if (found := getattr(value, slot, _UNSET)) is not _UNSET:
+                state[slot] = found
+        if self.has_dict:
+            state.update((k, v) for k, v in value.__dict__.items() if not self._computed(k))
+        names = [name for name in self.names if name in state]
+        for name in self.names:
+            # A field that was deleted, or never set, must not come back with its default.
+            if name not in state and self._would_return(name):
+                raise Problem(f"the field {name!r} of this {type_text(self.cls)} has no value")
+        names += [name for name in state if name not in self.names]
+        return tuple(names), [state[name] for name in names]
+
+    def _computed(self, name: str) -> bool:
+        return name in _NOT_STATE or isinstance(getattr(self.cls, name, None), functools.cached_property)
+
+    def _would_return(self, name: str) -> bool:
+        try:
+            return self.default(name) is not _UNSET
+        except Problem:
+            return True
+
+    def builder(self, names: tuple[str, ...]) -> Build:
+        cls = self.cls
+        extra = self.missing(names)
+        for _, make in extra:
+            make()
+        new: Any = object.__new__
+        put: Any = object.__setattr__
+        slots = frozenset(self.slots)
+        cached_hash = self.cached_hash
+
+        if self._simple_dict and not extra and not cached_hash:
+
+            def build_dict(values: Sequence[object]) -> object:
+                made: Any = new(cls)
+                made.__dict__.update(zip(names, values, strict=True))
+                return made
+
+            return build_dict
+
+        def build(values: Sequence[object]) -> object:
+            made: Any = new(cls)
+            state = dict(zip(names, values, strict=True))
+            for name, make in extra:
+                if (value := make()) is not _UNSET:
+                    state[name] = value
+            if cached_hash:
+                put(made, "_attrs_cached_hash", None)
+            for name, value in state.items():
+                if name in slots:
+                    put(made, name, value)
+                elif self.has_dict:
+                    made.__dict__[name] = value
+            return made
+
+        return build
+
+
+class DataclassShape(StateShape):
+    """Dataclasses, pydantic's included."""
+
+    def __init__(self, cls: Any) -> None:
+        self.fields = {f.name: f for f in dataclasses.fields(cls)}
+        super().__init__(cls, tuple(self.fields))
+
+    def default(self, name: str) -> object:
+        field = self.fields[name]
+        if field.default is not dataclasses.MISSING:
+            return field.default
+        if field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+        if field.init:
+            raise self.lacks(name)
+        return _UNSET
+
+
+class AttrsShape(StateShape):
+    """Classes made by attrs."""
+
+    def __init__(self, cls: Any) -> None:
+        self.fields: dict[str, Any] = {f.name: f for f in cls.__attrs_attrs__}
+        super().__init__(cls, tuple(self.fields))
+
+    def default(self, name: str) -> object:
+        field = self.fields[name]
+        default = field.default
+        if default is sys.modules["attr"].NOTHING:
+            if field.init:
+                raise self.lacks(name)
+            return _UNSET
+        if hasattr(default, "factory") and hasattr(default, "takes_self"):
+            if default.takes_self:
+                raise self.lacks(name)
+            return default.factory()
+        return default
+
+
+class NamedTupleShape(Shape):
+    """Classes of `typing.NamedTuple` and `collections.namedtuple`."""
+
+    def __init__(self, cls: Any) -> None:
+        super().__init__(cls)
+        self.names = tuple(cls._fields)
+        self.defaults: Mapping[str, object] = cls._field_defaults
+
+    def take(self, value: Any) -> Taken:
+        if getattr(value, "__dict__", None):
+            raise Problem(f"this {type_text(self.cls)} has attributes beside its fields, which can't be stored")
+        if len(value) != len(self.names):
+            raise Problem(f"this {type_text(self.cls)} has {len(value)} items for {len(self.names)} fields")
+        return self.names, value
+
+    def default(self, name: str) -> object:
+        if name not in self.defaults:
+            raise self.lacks(name)
+        return self.defaults[name]
+
+    def builder(self, names: tuple[str, ...]) -> Build:
+        cls: Any = self.cls
+        new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType]
+        if names == self.names:
+            return lambda values: new(cls, values)
+        extra = [(name, make()) for name, make in self.missing(names)]
+        order = self.names
+
+        def build(values: Sequence[object]) -> object:
+            state = {**dict(zip(names, values, strict=True)), **dict(extra)}
+            return new(cls, [state[name] for name in order])
+
+        return build
+
+
+class StructShape(Shape):
+    """Classes of `msgspec.Struct`. They can only be made by a call, which runs their `__post_init__`."""
+
+    def __init__(self, cls: Any) -> None:
+        super().__init__(cls)
+        self.names = tuple(cls.__struct_fields__)
+        self._force: Any = sys.modules["msgspec"].structs.force_setattr
+        self._values = _getter(self.names, attributes=True)
+
+    def take(self, value: Any) -> Taken:
+        try:
+            values = self._values(value)
+        except AttributeError as error:
+            raise Problem(f"a field of this {type_text(self.cls)} has no value: {error_text(error)}") from None
+        if extra := getattr(value, "__dict__", None):
+            return (*self.names, *extra), [*values, *extra.values()]
+        return self.names, values
+
+    def builder(self, names: tuple[str, ...]) -> Build:
+        cls, force, fields = self.cls, self._force, frozenset(self.names)
+        post_init = hasattr(cls, "__post_init__")
+
+        def build(values: Sequence[object]) -> object:
+            state = dict(zip(names, values, strict=True))
+            try:
+                made = cls(**{name: value for name, value in state.items() if name in fields})
+            except TypeError as error:
+                raise Problem(f"{type_text(cls)} can't be made: {error_text(error)}") from None
+            for name, value in state.items():
+                if name not in fields:
+                    if hasattr(made, "__dict__"):
+                        made.__dict__[name] = value
+                elif post_init:  # it may have changed the field
+                    force(made, name, value)
+            return made
+
+        return build
+
+
+class ModelShape(Shape):
+    """Models of pydantic. Their state is exact where a dump is not: it keeps subclasses, and runs no validator."""
+
+    def __init__(self, cls: Any) -> None:
+        super().__init__(cls)
+        self.fields: Mapping[str, Any] = cls.__pydantic_fields__
+        self.names = tuple(self.fields)
+
+    def take(self, value: Any) -> Taken:
+        state = value.__getstate__()
+        inner: dict[str, object] = {k: v for k, v in state["__dict__"].items() if not self._computed(k)}
+        for name in self.names:
+            if name not in inner:  # after model_construct; it must not come back with its default
+                raise Problem(f"the field {name!r} of this {type_text(self.cls)} has no value")
+        rest = [state[key] for key in _PYDANTIC_KEYS]
+        return (*inner, *_PYDANTIC_STATE), [*inner.values(), *rest]
+
+    def _computed(self, name: str) -> bool:
+        return isinstance(getattr(self.cls, name, None), functools.cached_property)
+
+    def default(self, name: str) -> object:
+        field = self.fields[name]
+        if field.is_required():
+            raise self.lacks(name)
+        return field.get_default(call_default_factory=True, validated_data={})
+
+    def builder(self, names: tuple[str, ...]) -> Build:
+        cls: Any = self.cls
+        extra = self.missing(names)
+        for _, make in extra:
+            make()
+
+        def build(values: Sequence[object]) -> object:
+            inner = dict(zip(names, values, strict=True))
+            state = {key: inner.pop(name, None) for key, name in zip(_PYDANTIC_KEYS, _PYDANTIC_STATE, strict=True)}
+            for name, make in extra:
+                inner[name] = make()
+            made = cls.__new__(cls)
+            made.__setstate__({"__dict__": inner, **state})
+            return made
+
+        return build
+
+
+_shapes: dict[type, Shape] = {}
+_SHAPES_MAX: Final = 10_000
+
+
+def shape_of(cls: type) -> Shape:
+    """The shape of a class; raises `Problem` for one whose objects can't be stored."""
+    if (shape := _shapes.get(cls)) is None:
+        shape = _make_shape(cls)
+        if len(_shapes) >= _SHAPES_MAX:  # classes made in functions are many, and must not be kept for ever
+            _shapes.clear()
+        _shapes[cls] = shape
+    return shape
+
+
+def _make_shape(cls: Any) -> Shape:
+    if dataclasses.is_dataclass(cls):
+        return DataclassShape(cls)
+    if hasattr(cls, "__attrs_attrs__"):
+        return AttrsShape(cls)
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return NamedTupleShape(cls)
+    if is_struct(cls):
+        return StructShape(cls)
+    if is_model(cls):
+        return ModelShape(cls)
+    raise Problem(f"an object of type {type_text(cls)} can't be stored", _remedy(cls))
+
+
+def is_struct(cls: type) -> bool:
+    """Whether it is a class of msgspec's. msgspec is not imported: who has such a class has imported it."""
+    module: Any = sys.modules.get("msgspec")
+    return module is not None and hasattr(cls, "__struct_fields__") and issubclass(cls, module.Struct)
+
+
+def is_model(cls: type) -> bool:
+    """Whether it is a model of pydantic's, which is not imported either."""
+    module: Any = sys.modules.get("pydantic")
+    base = getattr(module, "BaseModel", None)
+    return isinstance(base, type) and issubclass(cls, base)
+
+
+def _remedy(cls: type) -> str:
+    for base in (bool, int, float, str, bytes, bytearray, list, dict, tuple, set, frozenset):
+        if issubclass(cls, base) and not issubclass(cls, Enum):
+            return f"pass a plain {base.__name__}, made by {base.__name__}(value)"
+    if cls.__module__ == "builtins" or not cls.__flags__ & _HEAP_TYPE:
+        return "pass what it stands for as data"
+    return "make its class a dataclass, or pass what it stands for as data"
+
+
+def _slots_of(cls: type) -> tuple[str, ...]:
+    found: Any = vars(cls).get("__slots__", ())
+    names: tuple[str, ...] = (found,) if isinstance(found, str) else tuple(found)
+    prefix = "_" + cls.__name__.lstrip("_")
+    return tuple(prefix + n if n.startswith("__") and not n.endswith("__") else n for n in names)
+
+
+def _getter(names: tuple[str, ...], *, attributes: bool) -> Callable[[Any], Sequence[object]]:
+    make: Any = attrgetter if attributes else itemgetter
+    if not names:
+        return lambda _: ()
+    if len(names) == 1:
+        get = make(names[0])
+        return lambda holder: (get(holder),)
+    return cast(Callable[[Any], Sequence[object]], make(*names))

@@ -1,0 +1,258 @@
+"""What an author defines: workflows and steps, typed, with their names and options."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, fields, replace
+from types import CodeType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
+
+from workflow_sdk.core.hints import parameter_hint, return_hint
+from workflow_sdk.core.retry import Backoff, Duration, seconds
+from workflow_sdk.errors import DefinitionError
+
+__all__ = [
+    "Divergence",
+    "Step",
+    "StepOptions",
+    "StepOverrides",
+    "Workflow",
+    "as_step_options",
+    "function_name",
+    "step",
+    "workflow",
+]
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+
+Divergence = Literal["strict", "lenient"]
+
+UNDO = Callable[..., Any]
+
+
+class StepOverrides(TypedDict, total=False):
+    """The options of a step, each optional."""
+
+    retries: int
+    backoff: Backoff
+    timeout: Duration | None
+    retry_on_timeout: bool
+    no_retry: type[Exception] | tuple[type[Exception], ...]
+    ephemeral: bool
+    rollback: UNDO | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How a step is run."""
+
+    retries: int = 3
+    """Attempts after the first."""
+    backoff: Backoff = Backoff()
+    timeout: Duration | None = None
+    """Seconds that one attempt may take."""
+    retry_on_timeout: bool = False
+    no_retry: type[Exception] | tuple[type[Exception], ...] = ()
+    """Exceptions that end the step at once."""
+    ephemeral: bool = False
+    """The record rides with the next commit instead of being one of its own."""
+    rollback: UNDO | None = None
+    """Undoes the step, given its value, if the workflow fails later."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
+            raise DefinitionError(f"retries is a number of attempts after the first, 0 or more, not {self.retries!r}")
+        if self.timeout is not None and seconds(self.timeout, "timeout") <= 0:
+            raise DefinitionError(f"a timeout is longer than nothing, not {self.timeout!r}")
+        kinds = self.no_retry if isinstance(self.no_retry, tuple) else (self.no_retry,)
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+            raise DefinitionError(f"no_retry takes exception types, not {self.no_retry!r}")
+        if not isinstance(self.backoff, Backoff):
+            raise DefinitionError(f"backoff takes a Backoff, not {self.backoff!r}")
+        if self.rollback is not None and not callable(self.rollback):
+            raise DefinitionError(f"rollback takes a function, not {self.rollback!r}")
+
+    def override(self, overrides: StepOverrides) -> StepOptions:
+        """The options with some of them changed."""
+        unknown = overrides.keys() - _OPTION_NAMES
+        if unknown:
+            raise DefinitionError(
+                f"a step has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(_OPTION_NAMES))}. "
+                "Keyword arguments of the function itself go through functools.partial"
+            )
+        return replace(self, **overrides)
+
+
+_OPTION_NAMES = frozenset(option.name for option in fields(StepOptions))
+_DEFAULT_OPTIONS = StepOptions()
+
+
+class Step(Generic[P, T_co]):
+    """A function with the options it has as a step. It stays callable like the function."""
+
+    def __init__(self, fn: Callable[P, T_co], options: StepOptions) -> None:
+        functools.update_wrapper(cast("Callable[..., Any]", self), fn)
+        self.fn = fn
+        self.options = options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        return self.fn(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        bound = functools.partial(self.fn, cast("Any", instance))
+        return Step(functools.update_wrapper(bound, self.fn), self.options)
+
+    def __repr__(self) -> str:
+        return f"<step {function_name(self.fn)}>"
+
+
+class _StepDecorator(Protocol):
+    def __call__(self, fn: Callable[P, T], /) -> Step[P, T]: ...
+
+
+@overload
+def step(fn: Callable[P, T], /) -> Step[P, T]: ...
+@overload
+def step(
+    *,
+    retries: int = 3,
+    backoff: Backoff = ...,
+    timeout: Duration | None = None,
+    retry_on_timeout: bool = False,
+    no_retry: type[Exception] | tuple[type[Exception], ...] = (),
+    ephemeral: bool = False,
+    rollback: UNDO | None = None,
+) -> _StepDecorator: ...
+def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Give a function the options that it has whenever `ctx.step` runs it."""
+    chosen = _DEFAULT_OPTIONS.override(cast("StepOverrides", options)) if options else _DEFAULT_OPTIONS
+    if fn is not None:
+        return Step(fn, chosen)
+    return lambda fn: Step(fn, chosen)
+
+
+def as_step_options(fn: object, overrides: StepOverrides) -> StepOptions:
+    """The options of a call of `ctx.step`: those of the call, over those of the step, over the defaults."""
+    options = fn.options if isinstance(fn, Step) else _DEFAULT_OPTIONS
+    return options.override(overrides) if overrides else options
+
+
+def function_name(fn: object) -> str:
+    """The name that a function gives to its step."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", None) or type(fn).__name__
+
+
+class Workflow(Generic[InputT, OutputT_co]):
+    """A durable coroutine function."""
+
+    def __init__(self, fn: Callable[..., Coroutine[Any, Any, OutputT_co]], name: str, version: int, divergence: str) -> None:
+        self.fn = fn
+        """The function as it was written."""
+        self.name = name
+        self.version = version
+        self.divergence = divergence
+        self.takes_input = _check_signature(fn, name)
+        self.__doc__ = fn.__doc__
+        self.__name__ = fn.__name__
+        self.__module__ = fn.__module__
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Changes with the code of the function and of the functions nested in it."""
+        digest = hashlib.blake2b(digest_size=16)
+        _feed_code(digest.update, self.fn.__code__)
+        return digest.hexdigest()
+
+    @property
+    def input_hint(self) -> object:
+        """The annotation of the input."""
+        return parameter_hint(self.fn, 1) if self.takes_input else None
+
+    @property
+    def output_hint(self) -> object:
+        """The annotation of the result."""
+        return return_hint(self.fn)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name} version {self.version}>"
+
+
+def _check_signature(fn: Callable[..., Any], name: str) -> bool:
+    if not inspect.iscoroutinefunction(fn):
+        raise DefinitionError(f"workflow {name!r} is not an `async def` function")
+    positional = 0
+    for parameter in inspect.signature(fn).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            positional += 1
+        elif parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
+            raise DefinitionError(f"workflow {name!r} takes a ctx and at most one input; {parameter} is neither")
+    if not 1 <= positional <= 2:
+        raise DefinitionError(f"workflow {name!r} takes a ctx and at most one input, not {positional} parameters")
+    return positional == 2
+
+
+def _feed_code(feed: Callable[[bytes], object], code: CodeType) -> None:
+    feed(code.co_code)
+    feed(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _feed_code(feed, constant)
+        elif isinstance(constant, frozenset):
+            # The order of a set's members is another one in every process.
+            feed(repr(sorted(map(repr, cast("frozenset[object]", constant)))).encode())
+        else:
+            feed(repr(constant).encode())
+
+
+class _WorkflowDecorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[[Any, InputT], Coroutine[Any, Any, OutputT]], /) -> Workflow[InputT, OutputT]: ...
+    @overload
+    def __call__(self, fn: Callable[[Any], Coroutine[Any, Any, OutputT]], /) -> Workflow[None, OutputT]: ...
+
+
+@overload
+def workflow(fn: Callable[[Any, InputT], Coroutine[Any, Any, OutputT]], /) -> Workflow[InputT, OutputT]: ...
+@overload
+def workflow(fn: Callable[[Any], Coroutine[Any, Any, OutputT]], /) -> Workflow[None, OutputT]: ...
+@overload
+def workflow(
+    *, name: str | None = None, version: int = 1, divergence: Divergence = "strict"
+) -> _WorkflowDecorator: ...
+def workflow(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    divergence: Divergence = "strict",
+) -> Any:
+    """Make a coroutine function durable: `async def name(ctx, input)`.
+
+    `version` is for people and for stuck instances, which are tried again when it changes. `divergence` says when code
+    that no longer fits its history is found: before it does anything new (`strict`), or, for operations that were
+    removed, at the end of the scope (`lenient`).
+    """
+    if divergence not in ("strict", "lenient"):
+        raise DefinitionError(f'divergence is "strict" or "lenient", not {divergence!r}')
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise DefinitionError(f"the version of a workflow is a whole number from 1 on, not {version!r}")
+    if name is not None and (not isinstance(name, str) or not name):
+        raise DefinitionError(f"the name of a workflow is a text, not {name!r}")
+
+    def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
+        return Workflow(fn, name or getattr(fn, "__name__", repr(fn)), version, divergence)
+
+    return decorate if fn is None else decorate(fn)

@@ -1,0 +1,180 @@
+"""The contract between the engine and a store: an ordered map of bytes with four verbs.
+
+A driver knows nothing of workflows. Any object with the five methods is one; the suite in
+`workflow_sdk.testing.contract` proves it. Drivers are found by the scheme of their URL, through the entry-point group
+`workflow_sdk.drivers`: the entry point is an async function that takes the URL and returns the open driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import entry_points
+from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+
+from workflow_sdk.errors import ConflictError, DefinitionError, StorageError, StorageLimitError
+
+__all__ = [
+    "BATCH_BYTES_MAX",
+    "KEY_BYTES_MAX",
+    "VALUE_BYTES_MAX",
+    "Append",
+    "Batch",
+    "Clear",
+    "ClearRange",
+    "ConflictError",
+    "Driver",
+    "Set",
+    "StorageError",
+    "StorageLimitError",
+    "Write",
+    "check_limits",
+    "open_driver",
+]
+
+ENTRY_POINT_GROUP = "workflow_sdk.drivers"
+
+# The same in every driver that comes with us, so that what works in tests works in production.
+KEY_BYTES_MAX = 10_000
+VALUE_BYTES_MAX = 10_000_000
+BATCH_BYTES_MAX = 100_000_000
+"""All keys, values and expected values of one batch together. Their number has no limit."""
+APPENDED_BYTES = 13
+"""What `append` adds to its prefix."""
+
+
+class Set(NamedTuple):
+    """Store `value` under `key`."""
+
+    key: bytes
+    value: bytes
+
+
+class Append(NamedTuple):
+    """Store `value` under a new key: `prefix`, 0x33, and 12 bytes that grow with every append (a tuple versionstamp)."""
+
+    prefix: bytes
+    value: bytes
+
+
+class Clear(NamedTuple):
+    """Forget `key`."""
+
+    key: bytes
+
+
+class ClearRange(NamedTuple):
+    """Forget every key from `begin`, up to `end` and without it."""
+
+    begin: bytes
+    end: bytes
+
+
+Write: TypeAlias = Set | Append | Clear | ClearRange
+
+
+class Batch:
+    """Checks, and the writes to be made if all of them hold. Writes take effect in the order they were added."""
+
+    __slots__ = ("checks", "writes")
+
+    def __init__(self) -> None:
+        self.checks: list[tuple[bytes, bytes | None]] = []
+        self.writes: list[Write] = []
+
+    def check(self, key: bytes, expected: bytes | None) -> None:
+        """Hold the commit to `key` having the value `expected` (None: no value) when it is applied."""
+        self.checks.append((key, expected))
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """Store `value` under `key`."""
+        self.writes.append(Set(key, value))
+
+    def append(self, prefix: bytes, value: bytes) -> None:
+        """Store `value` under a new key that sorts after every key committed under `prefix` before."""
+        self.writes.append(Append(prefix, value))
+
+    def clear(self, key: bytes) -> None:
+        """Forget `key`."""
+        self.writes.append(Clear(key))
+
+    def clear_range(self, begin: bytes, end: bytes) -> None:
+        """Forget every key from `begin`, up to `end` and without it."""
+        self.writes.append(ClearRange(begin, end))
+
+    def __bool__(self) -> bool:
+        return bool(self.checks or self.writes)
+
+
+def check_limits(batch: Batch) -> int:
+    """The size of `batch` in bytes. StorageLimitError, which names the limit, if it or a part of it is too large.
+
+    Anything but `bytes` is a TypeError here, before a store could have taken half of the batch.
+    """
+    total = 0
+    for key, expected in batch.checks:
+        if type(key) is not bytes or not (expected is None or type(expected) is bytes):
+            raise TypeError(f"keys and values are bytes, not {key!r:.80} and {expected!r:.80}")
+        if len(key) > KEY_BYTES_MAX:
+            raise _too_large("key", len(key), KEY_BYTES_MAX)
+        total += len(key) if expected is None else len(key) + len(expected)
+    for write in batch.writes:
+        for part in write:
+            if type(part) is not bytes:
+                raise TypeError(f"keys and values are bytes, not {part!r:.80}")
+            total += len(part)
+        kind = type(write)
+        # The ends of a range are not stored, and one past the longest key is a sensible end.
+        if kind is not ClearRange:
+            size = len(write[0]) + APPENDED_BYTES if kind is Append else len(write[0])
+            if size > KEY_BYTES_MAX:
+                raise _too_large("key", size, KEY_BYTES_MAX)
+            if len(write[-1]) > VALUE_BYTES_MAX:
+                raise _too_large("value", len(write[-1]), VALUE_BYTES_MAX)
+    if total > BATCH_BYTES_MAX:
+        raise _too_large("batch", total, BATCH_BYTES_MAX)
+    return total
+
+
+def _too_large(what: str, size: int, limit: int) -> StorageLimitError:
+    return StorageLimitError(f"a {what} of {size:,} bytes is over the limit of {limit:,} bytes; nothing was written")
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """An ordered byte store.
+
+    Cancelling any await leaves the driver usable; a cancelled commit either happened or did not, whole.
+    """
+
+    async def get(self, key: bytes, /) -> bytes | None:
+        """The value of `key`, or None."""
+        ...
+
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows from `begin`, up to `end` and without it, in byte order (or its reverse), of one consistent state."""
+        ...
+
+    async def commit(self, batch: Batch, /) -> None:
+        """Apply the batch, whole and durably, or raise: ConflictError if a check did not hold."""
+        ...
+
+    async def changed(self, key: bytes, since: bytes | None, /) -> None:
+        """Return once the value of `key` differs from `since`, whichever process changed it."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of everything. Calling it twice is fine."""
+        ...
+
+
+async def open_driver(url: str) -> Driver:
+    """Open the store that `url` names: `sqlite:///app.db`, `memory://`, or what an installed driver offers."""
+    scheme, colon, _ = url.partition("://")
+    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if not colon or scheme not in found:
+        known = ", ".join(sorted(f"{name}://" for name in found))
+        raise DefinitionError(f"no driver for the store {url!r}; installed drivers open: {known}")
+    opener = cast("Callable[[str], Awaitable[Driver]]", found[scheme].load())
+    return await opener(url)

@@ -1,0 +1,1 @@
+"""Running one instance, one go: load, replay, branches, parking, unwinding, settling."""

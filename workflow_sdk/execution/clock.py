@@ -1,0 +1,66 @@
+"""Time, as the engine sees it. Nothing else in the engine reads a clock or waits for one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import Protocol
+
+import anyio
+
+__all__ = ["Activity", "Clock", "SystemClock", "Timeout"]
+
+
+class Timeout(Protocol):
+    """What an attempt with a timeout runs in."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Whether the time was up."""
+        ...
+
+
+class Activity(Enum):
+    """What is under way while a run waits for the clock."""
+
+    NONE = "none"
+    CODE = "code"
+    THREAD = "thread"
+    """A plain function, in a worker thread."""
+
+
+class Clock(Protocol):
+    """What time it is, and how to wait."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        ...
+
+    async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:
+        """Return when the event is set, or when it is `until`. `activity` tells what is under way meanwhile."""
+        ...
+
+    def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
+        """Cancel what runs inside once it has taken this long."""
+        ...
+
+
+class SystemClock:
+    """The clock on the wall."""
+
+    def now(self) -> float:
+        return time.time()
+
+    async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:
+        if until is None:
+            await event.wait()
+            return
+        while (left := until - time.time()) > 0 and not event.is_set():
+            # A day at most: the clock on the wall can be set while we sleep.
+            with anyio.move_on_after(min(left, 86_400)):
+                await event.wait()
+
+    def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
+        return anyio.move_on_after(seconds)

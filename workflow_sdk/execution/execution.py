@@ -1,0 +1,371 @@
+"""One run of one instance: the author's coroutine on one side, and beside it a supervisor that wakes what is due.
+
+Waiting parks a branch in memory. When every branch is parked the instance is idle: the supervisor records that, and
+either waits in memory for the first thing to happen, or puts the instance away. Nothing of this is ever an exception
+in the author's code: a run that is over unwinds it by cancellation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from heapq import heapify, heappop, heappush
+from typing import Any, Literal, NoReturn
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.journal import Journal
+from workflow_sdk.core.keys import HISTORY, Field
+from workflow_sdk.core.location import split_last, subtree
+from workflow_sdk.core.status import Kind, Status, move
+from workflow_sdk.core.wire import pack_record
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.execution.clock import Activity, Clock, Timeout
+from workflow_sdk.execution.flushing import Flusher
+from workflow_sdk.execution.mail import Mail
+from workflow_sdk.operations.engine import Facts, Wait
+
+__all__ = ["Execution", "Mode", "Unwound"]
+
+Mode = Literal["yield", "live"]
+
+THREADS_MAX = 40
+"""Steps that are plain functions and run at once, in one event loop."""
+
+_NEVER = -float("inf")
+
+_threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("workflow_sdk_threads")
+
+class Unwound(BaseException):
+    """Unwinds author's code that shields itself from cancellation, in a run that is over."""
+
+class Execution:
+    """Runs one instance, once. It is the engine that operations talk to."""
+
+    walking = False
+
+    def __init__(
+        self, *, driver: Driver, journal: Journal, codec: Codec, clock: Clock, facts: Facts, lease: bytes, mode: Mode
+    ) -> None:
+        self.driver = driver
+        self.journal = journal
+        self.codec = codec
+        self.clock = clock
+        self.facts = facts
+        self.mode: Mode = mode
+        self.mail = Mail(driver, journal)
+        self.flusher = Flusher(driver, journal, lease, self.storage_failed)
+        self.now: Callable[[], float] = clock.now
+        self.chance: Callable[[], float] = random.random
+        self.active = 1
+        self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
+        self.failure: Exception | None = None
+        """The store failed, or the lease is lost. Nothing more is written."""
+        self.stuck: tuple[Exception, str] | None = None
+        """What stopped the instance, and its kind: the author's mistake, or divergence."""
+        self.is_away = False
+        """The instance was put away."""
+        self.idle_result: tuple[Status, float | None, list[str]] | None = None
+        """How the instance was put away."""
+        self._cancel: anyio.CancelScope | None = None
+        self._signal = anyio.Event()
+        self._waits: dict[Wait, None] = {}
+        self._listeners: dict[str, dict[Wait, None]] = {}
+        """Waits by the names of their messages."""
+        self._timers: list[tuple[float, int, Wait]] = []
+        self._timer_count = 0
+        self._threads_busy = 0
+        self._is_idle = False
+
+    # What operations ask for.
+
+    @property
+    def halted(self) -> bool:
+        return self.failure is not None or self.stuck is not None or self.is_away
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[Timeout]:
+        return self.clock.timeout(seconds)
+
+    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        try:
+            limiter = _threads.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(THREADS_MAX)
+            _threads.set(limiter)
+        self._threads_busy += 1
+        try:
+            return await anyio.to_thread.run_sync(fn, *args, abandon_on_cancel=True, limiter=limiter)
+        finally:
+            self._threads_busy -= 1
+
+    async def flush(self, *, shield: bool) -> None:
+        if shield:
+            # A branch that is cancelled in mid-commit would not know whether its siblings' changes were written.
+            with anyio.CancelScope(shield=True):
+                stored = await self.flusher.flush()
+        else:
+            stored = await self.flusher.flush()
+        if not stored:
+            await self.never()
+
+    async def park(self, wait: Wait, *, shield: bool) -> None:
+        if self.halted:
+            await self.never()
+        self._begin(wait)
+        try:
+            if self.active > 1:
+                # Siblings go on. Else the commit that records the instance as idle takes our changes along.
+                await self.flush(shield=shield)
+                if wait.fired:
+                    return
+            wait.parked = True
+            self.active -= 1
+            self._signal.set()
+            try:
+                await wait.event.wait()
+            finally:
+                if not wait.fired:
+                    self.active += 1
+        finally:
+            self._end(wait)
+
+    def _begin(self, wait: Wait) -> None:
+        self._waits[wait] = None
+        for name in wait.messages:
+            self._listeners.setdefault(name, {})[wait] = None
+        if wait.until is not None:
+            self._timer_count += 1
+            heappush(self._timers, (wait.until, self._timer_count, wait))
+
+    def _end(self, wait: Wait) -> None:
+        wait.fired = True
+        del self._waits[wait]
+        for name in wait.messages:
+            listeners = self._listeners[name]
+            del listeners[wait]
+            if not listeners:
+                del self._listeners[name]
+        if len(self._timers) > 2 * len(self._waits) + 64:
+            # Waits that ended early leave their timers behind.
+            self._timers = [timer for timer in self._timers if not timer[2].fired]
+            heapify(self._timers)
+
+    def rest(self) -> None:
+        self.active -= 1
+        if self.active == 0:
+            self._signal.set()
+
+    async def refresh_inbox(self) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.mail.refresh()
+        except Exception as error:  # the store failed
+            self.storage_failed(error)
+            await self.never()
+
+    async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
+        found: dict[bytes, Entry] = {}
+        begin, end = subtree(self.journal.keys.space + HISTORY + location)
+        start = len(self.journal.keys.space) + len(HISTORY)
+        try:
+            while True:
+                rows = await self.driver.scan(begin, end, limit=256)
+                for key, raw in rows:
+                    scope, segment = split_last(key[start:])
+                    if scope == location and (entry := Entry.unpack(raw)).kind is Kind.BRANCH:
+                        found[segment] = entry
+                        begin = subtree(key)[1]
+                if len(rows) < 256:
+                    return found
+                begin = max(begin, rows[-1][0] + b"\x00")
+        except Exception as error:  # the store failed
+            self.storage_failed(error)
+            await self.never()
+
+    async def keep_for_rollback(self, location: bytes) -> None:
+        await self.flush(shield=True)
+        space = self.journal.keys.space
+        begin, end = subtree(space + HISTORY + location)
+        try:
+            rows = await self.driver.scan(begin, end)
+        except Exception as error:  # the store failed
+            self.storage_failed(error)
+            await self.never()
+        start = len(space) + len(HISTORY)
+        self.journal.keep_in_attic([(key[start:], raw) for key, raw in rows])
+
+    def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
+        self.handlers[location] = (handler, hint)
+
+    def slip(self, error: Exception) -> Exception:
+        if not self.halted:
+            self.stuck = (error, "definition")
+            self._stop()
+        return error
+
+    def diverged(self, error: Exception) -> None:
+        if not self.halted:
+            self.stuck = (error, "divergence")
+            self._stop()
+
+    def storage_failed(self, error: Exception) -> None:
+        if not self.halted:
+            self.failure = error
+            self._stop()
+
+    def walk_scope(self) -> AbstractContextManager[object]:
+        raise AssertionError("only a walk is walked")
+
+    async def never(self) -> NoReturn:
+        if anyio.current_effective_deadline() == _NEVER:
+            await anyio.sleep_forever()
+        raise Unwound
+
+    # The run.
+
+    async def run(self, root: Callable[[], Awaitable[None]]) -> None:
+        """Run `root` to its end, or until the instance is put away or stopped."""
+        async with anyio.create_task_group() as group:
+            self._cancel = group.cancel_scope
+            group.start_soon(self._supervise, group)
+            try:
+                await root()
+            except (Unwound, BaseExceptionGroup) as error:
+                rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
+                if rest is not None:
+                    raise rest from None
+            group.cancel_scope.cancel()
+
+    def _stop(self) -> None:
+        if self._cancel is not None:
+            self._cancel.cancel()
+
+    def set_status(self, status: Status) -> None:
+        """Record what the instance is doing, from the next commit on."""
+        fields = self.journal.get_field(Field.STATUS)
+        now = Status(str(fields[0])) if fields else Status.RUNNING
+        if now is status:
+            return
+        self.journal.set_field(Field.STATUS, [move(now, status).value])
+        version = self.journal.get_field(Field.VERSION)
+        assert version is not None and isinstance(version[3], int), "an instance knows what code it runs"
+        self.journal.set_field(Field.VERSION, [*version[:3], version[3] + 1])
+
+    @property
+    def status(self) -> Status:
+        """What is recorded as the status, or will be with the next commit."""
+        fields = self.journal.get_field(Field.STATUS)
+        assert fields, "an instance has a status"
+        return Status(str(fields[0]))
+
+    async def finish(self, status: Status) -> None:
+        """The last commit: how the instance ended, and that it is nobody's any more."""
+        self.set_status(status)
+        self.journal.set_field(Field.WAITS, None)
+        batch = Batch()
+        batch.clear(self.journal.keys.lease)
+        await self.flusher.commit(batch)
+        if self.failure is None:
+            self.is_away = True
+
+    def activity(self) -> Activity:
+        """What is under way."""
+        if self._threads_busy:
+            return Activity.THREAD
+        return Activity.CODE if self.active else Activity.NONE
+
+    async def _supervise(self, group: anyio.abc.TaskGroup) -> None:
+        while True:
+            signal = self._signal = anyio.Event()
+            if self.mail.has_come:
+                await self.refresh_inbox()
+            self._fire()
+            if self.active == 0 and not self._is_idle:
+                await self._become_idle()
+                if self.halted:
+                    self._stop()
+                    return
+                if not self._is_idle:
+                    continue
+            if self._listeners and not self.mail.is_watched:
+                self.mail.is_watched = True
+                group.start_soon(self._watch, self.mail)
+            await self.clock.wait(signal, self._timers[0][0] if self._timers else None, self.activity)
+
+    async def _watch(self, mail: Mail) -> None:
+        try:
+            await mail.watch()
+        except Exception as error:  # the store failed
+            self.storage_failed(error)
+        self._signal.set()
+
+    def _fire(self) -> None:
+        """Wake the branches whose time has come, or for whom there may be a message."""
+        now = self.clock.now()
+        while self._timers and (self._timers[0][2].fired or self._timers[0][0] <= now):
+            self._wake(heappop(self._timers)[2])
+        inbox = self.journal.inbox
+        for name in inbox.names():
+            for wait in self._listeners.get(name, ()):
+                if not wait.fired and len(inbox.find(wait.messages, wait.count)) >= wait.count:
+                    self._wake(wait)
+
+    def _wake(self, wait: Wait) -> None:
+        if wait.fired:
+            return
+        wait.fired = True
+        if wait.parked:
+            self.active += 1
+        wait.event.set()
+        if self._is_idle:
+            self._is_idle = False
+            if self.status is not Status.ROLLING_BACK:
+                self.set_status(Status.RUNNING)
+            self.journal.set_field(Field.WAITS, None)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the first timer is due."""
+        return min((wait.until for wait in self._waits if wait.until is not None), default=None)
+
+    @property
+    def waiting_for(self) -> list[str]:
+        """The names of the messages that are awaited."""
+        return sorted(self._listeners)
+
+    async def _become_idle(self) -> None:
+        """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
+        if self.status is not Status.ROLLING_BACK:
+            self.set_status(Status.WAITING if self.waiting_for else Status.SLEEPING)
+        alarm = self.wake_at if self.mode == "yield" else None
+        waits = [[wait.kind, wait.name, wait.path, list(wait.messages), wait.until] for wait in self._waits]
+        self.journal.set_field(Field.WAITS, [alarm, waits])
+        batch = Batch()
+        if self.mode == "live":
+            self._is_idle = True
+            await self.flusher.commit(batch)
+            return
+        keys = self.journal.keys
+        batch.check(keys.nudge, self.mail.nudge)
+        batch.clear(keys.lease)
+        if alarm is not None:
+            batch.set(keys.alarm(alarm), pack_record([]))
+        error = await self.flusher.try_commit(batch)
+        if error is None:
+            self.idle_result = (self.status, alarm, self.waiting_for)
+            self.is_away = True
+        elif not isinstance(error, ConflictError) or not await self._has_mail():
+            self.storage_failed(error)
+
+    async def _has_mail(self) -> bool:
+        """After a conflict: whether a message came meanwhile, which is taken in."""
+        try:
+            return await self.mail.refresh()
+        except Exception as error:  # the store failed
+            self.storage_failed(error)
+            return False

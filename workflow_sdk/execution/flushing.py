@@ -1,0 +1,100 @@
+"""Writing what changed. One flush is in flight per instance; those who ask meanwhile share the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from workflow_sdk.core.journal import Journal, WriteSet
+from workflow_sdk.driver import Batch, Clear, ClearRange, Driver, Set
+
+__all__ = ["Flusher", "fill"]
+
+
+def fill(batch: Batch, writes: WriteSet) -> None:
+    """Put a write set into a batch."""
+    for begin, end in writes.clears:
+        batch.writes.append(ClearRange(begin, end))
+    for key, value in writes.rows.items():
+        batch.writes.append(Clear(key) if value is None else Set(key, value))
+
+
+class Flusher:
+    """Brings one instance's changes to the store, under its lease."""
+
+    def __init__(self, driver: Driver, journal: Journal, lease: bytes, failed: Callable[[Exception], None]) -> None:
+        self._driver = driver
+        self._journal = journal
+        self._lease = lease
+        self._failed = failed
+        self.is_broken = False
+        """A commit failed: nothing is written any more."""
+        self._writing = False
+        self._written: anyio.Event | None = None
+        """Set when the flush that is in flight has landed, if anybody waits for that."""
+        self._next: anyio.Event | None = None
+        """Set when the flush after that has landed. Whoever made it writes it; others only wait."""
+
+    async def flush(self) -> bool:
+        """Return True once everything that changed so far is stored; False if that has failed."""
+        if self._next is not None:
+            # Someone is about to write, and will take our changes along.
+            await self._next.wait()
+            return not self.is_broken
+        landed: anyio.Event | None = None
+        if self._writing:
+            if self._written is None:
+                self._written = anyio.Event()
+            landed = self._next = anyio.Event()
+            try:
+                await self._written.wait()
+            except BaseException:
+                # Cancelled: the run is over. Let those who counted on us go.
+                self._next = None
+                landed.set()
+                raise
+            self._next = None
+        if self.is_broken:
+            if landed is not None:
+                landed.set()
+            return False
+        await self._write(landed)
+        return not self.is_broken
+
+    async def _write(self, landed: anyio.Event | None) -> None:
+        self._writing = True
+        try:
+            if self._journal.is_dirty:
+                await self.commit(Batch())
+        finally:
+            self._writing = False
+            written, self._written = self._written, None
+            if written is not None:
+                written.set()
+            if landed is not None:
+                landed.set()
+
+    async def commit(self, batch: Batch) -> None:
+        """Write everything that changed, and what is in the batch already, in one commit."""
+        error = await self.try_commit(batch)
+        if error is not None:
+            self.is_broken = True
+            self._failed(error)
+
+    async def try_commit(self, batch: Batch) -> Exception | None:
+        """Like `commit`, but a failure is returned, and left to the caller."""
+        journal = self._journal
+        batch.checks.append((journal.keys.lease, self._lease))
+        writes = journal.take()
+        fill(batch, writes)
+        try:
+            await self._driver.commit(batch)
+        except Exception as error:  # whatever the driver raises: the store failed, and nobody else did
+            journal.restore(writes)
+            return error
+        except BaseException:
+            # Cancelled on the way. It may have landed; writing the same rows again is harmless.
+            journal.restore(writes)
+            raise
+        return None

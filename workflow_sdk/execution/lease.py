@@ -1,0 +1,198 @@
+"""Taking an instance over, and giving it back. Whoever holds the lease may write; every commit checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from secrets import token_bytes
+from uuid import uuid4
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.failures import pack_error_info, unpack_error_info
+from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys
+from workflow_sdk.core.location import segments
+from workflow_sdk.core.status import Status, move
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import AlreadyExistsError, CodecError, ErrorInfo, InputError
+
+__all__ = ["DEATHS_MAX", "Claim", "Claimant", "claim", "encode_input", "error_fields", "read_fields"]
+
+DEATHS_MAX = 5
+"""Workers that may die under an instance in a row, without a commit in between, before it is stuck."""
+
+_MENDED_BY_CODE = frozenset({"definition", "divergence"})
+
+
+@dataclass(slots=True)
+class Claim:
+    """An instance as it was claimed, or as it was found if there is nothing to run."""
+
+    status: Status
+    fields: dict[Field, bytes]
+    lease: bytes | None
+    """What the lease holds while it is ours; None if there was nothing to claim."""
+    deaths: int = 0
+    created: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who wants to run what."""
+
+    driver: Driver
+    keys: InstanceKeys
+    workflow: Workflow[object, object]
+    codec: Codec
+    now: Callable[[], float]
+    lease_ttl: float
+    worker: str = field(default_factory=lambda: uuid4().hex)
+
+
+async def read_fields(driver: Driver, keys: InstanceKeys) -> dict[Field, bytes]:
+    """The fields of an instance; none if there is no such instance."""
+    start = len(keys.space) + len(FIELDS)
+    rows = await driver.scan(*keys.range(FIELDS))
+    known = set(Field)
+    numbers = ((next(iter(segments(key[start:]))), raw) for key, raw in rows)
+    return {Field(number): raw for number, raw in numbers if number in known}
+
+
+def error_fields(info: ErrorInfo, codec: Codec, original: list[object] | None = None) -> list[object]:
+    """The error field: what stopped the instance, and what had made it fail before, if that is something else."""
+    return [pack_error_info(info, codec), original]
+
+
+async def claim(who: Claimant, value: object) -> Claim:
+    """Take the instance over, whoever holds it, creating it if it is new.
+
+    A finished instance, and a stuck one whose code has not changed, is returned as it is.
+    """
+    while True:
+        found = await read_fields(who.driver, who.keys)
+        lease = await who.driver.get(who.keys.lease)
+        if Field.STATUS not in found:
+            claimed = _create(who, value)
+            expected: bytes | None = None
+        else:
+            _check_workflow(who, found)
+            claimed = _take_over(who, found, lease)
+            if claimed.lease is None:
+                return claimed
+            expected = found[Field.STATUS]
+        batch = Batch()
+        batch.check(who.keys.lease, lease)
+        batch.check(who.keys.field(Field.STATUS), expected)
+        _write(batch, who, found, claimed)
+        try:
+            await who.driver.commit(batch)
+        except ConflictError:
+            if await who.driver.get(who.keys.lease) == lease and expected == await who.driver.get(
+                who.keys.field(Field.STATUS)
+            ):
+                raise
+            continue
+        return claimed
+
+
+def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Claim) -> None:
+    for key in found.keys() - claimed.fields.keys():
+        batch.clear(who.keys.field(key))
+    for key, raw in claimed.fields.items():
+        if found.get(key) != raw:
+            batch.set(who.keys.field(key), raw)
+    if Field.WAITS in found:
+        alarm = unpack_record(found[Field.WAITS])[0]
+        if alarm is not None:
+            batch.clear(who.keys.alarm(float(alarm)))
+    if claimed.status is Status.STUCK:
+        batch.clear(who.keys.lease)
+        claimed.lease = None
+    else:
+        assert claimed.lease is not None, "an instance that runs has a lease"
+        batch.set(who.keys.lease, claimed.lease)
+
+
+def _new_lease(who: Claimant, old: bytes | None) -> bytes:
+    epoch = 0 if old is None else int(unpack_record(old)[1])
+    return pack_record([who.worker, epoch + 1, who.now() + who.lease_ttl])
+
+
+def _create(who: Claimant, value: object) -> Claim:
+    workflow = who.workflow
+    fields = {
+        Field.STATUS: pack_record([Status.RUNNING.value]),
+        Field.VERSION: pack_record([workflow.name, workflow.version, workflow.fingerprint, 1]),
+        Field.INPUT: pack_record([encode_input(who.codec, workflow, value)]),
+        Field.BIRTH: pack_record([who.now(), token_bytes(16)]),
+    }
+    return Claim(Status.RUNNING, fields, _new_lease(who, None), created=True)
+
+
+def encode_input(codec: Codec, workflow: Workflow[object, object], value: object) -> bytes:
+    """The input as it is stored; it fits the workflow's annotation."""
+    try:
+        return codec.encode_checked(value, workflow.input_hint)
+    except CodecError as error:
+        kind = type(error) if type(error) is not CodecError else InputError
+        raise kind(f"the input of workflow {workflow.name!r}: {error}") from None
+
+
+def _check_workflow(who: Claimant, found: dict[Field, bytes]) -> None:
+    name = unpack_record(found[Field.VERSION])[0]
+    if name != who.workflow.name:
+        raise AlreadyExistsError(
+            f"instance {who.keys.instance_id!r} runs workflow {name!r}, not {who.workflow.name!r}; "
+            "give this one another id, or run it with the workflow it was started with"
+        )
+
+
+def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) -> Claim:
+    workflow = who.workflow
+    status = Status(unpack_record(found[Field.STATUS])[0])
+    _, version, fingerprint, commits = unpack_record(found[Field.VERSION])
+    changed = (version, fingerprint) != (workflow.version, workflow.fingerprint)
+    if status.is_terminal:
+        return Claim(status, found, None)
+    fields = dict(found)
+    deaths = 0
+    if status is Status.STUCK:
+        info, original = unpack_record(found[Field.ERROR])
+        if not changed and unpack_error_info(info, who.codec).kind not in _MENDED_BY_CODE:
+            return Claim(status, found, None)
+        after = move(status, Status.RUNNING if original is None else Status.ROLLING_BACK)
+        if original is None:
+            del fields[Field.ERROR]
+        else:
+            fields[Field.ERROR] = pack_record([original, None])
+        fields.pop(Field.DEATHS, None)
+    else:
+        if Field.DEATHS in found:
+            deaths = int(unpack_record(found[Field.DEATHS])[0])
+        if lease is not None and status in (Status.RUNNING, Status.ROLLING_BACK):
+            # Nobody gave it back: its worker died under it, or is being fenced off while it runs.
+            deaths += 1
+        after = status if status is Status.ROLLING_BACK else move(status, Status.RUNNING)
+    fields.pop(Field.WAITS, None)
+    if deaths:
+        fields[Field.DEATHS] = pack_record([deaths])
+    if deaths >= DEATHS_MAX:
+        return _crashed(who, fields, status, deaths)
+    fields[Field.STATUS] = pack_record([after.value])
+    fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1])
+    return Claim(after, fields, _new_lease(who, lease), deaths)
+
+
+def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, deaths: int) -> Claim:
+    info = ErrorInfo(
+        "workflow_sdk.errors.WorkflowStuckError",
+        f"{deaths} workers in a row died while they ran it, without a commit in between; "
+        "mend what kills them, and run it again with changed code, or `recover` it",
+        kind="crash",
+    )
+    original = unpack_record(fields[Field.ERROR])[0] if status is Status.ROLLING_BACK else None
+    fields[Field.ERROR] = pack_record(error_fields(info, who.codec, original))
+    fields[Field.STATUS] = pack_record([move(status, Status.STUCK).value])
+    return Claim(Status.STUCK, fields, None, deaths)
+

@@ -1,0 +1,289 @@
+"""`run_workflow`: one instance, once, with no runtime around it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar, cast, overload
+from uuid import uuid4
+
+import anyio
+
+from workflow_sdk.context import Context
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
+from workflow_sdk.core.failures import describe, unpack_error_info
+from workflow_sdk.core.journal import Journal
+from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, LeaseLostError
+from workflow_sdk.execution.clock import Clock, SystemClock
+from workflow_sdk.execution.execution import Execution, Mode
+from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields
+from workflow_sdk.execution.load import load_for_run
+from workflow_sdk.execution.unwinding import Unwinding
+from workflow_sdk.operations.engine import Facts
+from workflow_sdk.operations.outcome import about
+from workflow_sdk.operations.scope import Scope, current_scope
+
+__all__ = ["RunResult", "run_workflow"]
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+
+LEASE_SECONDS = 10.0
+VALUE_BYTES_LIMIT = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Generic[OutputT]):
+    """How one run of an instance left it."""
+
+    status: Status
+    output: OutputT | None = None
+    error: ErrorInfo | None = None
+    wake_at: datetime | None = None
+    """When the first timer or retry is due."""
+    waiting_for: list[str] = field(default_factory=list[str])
+    """The names of the messages that are awaited."""
+
+
+@overload
+async def run_workflow(
+    workflow: Workflow[InputT, OutputT],
+    input: InputT,
+    *,
+    driver: Driver,
+    instance_id: str | None = None,
+    mode: Mode = "yield",
+    clock: Clock | None = None,
+    lease_ttl: Duration = LEASE_SECONDS,
+    max_value_bytes: int = VALUE_BYTES_MAX,
+    codec: Wrapper | None = None,
+) -> RunResult[OutputT]: ...
+@overload
+async def run_workflow(
+    workflow: Workflow[Any, OutputT],
+    *,
+    driver: Driver,
+    instance_id: str | None = None,
+    mode: Mode = "yield",
+    clock: Clock | None = None,
+    lease_ttl: Duration = LEASE_SECONDS,
+    max_value_bytes: int = VALUE_BYTES_MAX,
+    codec: Wrapper | None = None,
+) -> RunResult[OutputT]: ...
+async def run_workflow(
+    workflow: Workflow[Any, Any],
+    input: Any = None,
+    *,
+    driver: Driver,
+    instance_id: str | None = None,
+    mode: Mode = "yield",
+    clock: Clock | None = None,
+    lease_ttl: Duration = LEASE_SECONDS,
+    max_value_bytes: int = VALUE_BYTES_MAX,
+    codec: Wrapper | None = None,
+) -> RunResult[Any]:
+    """Run an instance until it ends or, in `mode="yield"`, until all it does is wait; go on where it was.
+
+    An id that is new starts an instance; an old one goes on with the input it was started with. The run takes the
+    instance over at once, whoever has it: of two runs of one id, the older can't write any more, and raises
+    `LeaseLostError`. How the workflow ended is in the result, failure included; what is raised is a mistake of the
+    call, a failure of the store, or the cancellation of the run.
+    """
+    _check_call(workflow, instance_id, mode, max_value_bytes)
+    keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
+    clock = clock or SystemClock()
+    values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
+    ttl = seconds(lease_ttl, "lease_ttl")
+    claimed = await claim(Claimant(driver, keys, workflow, values, clock.now, ttl), input)
+    if claimed.lease is None:
+        return _stored(workflow, values, claimed.fields)
+    run = _Run(workflow, driver, keys, values, clock, claimed, mode)
+    try:
+        return await run.result()
+    except BaseExceptionGroup as group:
+        raise _innermost(group) from None
+
+
+def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
+    if not isinstance(workflow, Workflow):
+        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {workflow!r}")
+    if mode not in ("yield", "live"):
+        raise DefinitionError(f'mode is "yield" or "live", not {mode!r}')
+    if instance_id is not None and (not isinstance(instance_id, str) or not 0 < len(instance_id) <= 1000):
+        raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {instance_id!r}")
+    if not isinstance(max_value_bytes, int) or not 0 < max_value_bytes <= VALUE_BYTES_LIMIT:
+        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {max_value_bytes!r}")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The exception in a group of one: task groups wrap what passes through them."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = cast("BaseException", error.exceptions[0])
+    return error
+
+
+def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, bytes]) -> RunResult[Any]:
+    """The result of an instance that is not running, from what is recorded."""
+    status = Status(unpack_record(fields[Field.STATUS])[0])
+    if status is Status.COMPLETED:
+        return RunResult(status, codec.decode(unpack_record(fields[Field.OUTPUT])[0], workflow.output_hint))
+    error = unpack_record(fields[Field.ERROR])[0] if Field.ERROR in fields else None
+    return RunResult(status, error=None if error is None else unpack_error_info(error, codec))
+
+
+class _Run:
+    """One claimed instance, from loading it to giving it back."""
+
+    def __init__(
+        self,
+        workflow: Workflow[Any, Any],
+        driver: Driver,
+        keys: InstanceKeys,
+        codec: Codec,
+        clock: Clock,
+        claimed: Claim,
+        mode: Mode,
+    ) -> None:
+        assert claimed.lease is not None, "only a claimed instance is run"
+        self.workflow = workflow
+        self.driver = driver
+        self.codec = codec
+        self.claimed = claimed
+        self.journal = Journal(keys)
+        created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
+        self.created_at = float(created_at)
+        lenient = workflow.divergence == "lenient"
+        self.execution = Execution(
+            driver=driver,
+            journal=self.journal,
+            codec=codec,
+            clock=clock,
+            facts=Facts(keys.instance_id, workflow.name, workflow.version, lenient, seed),
+            lease=claimed.lease,
+            mode=mode,
+        )
+
+    async def result(self) -> RunResult[Any]:
+        """Run, and give the instance back whatever happens."""
+        execution = self.execution
+        try:
+            await self._load()
+            await execution.run(self._root)
+            if execution.stuck is not None:
+                await self._stick(*execution.stuck)
+        except BaseException:
+            await self._release(write=execution.failure is None)
+            raise
+        if execution.failure is not None:
+            await self._release(write=False)
+            raise await self._why(execution.failure)
+        if execution.idle_result is not None:
+            status, wake_at, waiting_for = execution.idle_result
+            when = None if wake_at is None else datetime.fromtimestamp(wake_at, UTC)
+            return RunResult(status, None, self._error(), when, waiting_for)
+        return _stored(self.workflow, self.codec, self.journal.fields)
+
+    async def _load(self) -> None:
+        journal = self.journal
+        if self.claimed.created:
+            journal.fields = dict(self.claimed.fields)
+            return
+        await load_for_run(self.driver, journal, self.claimed.fields)
+        await self.execution.mail.refresh()
+        if self.claimed.deaths:
+            # With the first commit it is clear that this worker did not die of it.
+            journal.set_field(Field.DEATHS, None)
+
+    async def _root(self) -> None:
+        execution = self.execution
+        fn = self._bound()
+        unwinding = Unwinding(execution, fn, self.created_at)
+        if self.claimed.status is Status.ROLLING_BACK:
+            await unwinding.go_on()
+            return
+        scope = Scope(execution, b"", self.created_at)
+        token = current_scope.set(scope)
+        failure: BaseException | None = None
+        value: Any = None
+        try:
+            value = await fn(scope)
+        except Exception as error:  # whatever the author's code raises ends the workflow
+            failure = error
+        except anyio.get_cancelled_exc_class() as error:
+            if execution.halted or anyio.current_effective_deadline() == -float("inf"):
+                raise
+            # Nobody cancelled us: the code awaited something that was cancelled.
+            failure = error
+        finally:
+            current_scope.reset(token)
+        if execution.halted or not scope.end():
+            return
+        if failure is not None:
+            await unwinding.fail(failure)
+            return
+        try:
+            raw = self.codec.encode(value, self.workflow.output_hint)
+        except CodecError as error:
+            execution.slip(about(f"the output of workflow {self.workflow.name!r}", error))
+            return
+        self.journal.set_field(Field.OUTPUT, [raw])
+        await execution.finish(Status.COMPLETED)
+
+    def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
+        """The author's function, of a scope, with the input that is stored."""
+        fn = self.workflow.fn
+        if not self.workflow.takes_input:
+            return lambda scope: fn(Context(scope))
+        raw = unpack_record(self.claimed.fields[Field.INPUT])[0]
+
+        def call(scope: Scope) -> Awaitable[Any]:
+            return fn(Context(scope), self.codec.decode_checked(raw, self.workflow.input_hint))
+
+        return call
+
+    async def _stick(self, error: Exception, kind: str) -> None:
+        """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
+        execution = self.execution
+        self.journal.discard()
+        info = describe(error, self.codec, kind)
+        self.journal.set_field(Field.ERROR, error_fields(info, self.codec))
+        execution.is_away = False
+        with anyio.CancelScope(shield=True):
+            execution.stuck = None
+            await execution.finish(Status.STUCK)
+
+    def _error(self) -> ErrorInfo | None:
+        raw = self.journal.get_field(Field.ERROR)
+        return None if raw is None else unpack_error_info(raw[0], self.codec)
+
+    async def _release(self, *, write: bool) -> None:
+        """Give the instance back, as far as the store lets us; whoever comes next goes on."""
+        execution = self.execution
+        if execution.is_away:
+            return
+        if not write:
+            self.journal.discard()
+        with anyio.CancelScope(shield=True):
+            batch = Batch()
+            batch.clear(self.journal.keys.lease)
+            await execution.flusher.try_commit(batch)
+
+    async def _why(self, error: Exception) -> Exception:
+        """What to raise for a failed commit: a conflict means that the lease is lost, if it is."""
+        if isinstance(error, ConflictError):
+            try:
+                lease = await self.driver.get(self.journal.keys.lease)
+            except Exception:  # the store is down: what is known is the conflict
+                return error
+            if lease is not None and lease != self.claimed.lease:
+                return LeaseLostError(
+                    f"another worker has taken over instance {self.journal.keys.instance_id!r}; nothing was written"
+                )
+        return error

@@ -1,0 +1,181 @@
+"""Undoing what a failed workflow did: newest first, each handler a step, each written down when it is done."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
+from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
+from workflow_sdk.core.hints import parameter_hint
+from workflow_sdk.core.keys import COMPENSATIONS, Field
+from workflow_sdk.core.retry import RetryAt, decide
+from workflow_sdk.core.status import Status
+from workflow_sdk.definitions import StepOptions
+from workflow_sdk.errors import CodecError, CriticalError, DefinitionError, ErrorInfo
+from workflow_sdk.execution.execution import Execution
+from workflow_sdk.execution.lease import error_fields
+from workflow_sdk.execution.load import sequence_of
+from workflow_sdk.execution.walk import Walk
+from workflow_sdk.operations.engine import Wait
+from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.step import call
+
+__all__ = ["Unwinding"]
+
+PAGE = 100
+
+Handler = Callable[..., Any]
+
+
+class Unwinding:
+    """The end of a workflow that failed."""
+
+    def __init__(self, execution: Execution, fn: Callable[[Scope], Awaitable[Any]], created_at: float) -> None:
+        self._execution = execution
+        self._fn = fn
+        self._created_at = created_at
+        self._walked = False
+
+    async def fail(self, error: BaseException) -> None:
+        """The workflow ended with `error`."""
+        execution = self._execution
+        info = describe(error, execution.codec)
+        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec))
+        if not execution.journal.compensations:
+            await execution.finish(Status.FAILED)
+            return
+        execution.set_status(Status.ROLLING_BACK)
+        await execution.flush(shield=False)
+        await self.go_on()
+
+    async def go_on(self) -> None:
+        """Undo what is left to be undone."""
+        execution = self._execution
+        async for compensation in self._open():
+            last = await self._undo(compensation)
+            if last.progress is not Progress.DONE:
+                await self._stuck(last)
+                return
+        await execution.finish(Status.ROLLED_BACK)
+
+    async def _open(self) -> AsyncIterator[Compensation]:
+        """What is left, newest first."""
+        execution = self._execution
+        keys = execution.journal.keys
+        begin, end = keys.range(COMPENSATIONS)
+        while True:
+            try:
+                rows = await execution.driver.scan(begin, end, limit=PAGE, reverse=True)
+            except Exception as error:  # the store failed
+                execution.storage_failed(error)
+                await execution.never()
+            for key, raw in rows:
+                compensation = Compensation.unpack(sequence_of(keys, key), raw)
+                if compensation.progress is Progress.EXHAUSTED:
+                    # Someone has mended something and asked for another try: with fresh attempts.
+                    compensation = replace(compensation, progress=Progress.OPEN, attempts=0)
+                if compensation.progress is not Progress.DONE:
+                    yield compensation
+            if len(rows) < PAGE:
+                return
+            end = rows[-1][0]
+
+    async def _undo(self, compensation: Compensation) -> Compensation:
+        """Run a handler until it is done or has no attempt left."""
+        execution = self._execution
+        options = StepOptions()
+        while True:
+            while compensation.retry_at is not None and execution.now() < compensation.retry_at:
+                await execution.park(
+                    Wait("retry", "rollback", compensation.path, compensation.retry_at), shield=False
+                )
+            failure: Exception
+            try:
+                await self._call(compensation)
+            except Exception as error:  # whatever the author's handler raises
+                failure = error
+            else:
+                compensation = compensation.done()
+                await self._record(compensation)
+                return compensation
+            decision = decide(
+                attempts=compensation.attempts + 1,
+                retries=options.retries,
+                final=isinstance(failure, (CriticalError, CodecError, DefinitionError)),
+                backoff=options.backoff,
+                now=execution.now(),
+                chance=execution.chance(),
+            )
+            info = pack_error_info(describe(failure, execution.codec), execution.codec)
+            when = decision.when if isinstance(decision, RetryAt) else None
+            compensation = compensation.failed(info, when)
+            execution.journal.compensate(compensation)
+            if when is None:
+                return compensation
+
+    async def _record(self, compensation: Compensation) -> None:
+        self._execution.journal.compensate(compensation)
+        await self._execution.flush(shield=False)
+
+    async def _stuck(self, compensation: Compensation) -> None:
+        execution = self._execution
+        fields = execution.journal.get_field(Field.ERROR)
+        assert fields is not None and isinstance(fields[0], list), "what is rolled back has failed"
+        last = unpack_error_info(compensation.error, execution.codec)
+        info = ErrorInfo(
+            last.type,
+            f"the rollback of step {compensation.path!r} failed after {compensation.attempts} attempts, and nothing "
+            f"older is undone before it: {last.message}",
+            last.traceback,
+            last.attributes,
+            kind="rollback",
+        )
+        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec, fields[0]))
+        await execution.finish(Status.STUCK)
+
+    async def _call(self, compensation: Compensation) -> None:
+        execution = self._execution
+        handler, hint = await self._find(compensation)
+        result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
+        await call(execution, handler, (result,))
+
+    async def _find(self, compensation: Compensation) -> tuple[Handler, object]:
+        """The handler, and the type hint of the step's value."""
+        execution = self._execution
+        if compensation.handler is not None:
+            handler = _import(compensation.handler, execution)
+            held = execution.handlers.get(compensation.location)
+            return handler, held[1] if held else parameter_hint(handler, 0)
+        if compensation.location not in execution.handlers and not self._walked:
+            self._walked = True
+            walk = Walk(execution.driver, execution.journal, execution.codec, execution.facts, self._created_at)
+            try:
+                found = await walk.find(self._fn)
+            except Exception as error:  # the store failed: the walk itself lets no error of the author's code out
+                execution.storage_failed(error)
+                await execution.never()
+            execution.handlers = found | execution.handlers
+        if compensation.location not in execution.handlers:
+            raise DefinitionError(
+                f"the code has no rollback for step {compensation.path!r} any more; put it back, or make the handler "
+                "importable by name, so that it is recorded"
+            )
+        return execution.handlers[compensation.location]
+
+
+def _import(ref: HandlerRef, execution: Execution) -> Handler:
+    module, _, qualname = ref.name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise DefinitionError(f"the rollback handler {ref.name!r} is not there any more: {error}; put it back") from None
+    decode = execution.codec.decode
+    if not ref.args and not ref.kwargs:
+        return found  # type: ignore[no-any-return]  # what a name leads to has any type
+    return partial(found, *(decode(arg) for arg in ref.args), **{key: decode(value) for key, value in ref.kwargs})

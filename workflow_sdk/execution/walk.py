@@ -1,0 +1,117 @@
+"""Finding the functions that undo steps, where only the workflow's code knows them.
+
+The code is walked over its history again: finished operations answer from the record, and nothing is done that is not
+recorded. Finished scopes are entered, too, since that is where the steps are. The walk of a scope ends with the first
+operation that has no outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn
+
+import anyio
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.journal import Journal
+from workflow_sdk.core.status import Kind
+from workflow_sdk.driver import Driver
+from workflow_sdk.execution.load import load_for_walk
+from workflow_sdk.operations.engine import Facts, TimeLimit, Wait
+from workflow_sdk.operations.scope import Scope, current_scope
+
+__all__ = ["Walk"]
+
+
+class Walk:
+    """An engine that does nothing and records nothing."""
+
+    walking = True
+    halted = False
+    active = 1
+
+    def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:
+        self._driver = driver
+        self.journal = Journal(journal.keys)
+        self.codec = codec
+        self.facts = facts
+        self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
+        self._now = started_at
+        self._ends: dict[bytes, dict[bytes, Entry]] = {}
+        """The outcomes of branches, by the location of their join, race or map."""
+        self._scopes: list[anyio.CancelScope] = []
+
+    async def find(self, fn: Callable[[Scope], Awaitable[Any]]) -> dict[bytes, tuple[Callable[..., Any], object]]:
+        """The handlers of the steps in the history, by location."""
+        await load_for_walk(self._driver, self.journal)
+        self._ends = {
+            scope: {segment: entry for segment, entry in entries.items() if entry.kind is Kind.BRANCH}
+            for scope, entries in self.journal.loaded.items()
+        }
+        with self.walk_scope():
+            scope = Scope(self, b"", self._now)
+            token = current_scope.set(scope)
+            try:
+                await fn(scope)
+            except Exception:  # noqa: S110  # how the workflow ended is known; only its steps are wanted here
+                pass
+            finally:
+                current_scope.reset(token)
+        return self.handlers
+
+    def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
+        self.handlers[location] = (handler, hint)
+
+    @contextmanager
+    def walk_scope(self) -> Iterator[object]:
+        with anyio.CancelScope() as scope:
+            self._scopes.append(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.pop()
+
+    async def never(self) -> NoReturn:
+        self._scopes[-1].cancel()
+        await anyio.sleep_forever()
+
+    async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
+        return self._ends.get(location, {})
+
+    # What a walk comes to never does any of these.
+
+    def now(self) -> float:
+        return self._now
+
+    def chance(self) -> float:
+        return 0.5
+
+    def slip(self, error: Exception) -> Exception:
+        return error
+
+    def diverged(self, error: Exception) -> None:
+        """The walk of the scope ends where the code no longer fits."""
+
+    def rest(self) -> None:
+        """Nobody counts."""
+
+    async def refresh_inbox(self) -> None:
+        """There are no messages."""
+
+    async def flush(self, *, shield: bool) -> None:
+        """There is nothing to store."""
+
+    async def park(self, wait: Wait, *, shield: bool) -> None:
+        await self.never()
+
+    async def keep_for_rollback(self, location: bytes) -> None:
+        """Nothing is cleared."""
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
+        raise AssertionError("a walk runs no step")
+
+    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        raise AssertionError("a walk runs no step")
+

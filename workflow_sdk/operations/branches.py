@@ -1,0 +1,223 @@
+"""What join, race and map have in common: branches, side by side, each in a scope of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import anyio
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.entries import BranchesData, Entry, Outcome
+from workflow_sdk.core.status import Kind
+from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
+from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.scope import Place, Scope, current_scope
+
+__all__ = ["Branch", "Branches", "outcomes_of", "small_outcomes", "unfit"]
+
+INLINE_BYTES_MAX = 100_000
+"""Outcomes up to this size stand in the entry of the join or map itself, so that a replay reads one row."""
+
+
+class Branch:
+    """One branch: its function, and its outcome once it has one."""
+
+    __slots__ = ("cancel", "entry", "fn", "hint", "label", "number", "scope", "segment")
+
+    def __init__(self, number: int, label: str, segment: bytes, fn: Callable[[Scope], Awaitable[Any]], hint: object) -> None:
+        self.number = number
+        self.label = label
+        self.segment = segment
+        self.fn = fn
+        self.hint = hint
+        self.entry: Entry | None = None
+        self.scope: Scope | None = None
+        self.cancel: anyio.CancelScope | None = None
+
+    def raw_outcome(self) -> Outcome:
+        """The outcome as it is recorded."""
+        assert self.entry is not None, "the branch has no outcome"
+        return self.entry.value, self.entry.error
+
+    def outcome(self, codec: Codec) -> tuple[Any, Exception | None]:
+        """The value or the failure, read back from the record."""
+        value, error = self.raw_outcome()
+        if error is not None:
+            return None, unpack_error(error, codec)
+        assert value is not None, "a branch that did not fail has a value"
+        return codec.decode(value, self.hint), None
+
+
+def unfit(place: Place, asked: BranchesData) -> HistoryDivergedError | None:
+    """Branches are part of the record: the error, if the code asks for others than were recorded."""
+    assert place.entry is not None and isinstance(place.entry.data, BranchesData), "recorded branches have names"
+    recorded = place.entry.data
+    if set(recorded.names) == set(asked.names) and recorded.count == asked.count:
+        return None
+    was, now = _shown(recorded), _shown(asked)
+    return HistoryDivergedError(
+        f"{place.what} is recorded with {was}, and the code asks for {now}; "
+        "restore the branches, or give the changed operation a new name and cover the old one with `ctx.removed`"
+    )
+
+
+def _shown(data: BranchesData) -> str:
+    if not data.names:
+        return f"{data.count} branches"
+    names = sorted(data.names)
+    return "the branches " + ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+class Branches:
+    """The branches of one join, race or map, being run."""
+
+    def __init__(self, place: Place, branches: Sequence[Branch], *, is_race: bool = False) -> None:
+        self.place = place
+        self.engine = place.scope.engine
+        self.branches = branches
+        self.is_race = is_race
+        self.winner: Branch | None = None
+        """Of a race: who ended it, by a value or by a RollbackError."""
+        self._handed = False
+        self._ended = 0
+        recorded = self.engine.journal.loaded.pop(place.location, {})
+        for branch in branches:
+            entry = recorded.get(branch.segment)
+            if entry is not None and entry.kind is Kind.BRANCH:
+                branch.entry = entry
+
+    async def run(self, limit: int | None = None) -> None:
+        """Run every branch that has no outcome, at most `limit` at once. A race returns once it is decided."""
+        engine = self.engine
+        open_branches = [branch for branch in self.branches if branch.entry is None]
+        if self.is_race:
+            self.winner = next((b for b in self.branches if b.entry is not None and self._decides(b.entry)), None)
+        if self.winner is not None or not open_branches:
+            return
+        workers = min(limit or len(open_branches), len(open_branches))
+        queue = iter(open_branches)
+        # Whoever runs this branch hands its activity to the workers, and is handed it back by the last of them.
+        engine.active += workers - 1
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(workers):
+                    group.start_soon(self._work, queue, workers)
+        finally:
+            if self.is_race:
+                place_fate = self.place.scope.fate
+                place_fate.within.difference_update(b.scope.fate for b in open_branches if b.scope is not None)
+            # Workers that were cancelled before they began have not accounted for themselves.
+            engine.active -= workers - self._ended - (0 if self._handed else 1)
+
+    async def walk(self) -> None:
+        """Call the branches one after the other, as far as their history goes, for what they would have to undo."""
+        for branch in self.branches:
+            with self.engine.walk_scope():
+                await self._walk_one(branch)
+
+    async def _walk_one(self, branch: Branch) -> None:
+        place = self.place
+        scope = Scope(self.engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=branch.label)
+        token = current_scope.set(scope)
+        try:
+            await branch.fn(scope)
+        except Exception:  # noqa: S110  # how the branch ended is recorded; only its steps are wanted here
+            pass
+        finally:
+            current_scope.reset(token)
+
+    async def _work(self, queue: Iterator[Branch], workers: int) -> None:
+        try:
+            for branch in queue:
+                if self.winner is None:
+                    await self._one(branch)
+        finally:
+            self._ended += 1
+            if not self._handed:
+                if self._ended == workers or self.winner is not None:
+                    self._handed = True
+                else:
+                    self.engine.rest()
+            else:
+                self.engine.rest()
+
+    async def _one(self, branch: Branch) -> None:
+        place, engine = self.place, self.engine
+        scope = branch.scope = Scope(
+            engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=branch.label
+        )
+        scope.in_branch = True
+        if self.is_race:
+            scope.in_race = True
+            scope.fate = scope.fate.branch()
+        current_scope.set(scope)
+        entry = Entry(Kind.BRANCH, branch.number, engine.now())
+        if not self.is_race:
+            await self._body(branch, scope, entry)
+            return
+        with anyio.CancelScope() as branch.cancel:
+            await self._body(branch, scope, entry)
+
+    async def _body(self, branch: Branch, scope: Scope, entry: Entry) -> None:
+        engine = self.engine
+        error: Exception | None = None
+        value: Any = None
+        try:
+            value = await branch.fn(scope)
+        except Exception as failure:  # the author's branch failed: that is its outcome
+            error = failure
+        if scope.fate.lost:
+            return
+        if not scope.end():
+            await engine.never()
+        if error is None:
+            try:
+                raw = engine.codec.encode(value, branch.hint)
+            except CodecError as problem:
+                engine.slip(about(f"the value of branch {scope.path!r}", problem))
+                await engine.never()
+            entry.complete(raw, engine.now())
+        else:
+            entry.fail(pack_error(error, engine.codec), engine.now())
+        branch.entry = entry
+        if self.is_race and self._decides(entry):
+            self._decide(branch)
+        else:
+            # It rides with the next commit: of a sibling, or of the join itself.
+            engine.journal.put(scope.prefix, entry)
+
+    def _decides(self, entry: Entry) -> bool:
+        """Whether a branch's end is the end of the race: it has a value, or it unwinds the workflow."""
+        return entry.error is None or isinstance(unpack_error(entry.error, self.engine.codec), RollbackError)
+
+    def _decide(self, winner: Branch) -> None:
+        """The race is over: from now on the losers do nothing any more."""
+        self.winner = winner
+        for branch in self.branches:
+            if branch is not winner and branch.scope is not None and branch.entry is None:
+                branch.scope.fate.lose()
+                if branch.cancel is not None:
+                    branch.cancel.cancel()
+
+
+def small_outcomes(branches: Sequence[Branch]) -> tuple[Outcome, ...] | None:
+    """The outcomes as they stand in the entry around them, or None if they are too large for that."""
+    outcomes = tuple(branch.raw_outcome() for branch in branches)
+    size = sum(len(value or b"") + len(error or b"") for value, error in outcomes)
+    return outcomes if size <= INLINE_BYTES_MAX else None
+
+
+async def outcomes_of(place: Place, entry: Entry, branches: Sequence[Branch]) -> None:
+    """Give the branches of a finished join, race or map the outcomes that are recorded."""
+    data = entry.data
+    assert isinstance(data, BranchesData), "recorded branches have names"
+    if data.outcomes is None:
+        stored = await place.scope.engine.branch_values(place.location)
+        for branch in branches:
+            branch.entry = stored[branch.segment]
+        return
+    order = {name: number for number, name in enumerate(data.names)}
+    for branch in branches:
+        branch.entry = Entry(Kind.BRANCH, branch.number, entry.created_at)
+        branch.entry.value, branch.entry.error = data.outcomes[order.get(branch.label, branch.number)]

@@ -1,0 +1,132 @@
+"""What operations ask of the execution that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+import anyio
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.journal import Journal
+
+__all__ = ["Engine", "Facts", "TimeLimit", "Wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What does not change while an instance runs."""
+
+    instance_id: str
+    workflow_name: str
+    workflow_version: int
+    lenient: bool
+    seed: bytes
+    """Of the instance's uuids and random numbers."""
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """What a parked branch waits for."""
+
+    kind: str
+    """`sleep`, `retry` or `listen`."""
+    name: str
+    path: str
+    until: float | None = None
+    messages: tuple[str, ...] = ()
+    count: int = 1
+    event: anyio.Event = field(default_factory=anyio.Event)
+    parked: bool = False
+    fired: bool = False
+
+
+class TimeLimit(Protocol):
+    """What an attempt with a timeout runs in."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Whether the time was up."""
+        ...
+
+
+class Engine(Protocol):
+    """One instance, being run."""
+
+    journal: Journal
+    codec: Codec
+    facts: Facts
+    walking: bool
+    """Nothing is done, and nothing recorded: the code is walked over its history, to find compensations."""
+    active: int
+    """How many branches are not parked."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        ...
+
+    def chance(self) -> float:
+        """A number from 0 to 1, another one each time: for jitter."""
+        ...
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
+        """Cancel what runs inside once it has taken this long."""
+        ...
+
+    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Run a plain function in a worker thread. A cancelled call does not wait for it."""
+        ...
+
+    async def flush(self, *, shield: bool) -> None:
+        """Return once everything changed so far is in the store. Does not return if it can't be stored."""
+        ...
+
+    async def park(self, wait: Wait, *, shield: bool) -> None:
+        """Return once what the branch waits for may be there; it is stored before that the branch waits."""
+        ...
+
+    async def refresh_inbox(self) -> None:
+        """Take in the messages that the store has by now."""
+        ...
+
+    def rest(self) -> None:
+        """One branch less is active."""
+        ...
+
+    async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
+        """The entries of the branches of a join or map, read from the store."""
+        ...
+
+    async def keep_for_rollback(self, location: bytes) -> None:
+        """Set aside the history under a location that is about to be cleared, for finding its compensations."""
+        ...
+
+    def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
+        """Keep the function that undoes the step at a location, as long as this run lasts."""
+        ...
+
+    @property
+    def halted(self) -> bool:
+        """Whether the run is over: nothing may be done any more."""
+        ...
+
+    def slip(self, error: Exception) -> Exception:
+        """An author's mistake: the instance becomes stuck. Returns the error, to be raised where it was made."""
+        ...
+
+    def diverged(self, error: Exception) -> None:
+        """The code does not fit its history: the instance becomes stuck."""
+        ...
+
+    def walk_scope(self) -> AbstractContextManager[object]:
+        """While walking: where `never` unwinds to."""
+        ...
+
+    async def never(self) -> NoReturn:
+        """Wait to be cancelled: the run is over, or this branch is."""
+        ...
+
+

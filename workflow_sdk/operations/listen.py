@@ -1,0 +1,197 @@
+"""`ctx.listen`, `ctx.listen_message` and `ctx.listen_many`: take messages out of the inbox.
+
+A message leaves the inbox in the commit that records who took it. A waiting branch is only told that there may be
+something for it: it takes the message itself, in one go with recording it, so that no message is ever between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+from workflow_sdk.core.entries import Entry, ListenData, Taken
+from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.retry import Duration
+from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.core.wire import pack_record
+from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
+from workflow_sdk.operations.engine import Wait
+from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.scope import Place, Scope, name_problem
+from workflow_sdk.operations.sleep import deadline, slip
+
+__all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
+
+T = TypeVar("T")
+
+
+class NoDefault(Enum):
+    """The type of `NO_DEFAULT`."""
+
+    NO_DEFAULT = "no default"
+
+
+NO_DEFAULT: Final = NoDefault.NO_DEFAULT
+"""No default was given: the deadline is a `ListenTimeoutError`."""
+
+
+class Want(Enum):
+    """What the author is given."""
+
+    PAYLOAD = 1
+    MESSAGE = 2
+    LIST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """How to listen."""
+
+    messages: str | Sequence[str] | None
+    type: Any
+    timeout: Duration | None
+    until: datetime | None
+    want: Want
+    count: int = 1
+    default: Any = NO_DEFAULT
+
+
+class Message(Generic[T]):
+    """A message that was taken."""
+
+    __slots__ = ("_place", "_taken", "id", "name", "payload", "sent_at")
+
+    def __init__(self, place: Place, taken: Taken, payload: T) -> None:
+        self._place = place
+        self._taken = taken
+        self.id = taken.id.hex()
+        self.name = taken.name
+        self.payload = payload
+        self.sent_at = datetime.fromtimestamp(taken.sent_at, UTC)
+
+    async def reply(self, value: object) -> None:
+        """Answer the one who asked. Who did not ask is not disturbed; the first answer is the one that counts."""
+        reply_to = self._taken.reply_to
+        if reply_to is None:
+            return
+        engine = self._place.scope.engine
+        try:
+            raw = engine.codec.encode(value)
+        except CodecError as error:
+            raise engine.slip(about(f"the reply to {self._place.what}", error)) from None
+        if engine.walking or engine.halted:
+            return
+        engine.journal.reply(reply_to, pack_record([raw]))
+        await engine.flush(shield=self._place.scope.in_branch)
+
+    def __repr__(self) -> str:
+        return f"Message(name={self.name!r}, payload={self.payload!r}, sent_at={self.sent_at.isoformat()})"
+
+
+def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any, Any]:
+    """Register a wait for messages; its coroutine takes them."""
+    place = scope.register(Kind.LISTEN, name)
+    names = (name,) if how.messages is None else (how.messages,) if isinstance(how.messages, str) else tuple(how.messages)
+    if not names:
+        raise slip(place, f"{place.what} listens to no message; leave `messages` out to listen to {name!r}")
+    for message in names:
+        if (problem := name_problem(message)) is not None:
+            raise slip(place, f"{place.what}: a message can't be called {message!r}: {problem}")
+    if isinstance(how.count, bool) or not isinstance(how.count, int) or how.count < 1:
+        raise slip(place, f"{place.what} takes a count of 1 or more, not {how.count!r}")
+    until = deadline(place, how.timeout, how.until)
+    return scope.start(_listen(place, ListenData(names, until, how.count), how))
+
+
+async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
+    engine = place.scope.engine
+    try:
+        if not place.open():
+            await engine.never()
+        entry = place.entry
+        if entry is None:
+            entry = place.new_entry()
+            entry.status = EntryStatus.WAITING
+            entry.data = data
+        if not entry.is_final:
+            if engine.walking:
+                await engine.never()
+            await _wait(place, entry, how)
+        place.close(entry)
+        return _result(place, entry, how)
+    finally:
+        place.release()
+
+
+async def _wait(place: Place, entry: Entry, how: Listening) -> None:
+    """Park until the messages are there or the deadline is past; record which."""
+    scope = place.scope
+    engine = scope.engine
+    data = entry.data
+    assert isinstance(data, ListenData), "a listen knows what it listens to"
+    recorded = place.entry is not None
+    refreshed = False
+    while True:
+        found = engine.journal.inbox.find(data.names, data.count)
+        due = data.until is not None and engine.now() >= data.until
+        if len(found) >= data.count or (due and refreshed):
+            break
+        if due:
+            # What came before the deadline wins, and the store may know of something that we don't.
+            await engine.refresh_inbox()
+            refreshed = True
+            continue
+        if not recorded:
+            place.put(entry)
+            recorded = True
+        wait = Wait("listen", place.name, place.path, data.until, data.names, data.count)
+        await engine.park(wait, shield=scope.in_branch)
+        refreshed = False
+    _take(place, entry, data, found, how)
+    place.put(entry)
+    await place.flush()
+
+
+def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage], how: Listening) -> None:
+    engine = place.scope.engine
+    for message in found:
+        try:
+            engine.codec.decode_checked(message.payload, how.type)
+        except CodecError as error:
+            # Slip before anything is taken: the message stays, and fits once the code does.
+            raise engine.slip(
+                DefinitionError(f"{place.what}: the payload of message {message.name!r} is not what `type` says: {error}")
+            ) from None
+    for number, message in enumerate(found):
+        engine.journal.take_message(message)
+        if place.scope.in_race:
+            engine.journal.keep_taking(place.location, number, message)
+    taken = tuple((Taken(m.id, m.name, m.sent_at, m.reply_to), m.payload) for m in found)
+    entry.data = replace(data, taken=taken, timed_out=len(found) < data.count)
+    now = engine.now()
+    if entry.data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:
+        names = " or ".join(repr(name) for name in data.names)
+        entry.fail(pack_error(ListenTimeoutError(f"{place.what}: no message {names} came in time"), engine.codec), now)
+    else:
+        entry.complete(None, now)
+
+
+def _result(place: Place, entry: Entry, how: Listening) -> Any:
+    codec = place.scope.engine.codec
+    data = entry.data
+    assert isinstance(data, ListenData), "a listen knows what it took"
+    if entry.error is not None:
+        raise unpack_error(entry.error, codec)
+    if data.timed_out and how.want is not Want.LIST:
+        if how.default is NO_DEFAULT:
+            raise ListenTimeoutError(f"{place.what}: no message came in time, and the code has no default any more")
+        return how.default
+    values = [codec.decode_checked(payload, how.type) for _, payload in data.taken]
+    if how.want is Want.LIST:
+        return values
+    if how.want is Want.PAYLOAD:
+        return values[0]
+    return Message(place, data.taken[0][0], values[0])

@@ -1,0 +1,194 @@
+"""`ctx.loop`: repeat a body, with state, and a history that does not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from workflow_sdk.core.entries import Entry, LoopData
+from workflow_sdk.core.hints import parameter_hint, return_hint
+from workflow_sdk.core.location import pack_pair, segments, split_last
+from workflow_sdk.core.names import NameTable
+from workflow_sdk.core.status import Kind
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.scope import Place, Scope, current_scope
+from workflow_sdk.operations.sleep import slip
+
+__all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Continue(Generic[S]):
+    """Go on with the next turn, and this state."""
+
+    state: S = None  # type: ignore[assignment]  # `Continue()` is for loops without state
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Generic[T]):
+    """End the loop with this value."""
+
+    value: T = None  # type: ignore[assignment]  # `Break()` is for loops without a value
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How often a loop stores its state, and how many turns of history it keeps."""
+
+    commit_interval: int = 20
+    history_keep: int | None = None
+
+    def problem(self) -> str | None:
+        """Why the settings can't be, or None."""
+        keep = self.history_keep
+        if isinstance(self.commit_interval, bool) or not isinstance(self.commit_interval, int) or self.commit_interval < 1:
+            return f"commit_interval is a number of turns from 1 on, not {self.commit_interval!r}"
+        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
+            return f"history_keep is a number of turns from 0 on, not {keep!r}"
+        return None
+
+
+Body = Callable[[Scope, Any], Awaitable[Any]]
+
+
+def start_loop(
+    scope: Scope, name: str, body: Callable[..., Any], run: Body, state: object, settings: LoopSettings
+) -> Coroutine[Any, Any, Any]:
+    """Register a loop; its coroutine turns. `run` calls `body` with the scope of a turn."""
+    place = scope.register(Kind.LOOP, name)
+    if (problem := settings.problem()) is not None:
+        raise slip(place, f"{place.what}: {problem}")
+    return scope.start(_loop(place, _Turns(place, body, run, settings), state))
+
+
+async def _loop(place: Place, turns: _Turns, state: object) -> Any:
+    engine = place.scope.engine
+    try:
+        if not place.open():
+            await engine.never()
+        entry = place.entry
+        if entry is None:
+            entry = place.new_entry()
+            entry.data = LoopData(0, turns.encode(state, "first state"), place.scope.now)
+            place.put(entry)
+        if not entry.is_final:
+            if engine.walking:
+                await engine.never()
+            await turns.run(entry)
+        place.close(entry)
+        if entry.error is not None:
+            raise unpack_error(entry.error, engine.codec)
+        assert entry.value is not None, "a completed loop has a value"
+        return engine.codec.decode(entry.value, turns.value_hint)
+    finally:
+        place.release()
+
+
+class _Turns:
+    """The turns of one loop."""
+
+    def __init__(self, place: Place, body: Callable[..., Any], run: Body, settings: LoopSettings) -> None:
+        self.place = place
+        self.engine = place.scope.engine
+        self.body = run
+        self.interval = settings.commit_interval
+        self.keep = settings.commit_interval if settings.history_keep is None else settings.history_keep
+        self.state_hint = parameter_hint(body, 1)
+        self.value_hint = _break_hint(return_hint(body))
+        self.pruned = 0
+
+    def encode(self, value: object, what: str, hint: object = None) -> bytes:
+        try:
+            return self.engine.codec.encode(value, self.state_hint if hint is None else hint)
+        except CodecError as error:
+            raise self.engine.slip(about(f"the {what} of {self.place.what}", error)) from None
+
+    async def run(self, entry: Entry) -> None:
+        """Turn until the loop has its outcome."""
+        place, data = self.place, entry.data
+        assert isinstance(data, LoopData), "a loop knows its turn"
+        turn, raw, at = data.turn, data.state, data.at
+        self.pruned = max(0, turn - self.keep)
+        names = self.engine.journal.names.open(place.location, place.scope.names, turn)
+        decode = self.engine.codec.decode
+        while True:
+            names.turn = turn
+            scope = Scope(
+                self.engine, self.turn_location(turn), at, parent=place.scope, label=f"~{turn}", names=names
+            )
+            scope.in_loop = True
+            try:
+                outcome = await self.one(scope, decode(raw, self.state_hint))
+            except Exception as error:  # the author's body failed, and so does the loop
+                if not scope.end():
+                    await self.engine.never()
+                entry.fail(pack_error(error, self.engine.codec), self.engine.now())
+                break
+            if not scope.end():
+                await self.engine.never()
+            at = scope.now
+            if isinstance(outcome, Break):
+                entry.complete(self.encode(outcome.value, "value", self.value_hint), self.engine.now())
+                turn += 1
+                break
+            raw = self.next_state(outcome, raw, turn)
+            turn += 1
+            if turn % self.interval == 0:
+                entry.data = LoopData(turn, raw, at)
+                place.put(entry)
+                self.prune(turn, names)
+                await place.flush()
+        entry.data = LoopData(turn, raw, at)
+        place.put(entry)
+        self.prune(turn, names)
+        names.end()
+        await place.flush()
+
+    async def one(self, scope: Scope, state: object) -> Any:
+        token = current_scope.set(scope)
+        try:
+            return await self.body(scope, state)
+        finally:
+            current_scope.reset(token)
+
+    def next_state(self, outcome: object, raw: bytes, turn: int) -> bytes:
+        if isinstance(outcome, Continue):
+            return self.encode(outcome.state, "state")
+        what = f"turn {turn} of {self.place.what} returned"
+        if outcome is not None:
+            raise self.engine.slip(
+                DefinitionError(f"{what} {type(outcome).__name__}; a body returns Continue(state) or Break(value)")
+            )
+        if self.engine.codec.decode(raw, self.state_hint) is not None:
+            raise self.engine.slip(
+                DefinitionError(f"{what} None, and the loop has a state; return Continue(state) or Break(value)")
+            )
+        return raw
+
+    def turn_location(self, turn: int) -> bytes:
+        """Where the turn's entries are: (..., loop, (loop, turn))."""
+        _, own = split_last(self.place.location)
+        (index,) = segments(own)
+        assert isinstance(index, int), "a loop has a name"
+        return self.place.location + pack_pair(index, turn)
+
+    def prune(self, turn: int, names: NameTable) -> None:
+        """Forget the turns that are over, but for the last few."""
+        before = turn - self.keep
+        if before > self.pruned:
+            self.engine.journal.clear_turns(self.turn_location(self.pruned), self.turn_location(before))
+            names.prune(before)
+            self.pruned = before
+
+
+def _break_hint(hint: object) -> object:
+    """T, of a body that returns `Continue[S] | Break[T] | None`; Any if it does not say."""
+    for part in (hint, *getattr(hint, "__args__", ())):
+        if getattr(part, "__origin__", None) is Break:
+            return part.__args__[0]  # type: ignore[union-attr]  # a subscripted Break has arguments
+    return Any

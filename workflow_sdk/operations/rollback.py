@@ -1,0 +1,61 @@
+"""Registering what undoes a step, and `ctx.checkpoint`, after which nothing before it is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from workflow_sdk.core.compensation import Compensation, HandlerRef
+from workflow_sdk.core.status import Kind
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.operations.scope import Place, Scope
+
+__all__ = ["check_handler", "register", "start_checkpoint"]
+
+
+def check_handler(place: Place, handler: Callable[..., Any]) -> None:
+    """A handler inside a loop must be importable by name: turns are pruned, and the code can't be walked over them."""
+    if place.scope.in_loop and HandlerRef.of(handler, place.scope.engine.codec) is None:
+        place.release()
+        raise place.scope.engine.slip(
+            DefinitionError(
+                f"the rollback of {place.what} is inside a loop, so it must be importable by name: a function at the "
+                "top of a module, or a functools.partial of one with arguments that can be encoded"
+            )
+        )
+
+
+def register(place: Place, handler: Callable[..., Any], value: object, hint: object) -> None:
+    """Have a step undone if the workflow fails, from the commit on that completes the step."""
+    engine = place.scope.engine
+    journal = engine.journal
+    try:
+        result, tagged = engine.codec.encode(value), True
+    except CodecError:
+        result, tagged = engine.codec.encode(value, hint), False
+    ref = HandlerRef.of(handler, engine.codec)
+    journal.compensate(Compensation(journal.next_sequence, place.location, place.path, ref, result, tagged))
+    if ref is None:
+        engine.remember_handler(place.location, handler, hint)
+
+
+def start_checkpoint(scope: Scope, name: str) -> Coroutine[Any, Any, None]:
+    """Register a checkpoint; its coroutine takes it."""
+    return scope.start(_checkpoint(scope.register(Kind.CHECKPOINT, name)))
+
+
+async def _checkpoint(place: Place) -> None:
+    engine = place.scope.engine
+    try:
+        if not place.open():
+            await engine.never()
+        entry = place.entry
+        if entry is None:
+            entry = place.new_entry()
+            entry.complete(None, engine.now())
+            engine.journal.forget_compensations()
+            place.put(entry)
+            await place.flush()
+        place.close(entry)
+    finally:
+        place.release()

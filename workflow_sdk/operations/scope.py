@@ -1,0 +1,386 @@
+"""Where operations happen: the root of a workflow, a branch, a turn of a loop, an attempt.
+
+A scope knows what was recorded in it before this run, and sees to it that the code still asks for the same: an
+operation is registered when it is called, takes its place, and gives it back when it is done.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from hashlib import blake2b
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any, TypeVar
+from uuid import UUID
+
+from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.location import escape, join_path, pack_segment
+from workflow_sdk.core.names import NameTable
+from workflow_sdk.core.status import Kind
+from workflow_sdk.errors import (
+    ConcurrentOperationError,
+    DefinitionError,
+    DuplicateNameError,
+    HistoryDivergedError,
+)
+from workflow_sdk.operations.engine import Engine
+
+__all__ = ["Fate", "Place", "Scope", "current_scope", "name_problem"]
+
+T = TypeVar("T")
+
+NAME_CHARACTERS_MAX = 1000
+
+
+class Fate:
+    """Whether a branch of a race has lost, and with it everything in it."""
+
+    __slots__ = ("lost", "within")
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.within: set[Fate] = set()
+
+    def branch(self) -> Fate:
+        """The fate of a branch of a race in here."""
+        fate = Fate()
+        fate.lost = self.lost
+        self.within.add(fate)
+        return fate
+
+    def lose(self) -> None:
+        """From now on nothing in here does anything any more."""
+        self.lost = True
+        for fate in self.within:
+            fate.lose()
+
+
+class Scope:
+    """One scope of one run."""
+
+    __slots__ = (
+        "_path",
+        "busy",
+        "count",
+        "derived",
+        "draws",
+        "ended",
+        "engine",
+        "fate",
+        "in_branch",
+        "in_loop",
+        "in_race",
+        "label",
+        "names",
+        "now",
+        "parent",
+        "pending",
+        "prefix",
+        "recorded",
+        "rng",
+        "unvisited",
+        "used",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        prefix: bytes,
+        now: float,
+        *,
+        parent: Scope | None = None,
+        label: str = "",
+        names: NameTable | None = None,
+    ) -> None:
+        self.engine = engine
+        self.prefix = prefix
+        """The packed location that every entry of this scope starts with."""
+        self.now = now
+        """The time that the code may know: when the last operation here ended."""
+        self.parent = parent
+        self.label = label
+        """How the path of this scope ends, escaped."""
+        self.ended = False
+        self.busy: Place | None = None
+        """The operation that is under way, or was called and not awaited."""
+        self.pending: Coroutine[Any, Any, Any] | None = None
+        self.recorded: dict[bytes, Entry] = engine.journal.loaded.pop(prefix, {})
+        self.unvisited = len(self.recorded)
+        """How many recorded operations the code has not come to yet."""
+        self.used: set[str] = set()
+        self.derived: dict[str, int] | None = None
+        self.count = 0
+        self.draws = 0
+        self.rng: random.Random | None = None
+        self._path: str | None = None
+        if parent is None:
+            self.names = names or engine.journal.names.root
+            self.in_branch = self.in_race = self.in_loop = False
+            self.fate = Fate()
+        else:
+            self.fate = parent.fate
+            self.names = names or parent.names
+            self.in_branch, self.in_race, self.in_loop = parent.in_branch, parent.in_race, parent.in_loop
+
+    @property
+    def path(self) -> str:
+        """The path of the scope, as people read it."""
+        if self._path is None:
+            self._path = join_path(self.parent.path, self.label) if self.parent is not None else self.label
+        return self._path
+
+    def register(self, kind: Kind, name: str, *, derived: bool = False) -> Place:
+        """Give an operation its place. Mistakes of the author are raised here, where they are made."""
+        if self.busy is not None:
+            raise self._two_at_once(kind, name)
+        if current_scope.get() is not self or self.ended:
+            raise self._foreign(kind, name)
+        if type(name) is not str and (problem := name_problem(name)) is not None:
+            raise self.engine.slip(DefinitionError(f"{kind.value} {name!r}: {problem}"))
+        if derived:
+            name = self._derive(name)
+        elif name in self.used:
+            raise self.engine.slip(
+                DuplicateNameError(
+                    f"{kind.value} {self.path_of(name)!r}: the name was used before in this scope; "
+                    "give every operation of a scope a name of its own"
+                )
+            )
+        self.used.add(name)
+        place = Place(self, kind, name)
+        self.busy = place
+        return place
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""
+        self.pending = coroutine
+        return coroutine
+
+    def path_of(self, name: str) -> str:
+        """The path of an operation in this scope."""
+        return join_path(self.path, escape(name))
+
+    def _derive(self, name: str) -> str:
+        if name not in self.used:
+            return name
+        if self.derived is None:
+            self.derived = {}
+        number = self.derived.get(name, 0)
+        while True:
+            number += 1
+            candidate = f"{name}:{number}"
+            if candidate not in self.used:
+                self.derived[name] = number
+                return candidate
+
+    def _two_at_once(self, kind: Kind, name: str) -> Exception:
+        busy = self.busy
+        assert busy is not None, "there is no first operation"
+        if self.forgotten():
+            reason = f"{busy.what} was called and never awaited; write `await` before it"
+        elif busy.kind in (Kind.STEP, Kind.VERSION, Kind.CHECKPOINT, Kind.SLEEP, Kind.LISTEN):
+            reason = f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
+        else:
+            reason = f"{busy.what} is still under way; use the ctx that its function is given, not the one around it"
+        what = f"{kind.value} {self.path_of(name)!r}"
+        return self.engine.slip(ConcurrentOperationError(f"two operations at once on one ctx: {what}, while {reason}"))
+
+    def forgotten(self) -> bool:
+        """Whether an operation was called and not awaited. Its coroutine is closed: it will not run."""
+        pending = self.pending
+        if self.busy is None or pending is None or getcoroutinestate(pending) != CORO_CREATED:
+            return False
+        pending.close()
+        return True
+
+    def _foreign(self, kind: Kind, name: str) -> Exception:
+        what = f"{kind.value} {self.path_of(name)!r}"
+        if self.ended:
+            return self.engine.slip(
+                DefinitionError(f"{what}: this ctx is finished; operations belong before the end of its function")
+            )
+        return self.engine.slip(
+            DefinitionError(
+                f"{what}: called inside a step, or on the ctx of another branch or instance; "
+                "call operations in the function that was given this ctx"
+            )
+        )
+
+    def divergence(self, place: Place) -> str | None:
+        """Why the operation does not fit what was recorded here, or None."""
+        entry = place.entry
+        if entry is not None:
+            if entry.kind is place.kind:
+                return None
+            return (
+                f"{place.path!r} is recorded as {entry.kind.value}, and the code asks for {place.kind.value}; "
+                f'give the new operation another name, and put `ctx.removed({place.name!r}, "{entry.kind.value}")` '
+                "where the old one was"
+            )
+        if self.unvisited and not self.engine.facts.lenient and place.kind is not Kind.VERSION:
+            return (
+                f"the code asks for {place.what}, which is not recorded, while {self.missing()} recorded in this scope "
+                "and not reached yet; put renamed or removed operations back, cover them with `ctx.removed`, or guard "
+                "the new one with `ctx.version`"
+            )
+        return None
+
+    def missing(self) -> str:
+        """The recorded operations that the code has not come to, as text."""
+        left = [
+            f"{entry.kind.value} {self.path_of(text)!r}"
+            for segment, entry in sorted(self.recorded.items(), key=lambda item: item[1].ordinal)
+            if (text := self.text_of(segment)) not in self.used
+        ]
+        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        return f"{shown} {'is' if len(left) == 1 else 'are'}"
+
+    def text_of(self, segment: bytes) -> str:
+        """The name that a segment stands for."""
+        texts = self.engine.journal.names.texts
+        return next((text for index, text in texts.items() if pack_segment(index) == segment), "?")
+
+    def end(self) -> bool:
+        """The function of the scope is over. False if that ended the run: a slip, or history that was not reached."""
+        if self.fate.lost:
+            return True
+        if self.busy is not None:
+            what = self.busy.what
+            if self.forgotten():
+                self.engine.slip(
+                    ConcurrentOperationError(f"{what} was called and never awaited; write `await` before it")
+                )
+            else:
+                self.engine.slip(
+                    ConcurrentOperationError(
+                        f"{what} was still under way when the function around it ended; await it there"
+                    )
+                )
+        elif self.unvisited and not self.engine.walking:
+            where = f"in {self.path!r}" if self.path else "at the root"
+            self.engine.diverged(
+                HistoryDivergedError(
+                    f"the code {where} ended, while {self.missing()} recorded there and not reached; put what was "
+                    "removed or renamed back, or cover it with `ctx.removed`"
+                )
+            )
+        self.ended = True
+        return not self.engine.halted
+
+    def draw_uuid(self) -> UUID:
+        """The next uuid of this scope: the same in every replay."""
+        self.draws += 1
+        digest = blake2b(f"{self.path}/{self.draws}".encode(), key=self.engine.facts.seed, digest_size=16).digest()
+        return UUID(bytes=digest, version=4)
+
+    def random(self) -> random.Random:
+        """The random numbers of this scope: the same in every replay."""
+        if self.rng is None:
+            self.rng = random.Random(blake2b(self.path.encode(), key=self.engine.facts.seed).digest())
+        return self.rng
+
+
+class Place:
+    """One operation of a scope: its name, its location, and what was recorded there."""
+
+    __slots__ = ("entry", "kind", "location", "name", "ordinal", "scope")
+
+    def __init__(self, scope: Scope, kind: Kind, name: str) -> None:
+        self.scope = scope
+        self.kind = kind
+        self.name = name
+        self.ordinal = scope.count
+        scope.count += 1
+        self.entry: Entry | None = None
+        self.location = b""
+        index = scope.names.find(name)
+        if index is not None:
+            segment = pack_segment(index)
+            self.location = scope.prefix + segment
+            if scope.unvisited:
+                self.entry = scope.recorded.get(segment)
+
+    @property
+    def path(self) -> str:
+        """The path of the operation."""
+        return self.scope.path_of(self.name)
+
+    @property
+    def what(self) -> str:
+        """The operation, as errors name it."""
+        return f"{self.kind.value} {self.path!r}"
+
+    def open(self) -> bool:
+        """Take the place. False if the run is over, or ends here because the code does not fit its history.
+
+        Afterwards `entry` is what was recorded, or None if the operation is new.
+        """
+        scope = self.scope
+        engine = scope.engine
+        if engine.halted or scope.fate.lost:
+            return False
+        if scope.unvisited or self.entry is not None:
+            problem = scope.divergence(self)
+            if problem is not None:
+                if not engine.walking:
+                    engine.diverged(HistoryDivergedError(problem))
+                return False
+        if self.entry is not None:
+            scope.unvisited -= 1
+            return True
+        if engine.walking:
+            return False
+        if not self.location:
+            self.location = scope.prefix + pack_segment(scope.names.intern(self._checked_name()))
+        return True
+
+    def _checked_name(self) -> str:
+        problem = name_problem(self.name)
+        if problem is not None:
+            raise self.scope.engine.slip(DefinitionError(f"{self.kind.value} {self.name!r}: {problem}"))
+        return self.name
+
+    def new_entry(self) -> Entry:
+        """An entry for an operation that begins now."""
+        return Entry(self.kind, self.ordinal, self.scope.engine.now())
+
+    def put(self, entry: Entry) -> None:
+        """Have the entry written by the next flush."""
+        self.scope.engine.journal.put(self.location, entry)
+
+    async def flush(self) -> None:
+        """Return once what was put is stored."""
+        await self.scope.engine.flush(shield=self.scope.in_branch)
+
+    def close(self, entry: Entry) -> None:
+        """The operation is over, and its outcome is known."""
+        scope = self.scope
+        scope.busy = scope.pending = None
+        if entry.finished_at is not None and entry.finished_at > scope.now:
+            scope.now = entry.finished_at
+
+    def release(self) -> None:
+        """The operation is over without an outcome: it was cancelled, or is an author's mistake."""
+        if self.scope.busy is self:
+            self.scope.busy = self.scope.pending = None
+
+
+def name_problem(name: object) -> str | None:
+    """Why this can't be the name of an operation or branch, or None."""
+    if not isinstance(name, str):
+        return f"a name is a text, not {type(name).__name__}"
+    if not name:
+        return "a name can't be empty"
+    if len(name) > NAME_CHARACTERS_MAX:
+        return f"a name has at most {NAME_CHARACTERS_MAX} characters, not {len(name)}"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "a name is text that can be encoded; this one holds half a surrogate pair"
+    return None
+
+
+
+current_scope: ContextVar[Scope | None] = ContextVar("current_scope", default=None)
+"""The scope whose function is running. None inside a step."""

@@ -1,0 +1,80 @@
+"""`ctx.sleep` and `ctx.sleep_until`: durable timers."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import datetime
+
+from workflow_sdk.core.entries import SleepData
+from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.operations.engine import Wait
+from workflow_sdk.operations.scope import Place, Scope
+
+__all__ = ["deadline", "start_sleep"]
+
+
+def start_sleep(scope: Scope, name: str, duration: Duration | datetime) -> Coroutine[None, None, None]:
+    """Register a timer; its coroutine waits for it."""
+    place = scope.register(Kind.SLEEP, name)
+    if isinstance(duration, datetime):
+        return scope.start(_sleep(place, None, deadline(place, None, duration)))
+    return scope.start(_sleep(place, _seconds(place, duration), None))
+
+
+def _seconds(place: Place, duration: Duration) -> float:
+    try:
+        return seconds(duration, f"the duration of {place.what}")
+    except DefinitionError as error:
+        raise slip(place, str(error)) from None
+
+
+def deadline(place: Place, timeout: Duration | None, until: datetime | None) -> float | None:
+    """When a wait ends, from the two ways to say it; relative to now."""
+    if timeout is not None and until is not None:
+        raise slip(place, f"{place.what} has a `timeout` or an `until`, not both")
+    if timeout is not None:
+        return place.scope.engine.now() + _seconds(place, timeout)
+    if until is None:
+        return None
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        raise slip(place, f"{place.what} takes an aware datetime (`datetime.now(UTC)`), not {until!r}")
+    return until.timestamp()
+
+
+def slip(place: Place, message: str) -> Exception:
+    """A mistake in the call of an operation. The place is free again."""
+    place.release()
+    return place.scope.engine.slip(DefinitionError(message))
+
+
+async def _sleep(place: Place, duration: float | None, until: float | None) -> None:
+    scope = place.scope
+    engine = scope.engine
+    try:
+        if not place.open():
+            await engine.never()
+        entry = place.entry
+        if entry is None:
+            entry = place.new_entry()
+            entry.status = EntryStatus.WAITING
+            when = entry.created_at + duration if duration is not None else until
+            assert when is not None, "a timer has a duration or a time"
+            entry.data = SleepData(when)
+        assert isinstance(entry.data, SleepData), "a sleep knows its time"
+        if not entry.is_final:
+            if engine.walking:
+                await engine.never()
+            wait = None
+            while engine.now() < entry.data.until:
+                if wait is None and place.entry is None:
+                    place.put(entry)
+                wait = Wait("sleep", place.name, place.path, entry.data.until)
+                await engine.park(wait, shield=scope.in_branch)
+            entry.complete(None, engine.now())
+            place.put(entry)
+            await place.flush()
+        place.close(entry)
+    finally:
+        place.release()

@@ -1,0 +1,184 @@
+"""`ctx.step`: run a function once, durably."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from inspect import CO_COROUTINE, isawaitable, iscoroutinefunction
+from types import FunctionType
+from typing import Any
+
+import anyio
+
+from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData
+from workflow_sdk.core.failures import describe, pack_error_info
+from workflow_sdk.core.hints import return_hint
+from workflow_sdk.core.retry import RetryAt, decide, seconds
+from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.definitions import Step, StepOptions
+from workflow_sdk.errors import (
+    CodecError,
+    CriticalError,
+    RollbackError,
+    StepCriticalError,
+    StepError,
+    StepExhaustedError,
+    StepTimeoutError,
+)
+from workflow_sdk.operations.engine import Engine, Wait
+from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.rollback import check_handler, register
+from workflow_sdk.operations.scope import Place, Scope, current_scope
+
+__all__ = ["call", "start_step"]
+
+
+def start_step(
+    scope: Scope, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions, *, derived: bool
+) -> Coroutine[Any, Any, Any]:
+    """Register a step; its coroutine runs it."""
+    place = scope.register(Kind.STEP, name, derived=derived)
+    if options.rollback is not None:
+        check_handler(place, options.rollback)
+    return scope.start(_step(place, fn, args, options))
+
+
+async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Any:
+    scope = place.scope
+    engine = scope.engine
+    try:
+        if not place.open():
+            await engine.never()
+        entry = place.entry
+        hint = return_hint(fn)
+        if entry is not None:
+            if entry.is_final:
+                return _replay(place, entry, hint, options)
+            if engine.walking:
+                await engine.never()
+            await _wait_for_retry(place, entry)
+        else:
+            entry = place.new_entry()
+        while True:
+            failure: BaseException
+            try:
+                value = await _attempt(engine, fn, args, options)
+                raw, value = engine.codec.roundtrip(value, hint)
+            except CodecError as error:
+                failure = about(f"the value of {place.what}", error)
+            except Exception as error:  # whatever the author's function raises is the step's failure
+                failure = error
+            except anyio.get_cancelled_exc_class() as error:
+                if anyio.current_effective_deadline() == -float("inf"):
+                    raise
+                # Nobody cancelled us: the function awaited something that was cancelled.
+                failure = error
+            else:
+                entry.complete(raw, engine.now())
+                if options.rollback is not None:
+                    register(place, options.rollback, value, hint)
+                place.put(entry)
+                if not options.ephemeral:
+                    await place.flush()
+                place.close(entry)
+                return value
+            await _failed(place, entry, failure, options)
+    finally:
+        place.release()
+
+
+def _replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> Any:
+    engine = place.scope.engine
+    place.close(entry)
+    if options.rollback is not None and not place.scope.in_loop:
+        engine.remember_handler(place.location, options.rollback, hint)
+    if entry.error is not None:
+        raise unpack_error(entry.error, engine.codec)
+    assert entry.value is not None, "a completed step has a value"
+    return engine.codec.decode(entry.value, hint)
+
+
+class _TimedOut(Exception):
+    """An attempt took longer than the step's timeout."""
+
+
+async def _attempt(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Any:
+    token = current_scope.set(None)
+    try:
+        if options.timeout is None:
+            return await call(engine, fn, args)
+        limit = seconds(options.timeout, "timeout")
+        with engine.time_limit(limit) as timing:
+            return await call(engine, fn, args)
+        assert timing.cancelled_caught, "only a timeout comes here"
+        raise _TimedOut(f"an attempt took longer than {limit:g} s")
+    finally:
+        current_scope.reset(token)
+
+
+async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Call an author's function: a coroutine function here, a plain one in a worker thread."""
+    while type(fn) is Step:
+        fn = fn.fn
+    if (fn.__code__.co_flags & CO_COROUTINE) if type(fn) is FunctionType else _is_async(fn):
+        return await fn(*args)
+    value = await engine.in_thread(fn, args)
+    # A lambda around a coroutine function is a plain function that returns a coroutine.
+    return await value if isawaitable(value) else value
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004  # the method itself is wanted, not whether there is one
+
+
+async def _failed(place: Place, entry: Entry, failure: BaseException, options: StepOptions) -> None:
+    """Record a failed attempt, and wait for the next; raise what the author sees if there is none."""
+    engine = place.scope.engine
+    now = engine.now()
+    timed_out = isinstance(failure, _TimedOut)
+    final = (
+        isinstance(failure, (CriticalError, RollbackError, CodecError))
+        or isinstance(failure, options.no_retry)
+        or (timed_out and not options.retry_on_timeout)
+    )
+    decision = decide(
+        attempts=entry.attempts,
+        retries=options.retries,
+        final=final,
+        backoff=options.backoff,
+        now=now,
+        chance=engine.chance(),
+    )
+    info = describe(TimeoutError(str(failure)) if timed_out else failure, engine.codec)
+    if isinstance(decision, RetryAt):
+        entry.status = EntryStatus.WAITING
+        entry.data = RetryData(decision.when)
+        engine.journal.trouble(place.location, EntryTrouble(entry.attempts, now, pack_error_info(info, engine.codec)))
+        place.put(entry)
+        await _wait_for_retry(place, entry)
+        return
+    outcome: Exception
+    if isinstance(failure, RollbackError):
+        outcome = failure
+    else:
+        kind: type[StepError] = StepTimeoutError if timed_out else StepCriticalError if final else StepExhaustedError
+        outcome = kind(place.name, place.path, entry.attempts, info)
+    raw = pack_error(outcome, engine.codec)
+    entry.data = None
+    entry.fail(raw, now)
+    place.put(entry)
+    await place.flush()
+    place.close(entry)
+    raise unpack_error(raw, engine.codec)
+
+
+async def _wait_for_retry(place: Place, entry: Entry) -> None:
+    """Park until the next attempt is due, and count it."""
+    scope = place.scope
+    engine = scope.engine
+    if isinstance(entry.data, RetryData):
+        due = entry.data.retry_at
+        while engine.now() < due:
+            await engine.park(Wait("retry", place.name, place.path, due), shield=scope.in_branch)
+        entry.data = None
+        entry.status = EntryStatus.RUNNING
+        entry.attempts += 1

@@ -1,0 +1,63 @@
+"""`ctx.version` and `ctx.removed`: changing code that has instances under way."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from workflow_sdk.core.status import Kind
+from workflow_sdk.operations.scope import Place, Scope
+from workflow_sdk.operations.sleep import slip
+
+__all__ = ["start_removed", "start_version"]
+
+
+def start_version(scope: Scope, name: str, latest: int) -> Coroutine[Any, Any, int]:
+    """Register a version; its coroutine decides it, once."""
+    place = scope.register(Kind.VERSION, name)
+    if isinstance(latest, bool) or not isinstance(latest, int) or latest < 1:
+        raise slip(place, f"{place.what}: versions are whole numbers from 1 on, not {latest!r}")
+    return scope.start(_version(place, latest))
+
+
+async def _version(place: Place, latest: int) -> int:
+    scope = place.scope
+    engine = scope.engine
+    try:
+        if not place.open():
+            await engine.never()
+        entry = place.entry
+        if entry is None:
+            # History that the code has not reached yet was written without this version: by the first.
+            chosen = 1 if scope.unvisited else latest
+            entry = place.new_entry()
+            entry.complete(engine.codec.encode(chosen), engine.now())
+            place.put(entry)
+            await place.flush()
+        place.close(entry)
+        assert entry.value is not None, "a version is recorded with its value"
+        return int(engine.codec.decode(entry.value))
+    finally:
+        place.release()
+
+
+def start_removed(scope: Scope, name: str, kind: str) -> Coroutine[Any, Any, None]:
+    """Register what was here before; its coroutine passes over it."""
+    kinds = [known.value for known in Kind if known is not Kind.BRANCH]
+    place = scope.register(Kind.STEP, name)
+    if kind not in kinds:
+        raise slip(place, f"removed {place.path!r}: the kind is one of {', '.join(kinds)}, not {kind!r}")
+    place.kind = Kind(kind)
+    return scope.start(_removed(place))
+
+
+async def _removed(place: Place) -> None:
+    engine = place.scope.engine
+    try:
+        # Where it is not recorded there is nothing to pass over, and nothing new to be refused either.
+        if (place.entry is not None and not place.open()) or engine.halted:
+            await engine.never()
+        if place.entry is not None:
+            place.close(place.entry)
+    finally:
+        place.release()

@@ -1,0 +1,54 @@
+"""Reading what is recorded of an instance, without running it."""
+
+from __future__ import annotations
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.compensation import Compensation
+from workflow_sdk.core.entries import EntryTrouble
+from workflow_sdk.core.failures import unpack_error_info
+from workflow_sdk.core.history import History, build_history
+from workflow_sdk.core.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, Field, InstanceKeys
+from workflow_sdk.core.location import segments
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import InstanceNotFoundError
+from workflow_sdk.execution.lease import read_fields
+
+__all__ = ["read_history"]
+
+
+async def read_history(driver: Driver, instance_id: str, *, codec: Codec | None = None) -> History:
+    """The recorded operations of an instance, as a tree; `print` draws it."""
+    keys = InstanceKeys(instance_id)
+    codec = codec or Codec()
+    begin, end = keys.all()
+    rows = await driver.scan(begin, end)
+    parts: dict[bytes, list[tuple[bytes, bytes]]] = {part: [] for part in (NAMES, HISTORY, METADATA, COMPENSATIONS)}
+    start = len(keys.space)
+    for key, raw in rows:
+        rest = key[start:]
+        part = parts.get(rest[:2])
+        if part is not None:
+            part.append((rest[2:], raw))
+    fields = await read_fields(driver, keys)
+    if Field.STATUS not in fields:
+        raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
+    error = unpack_record(fields[Field.ERROR])[0] if Field.ERROR in fields else None
+    return build_history(
+        instance_id=instance_id,
+        workflow=unpack_record(fields[Field.VERSION])[0],
+        status=Status(unpack_record(fields[Field.STATUS])[0]),
+        error=None if error is None else unpack_error_info(error, codec),
+        texts={_number(key): unpack_record(raw)[0] for key, raw in parts[NAMES]},
+        entries=parts[HISTORY],
+        troubles={key: EntryTrouble.unpack(raw) for key, raw in parts[METADATA]},
+        compensations=[Compensation.unpack(_number(key), raw) for key, raw in parts[COMPENSATIONS]],
+        codec=codec,
+    )
+
+
+def _number(packed: bytes) -> int:
+    (number,) = segments(packed)
+    assert isinstance(number, int), "names and compensations are numbered"
+    return number

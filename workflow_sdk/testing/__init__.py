@@ -1,0 +1,6 @@
+"""What we test workflow_sdk with, for those who test what they build on it."""
+
+from workflow_sdk.testing.clock import VirtualClock
+from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+
+__all__ = ["FaultyDriver", "SimulatedCrash", "VirtualClock"]
