@@ -1,4 +1,4 @@
-"""Ask for the state of a slow export again and again, with pauses that grow to an hour. A day passes in no time.
+"""Ask for the state of a slow export again and again, with pauses that grow to an hour. Hours pass in no time.
 
 python examples/poller.py
 """
@@ -30,7 +30,7 @@ class Export:
 
 async def is_ready(job: str, asked: int) -> bool:
     """Stands for a call to a service that takes its time."""
-    return asked >= 25
+    return asked >= 12
 
 
 async def ask(ctx: Context, watch: Watch) -> Continue[Watch] | Break[Export]:

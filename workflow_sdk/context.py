@@ -14,7 +14,7 @@ from workflow_sdk.definitions import StepOptions, StepOverrides, as_step_options
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.operations.attempt import Failure, Success, start_attempt
 from workflow_sdk.operations.join import start_join, start_map
-from workflow_sdk.operations.listen import NO_DEFAULT, Listening, Message, NoDefault, Want, start_listen
+from workflow_sdk.operations.listen import NO_DEFAULT, Listening, Message, Want, start_listen
 from workflow_sdk.operations.loop import Break, Continue, LoopSettings, start_loop
 from workflow_sdk.operations.race import RaceResult, start_race
 from workflow_sdk.operations.rollback import start_checkpoint
@@ -56,25 +56,25 @@ class Context:
     def step(self, fn: Callable[[*Ts], Awaitable[T]], /, *args: *Ts, **options: Unpack[StepOverrides]) -> Coro[T]: ...
     @overload
     def step(self, fn: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[StepOverrides]) -> Coro[T]: ...
-    def step(self, name: Any, /, *args: Any, **options: Unpack[StepOverrides]) -> Coro[Any]:
+    # An implementation with plain *args is not one of a TypeVarTuple's for either checker.
+    def step(self, *call: Any, **options: Any) -> Coro[Any]:  # type: ignore[misc]  # pyright: ignore[reportInconsistentOverload]
         """Run `fn(*args)` once, durably, and return its value; on every replay, the same value without running it.
 
         A failing step is retried, and ends as `StepExhaustedError`, `StepCriticalError` or `StepTimeoutError`.
         """
-        if isinstance(name, str):
-            if not args or not callable(args[0]):
-                raise self._scope.engine.slip(DefinitionError(f"step {name!r} has no function to run"))
-            fn, args = args[0], args[1:]
-            chosen = self._options(fn, options)
-            return start_step(self._scope, name, fn, args, chosen, derived=False)
-        if not callable(name):
-            raise self._scope.engine.slip(DefinitionError(f"a step takes a name and a function, not {name!r}"))
-        chosen = self._options(name, options)
-        return start_step(self._scope, function_name(name), name, args, chosen, derived=True)
+        derived = not (call and isinstance(call[0], str))
+        fn, args = (call[0] if call else None, call[1:]) if derived else (call[1] if call[1:] else None, call[2:])
+        if not callable(fn):
+            name = "" if derived else f" {self._scope.path_of(call[0])!r}"
+            raise self._scope.engine.slip(
+                DefinitionError(f"step{name} has no function to run but {fn!r}; call ctx.step(name, fn, *args)")
+            )
+        name = function_name(fn) if derived else call[0]
+        return start_step(self._scope, name, fn, args, self._options(fn, options), derived=derived)
 
-    def _options(self, fn: object, options: StepOverrides) -> StepOptions:
+    def _options(self, fn: object, options: dict[str, Any]) -> StepOptions:
         try:
-            return as_step_options(fn, options)
+            return as_step_options(fn, cast("StepOverrides", options))
         except DefinitionError as error:
             raise self._scope.engine.slip(error) from None
 

@@ -50,13 +50,16 @@ class StepOverrides(TypedDict, total=False):
     rollback: UNDO | None
 
 
+_DEFAULT_BACKOFF = Backoff()
+
+
 @dataclass(frozen=True, slots=True)
 class StepOptions:
     """How a step is run."""
 
     retries: int = 3
     """Attempts after the first."""
-    backoff: Backoff = Backoff()
+    backoff: Backoff = _DEFAULT_BACKOFF
     timeout: Duration | None = None
     """Seconds that one attempt may take."""
     retry_on_timeout: bool = False
@@ -136,9 +139,11 @@ def step(
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Give a function the options that it has whenever `ctx.step` runs it."""
     chosen = _DEFAULT_OPTIONS.override(cast("StepOverrides", options)) if options else _DEFAULT_OPTIONS
-    if fn is not None:
+
+    def decorate(fn: Callable[..., Any]) -> Step[..., Any]:
         return Step(fn, chosen)
-    return lambda fn: Step(fn, chosen)
+
+    return decorate if fn is None else decorate(fn)
 
 
 def as_step_options(fn: object, overrides: StepOverrides) -> StepOptions:
@@ -157,7 +162,9 @@ def function_name(fn: object) -> str:
 class Workflow(Generic[InputT, OutputT_co]):
     """A durable coroutine function."""
 
-    def __init__(self, fn: Callable[..., Coroutine[Any, Any, OutputT_co]], name: str, version: int, divergence: str) -> None:
+    def __init__(
+        self, fn: Callable[..., Coroutine[Any, Any, OutputT_co]], name: str, version: int, divergence: str
+    ) -> None:
         self.fn = fn
         """The function as it was written."""
         self.name = name
@@ -228,9 +235,7 @@ def workflow(fn: Callable[[Any, InputT], Coroutine[Any, Any, OutputT]], /) -> Wo
 @overload
 def workflow(fn: Callable[[Any], Coroutine[Any, Any, OutputT]], /) -> Workflow[None, OutputT]: ...
 @overload
-def workflow(
-    *, name: str | None = None, version: int = 1, divergence: Divergence = "strict"
-) -> _WorkflowDecorator: ...
+def workflow(*, name: str | None = None, version: int = 1, divergence: Divergence = "strict") -> _WorkflowDecorator: ...
 def workflow(
     fn: Callable[..., Any] | None = None,
     /,
@@ -253,6 +258,6 @@ def workflow(
         raise DefinitionError(f"the name of a workflow is a text, not {name!r}")
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
-        return Workflow(fn, name or getattr(fn, "__name__", repr(fn)), version, divergence)
+        return Workflow(fn, name or str(getattr(fn, "__name__", fn)), version, divergence)
 
     return decorate if fn is None else decorate(fn)

@@ -50,7 +50,7 @@ class Set(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Store `value` under a new key: `prefix`, 0x33, and 12 bytes that grow with every append (a tuple versionstamp)."""
+    """Store `value` under a new key: `prefix`, 0x33, and 12 bytes that grow with every append (a versionstamp)."""
 
     prefix: bytes
     value: bytes
@@ -153,7 +153,7 @@ class Driver(Protocol):
     async def scan(
         self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """The rows from `begin`, up to `end` and without it, in byte order (or its reverse), of one consistent state."""
+        """The rows from `begin`, up to `end` and without it, in byte order or its reverse, of one consistent state."""
         ...
 
     async def commit(self, batch: Batch, /) -> None:

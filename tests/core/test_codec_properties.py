@@ -1,5 +1,9 @@
 """The law of the codec, over random values of random types: encode refuses, or decode gives the same again."""
 
+# Types are put together at run time here, and values of all of them: no type checker can follow that.
+# mypy: disable-error-code="valid-type, misc, no-any-return"
+# pyright: basic, reportInvalidTypeForm=false, reportArgumentType=false, reportInvalidTypeArguments=false
+
 from __future__ import annotations
 
 import collections
@@ -8,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum
 from fractions import Fraction
@@ -123,7 +127,7 @@ class FrozenRecord(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 UserId = NewType("UserId", int)
-ZONES = [None, timezone.utc, timezone(timedelta(hours=-3, minutes=7, seconds=5)), timezone(timedelta(hours=1), "CET")]
+ZONES = [None, UTC, timezone(timedelta(hours=-3, minutes=7, seconds=5)), timezone(timedelta(hours=1), "CET")]
 ZONED = [*ZONES, ZoneInfo("Europe/Paris"), ZoneInfo("UTC"), ZoneInfo("America/New_York")]
 
 Pair = tuple[Any, st.SearchStrategy[Any]]
@@ -182,7 +186,7 @@ def containers(inner: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
         lambda p: (tuple[p[0], ...], st.lists(p[1], max_size=3).map(tuple)),
         lambda p: (dict[str, p[0]], st.dictionaries(TEXT, p[1], max_size=3)),
         lambda p: (Mapping[int, p[0]], st.dictionaries(st.integers(), p[1], max_size=3)),
-        lambda p: (Optional[p[0]], st.none() | p[1]),  # noqa: UP007, UP045  # also for what has no `|`
+        lambda p: (Optional[p[0]], st.none() | p[1]),  # noqa: UP045  # also for what has no `|`
         lambda p: (Annotated[p[0], "a note"], p[1]),
         lambda p: (collections.deque[p[0]], st.lists(p[1], max_size=3).map(lambda v: collections.deque(v, 5))),
         lambda p: (Box[p[0]], p[1].map(Box)),
@@ -224,7 +228,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, Any]:
     return hint, draw(values)
 
 
-def same(a: Any, b: Any) -> bool:  # noqa: PLR0911
+def same(a: Any, b: Any) -> bool:
     """Equality with equal types all the way down, for which nan is nan and 0.0 is not -0.0."""
     if type(a) is not type(b):
         return False
@@ -269,6 +273,15 @@ def same(a: Any, b: Any) -> bool:  # noqa: PLR0911
 def nan_keyed(value: Any) -> bool:
     """Whether a nan is a key somewhere: two of them are two keys, and can't be told apart when comparing."""
     return "nan" in repr(value).lower()
+
+
+def outcome(call: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """What became of a call that may refuse; anything but a refusal is raised."""
+    try:
+        call(*args, **options)
+    except CodecError as error:
+        return str(error)
+    return "read"
 
 
 def check_law(value: Any, written: Any, read: Any) -> None:
@@ -379,10 +392,7 @@ def test_junk_is_refused_and_nothing_else_happens(junk: Callable[[], object], wr
 @given(st.binary(max_size=40))
 def test_bytes_that_are_no_value_are_refused_and_nothing_else_happens(data: bytes) -> None:
     for plain in (False, True):
-        try:
-            CODEC.decode(data, plain=plain)
-        except CodecError as error:
-            assert str(error)
+        assert outcome(CODEC.decode, data, plain=plain)
 
 
 @MODEST
@@ -393,8 +403,5 @@ def test_damaged_bytes_are_refused_or_read(case: tuple[Any, Any], data: st.DataO
     at = data.draw(st.integers(0, len(encoded) - 1))
     encoded[at] ^= data.draw(st.integers(1, 255))
     for read in (hint, Any):
-        try:
-            CODEC.decode(bytes(encoded), read)
-            CODEC.decode_checked(bytes(encoded), read)
-        except CodecError as error:
-            assert str(error)
+        assert outcome(CODEC.decode, bytes(encoded), read)
+        assert outcome(CODEC.decode_checked, bytes(encoded), read)

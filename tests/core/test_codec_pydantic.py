@@ -143,7 +143,11 @@ def test_a_field_that_was_added_gets_its_default_and_one_without_is_told() -> No
         body = cbor2.CBORTag(tags.OBJECT, [0, *(value for _, value in fields)])
         return cbor2.dumps(cbor2.CBORTag(tags.DOCUMENT, [table, body]))
 
-    state: list[tuple[str, object]] = [("~extra", None), ("~set", cbor2.CBORTag(tags.SET, ["name"])), ("~private", None)]
+    state: list[tuple[str, object]] = [
+        ("~extra", None),
+        ("~set", cbor2.CBORTag(tags.SET, ["name"])),
+        ("~private", None),
+    ]
     assert CODEC.decode(wire(("name", "a"), *state)) == Item(name="a")
     with pytest.raises(CodecError, match="the field 'name'"):
         CODEC.decode(wire(("price", 1.0), *state))
@@ -160,13 +164,14 @@ def test_at_the_doors_a_model_is_checked_and_made_by_its_own_rules() -> None:
     assert CODEC.decode_checked(CODEC.encode({"x": 1}), Point) == Point(1)
     assert CODEC.decode_checked(CODEC.encode_checked(Dear(name="a", reason="b"), Item), Item).name == "a"
     assert CODEC.decode_checked(CODEC.encode([1, 2]), Numbers) == Numbers([1, 2])
-    with pytest.raises(CodecError, match="expected .*Item, got dict"):
+    with pytest.raises(CodecError, match=r"expected .*Item, got dict"):
         CODEC.encode_checked({"name": "a"}, Item)
     with pytest.raises(CodecError, match="refuses it"):
         CODEC.decode_checked(CODEC.encode({"price": 1}), Item)
 
 
 def test_the_codec_does_not_import_pydantic() -> None:
-    program = "import sys, workflow_sdk.core.codec as c; c.Codec().encode_checked([1], list[int]); print('pydantic' in sys.modules)"
+    use = "import sys, workflow_sdk.core.codec as c; c.Codec().encode_checked([1], list[int])"
+    program = f"{use}; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cbor2
 import pydantic
@@ -294,7 +292,10 @@ def test_what_can_not_be_encoded_is_left_out_and_arguments_become_text() -> None
         UnicodeDecodeError("utf-8", b"\xff" * 100_000, 0, 1, "long"),
         type("Odd", (Exception,), {"__module__": "\ud800"})("odd name"),
         type("Odd", (Exception,), {"__module__": 5})("odd module"),
-        JoinError("wide", {f"b{i}": StepExhaustedError("s", "p", 1, ErrorInfo("T", "m" * 9000, "t" * 8000)) for i in range(500)}),
+        JoinError(
+            "wide",
+            {f"b{i}": StepExhaustedError("s", "p", 1, ErrorInfo("T", "m" * 9000, "t" * 8000)) for i in range(500)},
+        ),
     ],
     ids=lambda e: type(e).__name__.encode("ascii", "replace").decode(),
 )
@@ -311,7 +312,7 @@ def test_recording_never_fails_and_is_bounded(error: Exception) -> None:
 def test_deep_nesting_and_cycles_end() -> None:
     error: Exception = ValueError("bottom")
     for i in range(200):
-        error = ExceptionGroup(f"level {i}", [error])
+        error = cast(Exception, ExceptionGroup(f"level {i}", [error]))
     assert isinstance(again(error), ExceptionGroup)
     cyclic = ValueError("x")
     cyclic.me = cyclic  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
@@ -357,9 +358,8 @@ def test_a_traceback_is_bounded_and_shows_the_author_and_not_the_engine() -> Non
     through = raised(Codec().decode_checked, Codec().encode({"n": 1}), Boom)
     assert through.__cause__ is not None
     text = describe(through, CODEC).traceback
-    assert "in __init__" in text
-    engine = str(Path(traceback.__file__).parent)  # where the library's own frames would be from, were they kept
-    assert "fitting_classes.py" not in text, engine
+    assert "in __post_init__" in text
+    assert "workflow_sdk/core" not in text.partition("direct cause")[0]
 
 
 def test_a_wrapper_covers_the_values_of_a_failure() -> None:
@@ -373,9 +373,9 @@ def test_a_wrapper_covers_the_values_of_a_failure() -> None:
     check_same(CardDeclined(4, money=Money(3)), Codec(wrapper=Reverse()))
 
 
+@dataclass
 class Boom:
-    def __init__(self, n: int) -> None:
+    n: int
+
+    def __post_init__(self) -> None:
         raise ValueError("boom")
-
-
-Boom = dataclass(init=False)(Boom)  # type: ignore[misc]

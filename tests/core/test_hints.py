@@ -37,8 +37,8 @@ def started(a: str) -> Coroutine[Any, Any, Order]:
     raise NotImplementedError
 
 
-def nothing(a, b=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201  # pyright: ignore
-    return a
+def nothing(a, b=None):  # type: ignore[no-untyped-def]  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+    return a  # pyright: ignore[reportUnknownVariableType]
 
 
 def none() -> None: ...
@@ -48,7 +48,7 @@ def lost() -> Nowhere:  # type: ignore[name-defined]  # noqa: F821  # pyright: i
     raise NotImplementedError
 
 
-def half_lost(a: int, b: Nowhere) -> dict[str, Order]:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore
+def half_lost(a: int, b: Nowhere) -> dict[str, Order]:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
     raise NotImplementedError
 
 
@@ -233,7 +233,7 @@ def test_functions_that_are_gone_are_not_taken_for_new_ones() -> None:
     for kind in (int, str, bytes, float) * 5:
 
         def gives() -> list[kind]:  # type: ignore[valid-type]  # pyright: ignore[reportInvalidTypeForm]
-            return [kind()]
+            return [kind()]  # noqa: B023  # that it closes over it is the point
 
         seen.append(return_hint(gives) == list[kind])  # type: ignore[valid-type]
         del gives

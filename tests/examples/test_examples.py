@@ -44,7 +44,7 @@ SHOWS = {
         "  cancelled the booking of the flight",
     ],
     "poller": [
-        "completed: https://example.org/invoices.csv after 25 questions in 20 hours",
+        "completed: https://example.org/invoices.csv after 12 questions in 7 hours",
     ],
     "fan_out": [
         "completed: 12 pages, at most 3 at once",

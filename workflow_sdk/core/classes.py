@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, TypeVar, cast
 
-from workflow_sdk.core.problem import Problem, type_text
+from workflow_sdk.core.problem import Problem, is_a, type_text
 
 _NONE: Final[Mapping[str, type]] = {}
 _RESOLVED_MAX: Final = 4096
@@ -27,13 +27,13 @@ def class_name(cls: type) -> str:
 def find_class(name: str) -> type | None:
     """The loaded class of this name, if there is one. Only dictionaries are read, so that no module's hook runs."""
     module_name, _, qualname = name.partition(":")
-    found: Any = sys.modules.get(module_name)
+    found: object = sys.modules.get(module_name)
     for part in qualname.split("."):
         try:
-            found = vars(found).get(part)
+            found = cast("Mapping[str, object]", vars(found)).get(part)
         except TypeError:
             return None
-    return found if isinstance(found, type) else None
+    return cast(type, found) if is_a(found, type) else None
 
 
 class Known:
@@ -108,8 +108,8 @@ def field_hints(cls: type) -> dict[str, object]:
         return known
     hints: dict[str, object] = {}
     for base in reversed(cls.__mro__):
-        module = vars(sys.modules.get(base.__module__, sys)) if base.__module__ != "builtins" else {}
-        names = {**_scopes.get(base, {}), **vars(base), base.__name__: base, cls.__name__: cls}
+        module: dict[str, Any] = vars(sys.modules.get(base.__module__, sys)) if base.__module__ != "builtins" else {}
+        names: dict[str, Any] = {**_scopes.get(base, {}), **vars(base), base.__name__: base, cls.__name__: cls}
         for name, annotation in own_annotations(base).items():
             hint = resolve(annotation, module, names)
             if typing.get_origin(hint) is not ClassVar and hint is not ClassVar:
@@ -157,19 +157,19 @@ def classes_of(hint: object) -> Iterator[type]:
         todo.extend(_parts(current))
 
 
-def _parts(hint: object) -> Iterator[object]:
+def _parts(hint: Any) -> Iterator[object]:
     yield from typing.get_args(hint)
     if (origin := typing.get_origin(hint)) is not None:
         yield origin
-    if isinstance(hint, list):  # the arguments of a Callable or ParamSpec
-        yield from cast("list[object]", hint)
-    if isinstance(hint, TypeVar):
+    if is_a(hint, list):  # the arguments of a Callable or ParamSpec
+        yield from hint
+    if is_a(hint, TypeVar):
         yield from hint.__constraints__
         yield hint.__bound__
-    if isinstance(hint, dataclasses.InitVar):
-        yield cast(object, hint.type)  # pyright: ignore[reportUnknownMemberType]
+    if is_a(hint, dataclasses.InitVar):
+        yield hint.type
     for attribute in ("__supertype__", "__value__"):  # NewType; a type alias of 3.12
-        if not isinstance(hint, type) and hasattr(hint, attribute):
+        if not is_a(hint, type) and hasattr(hint, attribute):
             try:
                 yield getattr(hint, attribute)
             except Exception:  # noqa: BLE001  # the right side of a lazy alias is evaluated here
@@ -179,10 +179,10 @@ def _parts(hint: object) -> Iterator[object]:
 def is_structured(cls: type) -> bool:
     """Whether the annotations of a class say what its objects hold."""
     return (
-        dataclasses.is_dataclass(cls)
+        hasattr(cls, "__dataclass_fields__")
         or hasattr(cls, "__attrs_attrs__")
         or hasattr(cls, "__struct_fields__")
         or hasattr(cls, "__pydantic_fields__")
         or hasattr(cls, "__total__")
-        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+        or (tuple in cls.__mro__ and hasattr(cls, "_fields"))
     )

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from workflow_sdk import errors
 from workflow_sdk.core.classes import class_name
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.problem import is_a
 from workflow_sdk.core.rebuild import Parts, make, make_branches, make_group
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 
@@ -181,16 +182,14 @@ def _pack_inner(error: BaseException, codec: Codec, budget: _Budget, depth: int)
 def _args_are_group(error: BaseException) -> bool:
     """Whether the arguments of a group are its message and its exceptions, which are recorded already."""
     group = cast("BaseExceptionGroup[BaseException]", error)
-    match _raw_args(error):
-        case (message, list() | tuple() as inner):
-            given = cast("list[object]", inner)
-            return message == group.message and [id(e) for e in given] == [id(e) for e in group.exceptions]
-        case _:
-            return False
+    args: Any = _raw_args(error)
+    if len(args) != 2 or args[0] != group.message or not is_a(args[1], (list, tuple)):
+        return False
+    return [id(e) for e in args[1]] == [id(e) for e in group.exceptions]
 
 
 def _pack_value(value: object, codec: Codec, budget: _Budget, depth: int) -> object:
-    """Bytes of the codec; the record of an exception; a dict around several, or around an ErrorInfo; None for nothing."""
+    """Bytes of the codec; the record of an exception; a dict around several, or an ErrorInfo's; None for nothing."""
     inner = min(depth - 1, VALUE_NESTING_MAX)
     if isinstance(value, Exception):
         return _pack(value, codec, budget, inner, cause=False)
@@ -207,10 +206,11 @@ def _pack_value(value: object, codec: Codec, budget: _Budget, depth: int) -> obj
 
 def _pack_exceptions(value: Any, codec: Codec, budget: _Budget, depth: int) -> dict[str, object] | None:
     """Exceptions in a list, a tuple, or a dict by text."""
-    inner: list[Any] = list(value.values() if type(value) is dict else value)
+    keyed = is_a(value, dict)
+    inner: list[Any] = list(value.values() if keyed else value)
     if not inner or not all(isinstance(item, Exception) for item in inner):
         return None
-    if type(value) is dict:
+    if keyed:
         keys: list[Any] = list(value)
         if not all(type(key) is str for key in keys):
             return None
@@ -326,4 +326,5 @@ def _chain(report: traceback.TracebackException) -> Iterable[traceback.Traceback
 
 
 def _type_text(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    return _clean(name, MESSAGE_CHARS_MAX)

@@ -20,9 +20,10 @@ from typing import Any, Final, Literal, TypeVar, Union
 
 import msgspec
 
+from workflow_sdk.core.classes import field_hints
 from workflow_sdk.core.fitting_classes import Fit, class_fit, got, hint_text
 from workflow_sdk.core.leaves import TO_WIRE
-from workflow_sdk.core.problem import Problem, error_text, key_segment, short
+from workflow_sdk.core.problem import Problem, error_text, is_a, key_segment, short
 
 _CACHE_MAX: Final = 4096
 _FROM_TEXT: Final = frozenset(cls for cls in TO_WIRE if cls.__name__ not in ("bytearray", "timezone", "ZoneInfo"))
@@ -61,8 +62,8 @@ def _compile(hint: Any) -> Fit:
         return fitter(arguments[0])
     if origin in (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar):
         return fitter(arguments[0])
-    if isinstance(hint, dataclasses.InitVar):
-        return fitter(hint.type)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    if is_a(hint, dataclasses.InitVar):
+        return fitter(hint.type)
     if origin in _UNIONS:
         return _union(hint, arguments)
     if origin is Literal:
@@ -203,13 +204,17 @@ def _union(hint: Any, members: tuple[Any, ...]) -> Fit:
 
 def _the_one(made: list[Any], value: Any, hint: Any) -> Any:
     """What the value was made to: by the only member that it can be made to, or the only one with just its fields."""
-    if len(made) > 1 and isinstance(value, dict):
-        exact = [each for each in made if set(typing.get_type_hints(type(each))) == set(value)]  # pyright: ignore[reportUnknownArgumentType]
+    if len(made) > 1 and is_a(value, dict):
+        exact = [each for each in made if field_hints(_type(each)).keys() == set(value)]
         made = exact or made
     if len(made) > 1:
-        found = ", ".join(hint_text(type(each)) for each in made)
+        found = ", ".join(hint_text(_type(each)) for each in made)
         raise Problem(f"the data fits several of {hint_text(hint)}: {found}")
     return made[0]
+
+
+def _type(value: object) -> type:
+    return type(value)
 
 
 def _array(cls: Any, arguments: tuple[Any, ...]) -> Fit:
@@ -219,24 +224,24 @@ def _array(cls: Any, arguments: tuple[Any, ...]) -> Fit:
     make: Callable[[Any], Any] | None = cls if cls in _ARRAYS else None
 
     def fit(value: Any, convert: bool) -> Any:
-        right = isinstance(value, cls)
-        if isinstance(value, str | bytes) and arguments and cls is not collections.abc.Iterable:
+        right = is_a(value, cls)
+        if is_a(value, (str, bytes)) and arguments and cls is not collections.abc.Iterable:
             right = False
-        if not right and not (convert and make is not None and isinstance(value, list | tuple)):
+        if not right and not (convert and make is not None and is_a(value, (list, tuple))):
             raise Problem(f"expected {expected}, got {got(value)}")
         if item is _anything and right:
             return value
-        if not isinstance(value, _ARRAYS):
+        if not is_a(value, _ARRAYS):
             return value
         done: list[Any] = []
         try:
-            for each in value:  # pyright: ignore[reportUnknownVariableType]
+            for each in value:
                 done.append(item(each, convert))  # noqa: PERF401  # its length is the index in a Problem's path
         except Problem as problem:
             raise problem.under(f"[{len(done)}]") from problem.__cause__
         if not convert:
-            return value  # pyright: ignore[reportUnknownVariableType]
-        return _remade(type(value) if right else make, done, value)  # pyright: ignore[reportUnknownArgumentType]
+            return value
+        return _remade(type(value) if right else make, done, value)
 
     return fit
 
@@ -258,9 +263,9 @@ def _fixed_tuple(arguments: tuple[Any, ...]) -> Fit:
     items = [fitter(argument) for argument in arguments]
 
     def fit(value: Any, convert: bool) -> Any:
-        if not isinstance(value, tuple) and not (convert and isinstance(value, list)):
+        if not is_a(value, tuple) and not (convert and is_a(value, list)):
             raise Problem(f"expected tuple, got {got(value)}")
-        parts: tuple[Any, ...] = tuple(value)  # pyright: ignore[reportUnknownArgumentType]
+        parts: tuple[Any, ...] = tuple(value)
         if len(parts) != len(items):
             raise Problem(f"expected a tuple of {len(items)} items, got {len(parts)}")
         done: list[Any] = []
@@ -269,7 +274,7 @@ def _fixed_tuple(arguments: tuple[Any, ...]) -> Fit:
                 done.append(item(each, convert))
         except Problem as problem:
             raise problem.under(f"[{len(done)}]") from problem.__cause__
-        return tuple(done) if convert else value  # pyright: ignore[reportUnknownVariableType]
+        return tuple(done) if convert else value
 
     return fit
 
@@ -288,20 +293,22 @@ def _mapping(cls: Any, arguments: tuple[Any, ...]) -> Fit:
     make: Any = cls if cls in (collections.OrderedDict, collections.Counter) else dict
 
     def fit(value: Any, convert: bool) -> Any:
-        if not isinstance(value, cls) and not (convert and isinstance(value, dict)):
+        if not is_a(value, cls) and not (convert and is_a(value, dict)):
             raise Problem(f"expected {hint_text(cls)}, got {got(value)}")
-        if key_fit is _anything and value_fit is _anything and isinstance(value, cls):
+        if key_fit is _anything and value_fit is _anything and is_a(value, cls):
             return value
-        done: dict[Any, Any] = {}
+        done: Any = {}
         key: Any = None
         try:
-            for key, item in value.items():  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            for key, item in value.items():
                 done[_key(key_fit, key, convert)] = value_fit(item, convert)
         except Problem as problem:
             raise problem.under(key_segment(key)) from problem.__cause__
         if not convert:
-            return value  # pyright: ignore[reportUnknownVariableType]
-        return make(done) if make is not dict or type(value) is dict else value  # pyright: ignore[reportUnknownVariableType]
+            return value
+        # A mapping of another kind stays what it is; only those above are known to be made from a dict.
+        kept: Any = value
+        return kept if make is dict and _type(kept) is not dict else make(done)
 
     return fit
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from workflow_sdk.core.classes import field_hints
-from workflow_sdk.core.problem import Problem, error_text, type_text
+from workflow_sdk.core.problem import Problem, error_text, is_a, type_text
 from workflow_sdk.core.shapes import is_model, is_struct
 
 Fit = Callable[[Any, bool], Any]
@@ -50,11 +50,11 @@ def class_fit(cls: Any, arguments: tuple[Any, ...], fitter: Fitter) -> Fit | Non
 
 
 def _fields_of(cls: Any) -> Callable[[], list[_Field]] | None:
-    if dataclasses.is_dataclass(cls):
+    if hasattr(cls, "__dataclass_fields__"):
         return lambda: _dataclass_fields(cls)
     if hasattr(cls, "__attrs_attrs__"):
         return lambda: _attrs_fields(cls)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if tuple in cls.__mro__ and hasattr(cls, "_fields"):
         hints = field_hints(cls)
         return lambda: [_Field(n, n, n not in cls._field_defaults, hints.get(n, Any)) for n in cls._fields]
     if is_struct(cls):
@@ -124,10 +124,10 @@ def _object(cls: Any, fields_of: Callable[[], list[_Field]], given: Mapping[Any,
         if isinstance(value, cls):
             _check_fields(value, compiled)
             return value
-        if convert and isinstance(value, dict):
-            return _make(cls, value, compiled)  # pyright: ignore[reportUnknownArgumentType]
-        if convert and isinstance(value, list | tuple) and issubclass(cls, tuple):
-            items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        if convert and is_a(value, dict):
+            return _make(cls, value, compiled)
+        if convert and is_a(value, (list, tuple)) and tuple in cls.__mro__:
+            items: list[Any] = list(value)
             if len(items) <= len(compiled):
                 return _make(cls, {f.name: item for (f, _), item in zip(compiled, items, strict=False)}, compiled)
         raise Problem(f"expected {expected}, got {got(value)}")
@@ -173,7 +173,7 @@ def _model(cls: Any) -> Fit:
     def fit(value: Any, convert: bool) -> Any:
         if isinstance(value, cls):
             return value
-        if convert and isinstance(value, dict):
+        if convert:
             try:
                 return cls.model_validate(value)
             except Exception as error:
@@ -199,9 +199,9 @@ def _typed_dict(cls: Any, arguments: tuple[Any, ...], fitter: Fitter) -> Fit:
             required.update(n for n in cls.__required_keys__ if marks.get(n) is not typing.NotRequired)
             required.update(n for n, mark in marks.items() if mark is typing.Required)
             ready.append(True)
-        if not isinstance(value, dict):
+        if not is_a(value, dict):
             raise Problem(f"expected {type_text(cls)}, got {got(value)}")
-        data: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        data: dict[Any, Any] = value
         if missing := sorted(required - data.keys()):
             raise Problem(f"missing the key {missing[0]!r} of {type_text(cls)}")
         done: dict[Any, Any] = {}

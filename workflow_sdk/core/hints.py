@@ -33,7 +33,7 @@ class _Cached(NamedTuple):
 
 # By code rather than by function: a function nested in a workflow is made anew in every run. Code alone does not say
 # what an annotation stands for: the entry holds for the same globals and the same annotation only, and annotations
-# that name what the function closes over are kept by function.
+# that name what the function closes over, or what is not known (yet), are kept by function.
 _by_code: dict[tuple[int, str], _Cached] = {}
 _by_function: dict[tuple[int, str], tuple[weakref.ref[FunctionType], object, object]] = {}
 _locals: weakref.WeakKeyDictionary[FunctionType, dict[str, Any]] = weakref.WeakKeyDictionary()
@@ -78,6 +78,8 @@ def remember_locals(fn: object, frame_locals: Mapping[str, object]) -> None:
     texts = [text for text in _annotations(target).values() if isinstance(text, str)]
     if named := {name: value for name, value in frame_locals.items() if any(name in text for text in texts)}:
         _locals[target] = named
+        for name in _annotations(target):
+            _by_function.pop((id(target), name), None)
 
 
 def _hint(fn: FunctionType, name: str) -> object:
@@ -109,7 +111,7 @@ def _resolve(fn: FunctionType, name: str, raw: object) -> object:
         hint = arguments[-1] if arguments else Any
     # A quoted part of an annotation is in its text, too, so that a search in the text finds every name.
     text = raw if isinstance(raw, str) else repr(raw)
-    if any(local in text for local in local_names):
+    if hint is Any or any(local in text for local in local_names):
         key = (id(fn), name)
         if len(_by_function) >= _CACHE_MAX:
             _by_function.clear()

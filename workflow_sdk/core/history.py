@@ -241,5 +241,3 @@ def build_history(
         for item in sorted(compensations, key=lambda item: -item.sequence)
     )
     return History(instance_id, workflow, status, error, builder.tree(b"", ""), undo)
-
-

@@ -47,7 +47,7 @@ class Journal:
         self.keys = keys
         self.names = Names(self._write_here)
         self.loaded: dict[bytes, dict[bytes, Entry]] = {}
-        """History that was recorded before this run: by scope, then by segment. A scope takes its part when it opens."""
+        """History that was recorded before this run, by scope and segment. A scope takes its part when it opens."""
         self.inbox = Inbox()
         self.fields: dict[Field, bytes] = {}
         """The fields as the store will have them after the next flush."""

@@ -23,9 +23,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import fdb.tuple
-
 from workflow_sdk.core.location import pack_segment, subtree
+from workflow_sdk.core.tuples import pack
 
 __all__ = [
     "ATTIC",
@@ -42,7 +41,7 @@ __all__ = [
     "sequence_key",
 ]
 
-ROOT: bytes = fdb.tuple.pack(("workflow_sdk",))
+ROOT: bytes = pack(("workflow_sdk",))
 
 NAMES = pack_segment(1)
 HISTORY = pack_segment(2)
@@ -88,13 +87,13 @@ class InstanceKeys:
 
     def __init__(self, instance_id: str) -> None:
         self.instance_id = instance_id
-        self.space: bytes = ROOT + fdb.tuple.pack((1, instance_id))
-        self.lease: bytes = ROOT + fdb.tuple.pack((2, instance_id))
-        self.nudge: bytes = ROOT + fdb.tuple.pack((4, instance_id))
+        self.space: bytes = ROOT + pack((1, instance_id))
+        self.lease: bytes = ROOT + pack((2, instance_id))
+        self.nudge: bytes = ROOT + pack((4, instance_id))
 
     def alarm(self, when: float) -> bytes:
         """The key of an alarm: alarms sort by their time."""
-        return ROOT + fdb.tuple.pack((3, when, self.instance_id))
+        return ROOT + pack((3, when, self.instance_id))
 
     def field(self, field: Field) -> bytes:
         """The key of one of the instance's fields."""

@@ -11,7 +11,7 @@ from cbor2 import CBORTag, loads
 
 from workflow_sdk.core import leaves, tags
 from workflow_sdk.core.classes import Known, not_loaded
-from workflow_sdk.core.problem import Problem, error_text, key_segment, short, type_text
+from workflow_sdk.core.problem import Problem, error_text, is_a, key_segment, short, type_text
 from workflow_sdk.core.shapes import Build, shape_of
 
 CBOR_DEPTH_MAX: Final = 1000
@@ -52,18 +52,19 @@ def _keeper(tag: int) -> Decoder:
 
 
 def _walk(wire: Any, reader: _Reader) -> object:
-    if isinstance(wire, list):
-        return [_step(f"[{i}]", part, reader) for i, part in enumerate(cast("list[object]", wire))]
-    if isinstance(wire, dict):
-        return {key: _step(key_segment(key), part, reader) for key, part in cast("dict[Any, Any]", wire).items()}
+    if is_a(wire, list):
+        return [_step(f"[{i}]", part, reader) for i, part in enumerate(wire)]
+    if is_a(wire, dict):
+        return {key: _step(key_segment(key), part, reader) for key, part in wire.items()}
     if not isinstance(wire, CBORTag):
         return wire
     content: Any = wire.value
     if wire.tag == tags.DOCUMENT:
         content = [_walk(part, reader) for part in content]
     elif wire.tag == tags.OBJECT:
-        names = reader.names[content[0]]
-        content = [content[0], *(_step(f".{n}", part, reader) for n, part in zip(names, content[1:], strict=True))]
+        index: int = content[0]
+        names = reader.names[index]
+        content = [index, *(_step(f".{n}", part, reader) for n, part in zip(names, content[1:], strict=True))]
     elif wire.tag in (tags.PAIRS, tags.ORDERED_DICT, tags.COUNTER):
         content = [_step(key_segment(content[i & -2]), part, reader) for i, part in enumerate(content)]
     else:
@@ -113,14 +114,17 @@ class _Reader:
                 raise not_loaded(name)
         return _plain_builder(names)
 
-    def _object(self, content: list[Any], _: bool) -> object:
-        return self.builders[content[0]](content[1:])
+    def _object(self, content: Any, _: bool) -> object:
+        index: int = content[0]
+        return self.builders[index](content[1:])
 
-    def _enum_value(self, content: list[Any], _: bool) -> object:
-        return self.builders[content[0]]((content[1],))
+    def _enum_value(self, content: Any, _: bool) -> object:
+        index, value = content
+        return self.builders[cast(int, index)]((value,))
 
-    def _enum_name(self, content: list[Any], _: bool) -> object:
-        return self.builders[content[0]]((content[1], _BY_NAME))
+    def _enum_name(self, content: Any, _: bool) -> object:
+        index, name = content
+        return self.builders[cast(int, index)]((name, _BY_NAME))
 
 
 def _plain_builder(names: tuple[str, ...]) -> Build:

@@ -1,4 +1,4 @@
-"""Which rows of a history a run needs: a cursor that skips what is under a finished operation, instead of reading it."""
+"""Which rows of a history a run needs: a cursor that skips what is under finished operations, and does not read it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import fdb.tuple
+from workflow_sdk.core.tuples import pack, unpack
 
 __all__ = ["Segment", "escape", "join_path", "pack_pair", "pack_segment", "segments", "split_last", "subtree"]
 
@@ -24,7 +24,7 @@ def pack_segment(index: int) -> bytes:
     """A name's index as a segment of a key."""
     found = _packed.get(index)
     if found is None:
-        found = fdb.tuple.pack((index,))
+        found = pack((index,))
         if len(_packed) < 4096:
             _packed[index] = found
     return found
@@ -66,12 +66,14 @@ def split_last(packed: bytes) -> tuple[bytes, bytes]:
 
 def segments(packed: bytes) -> Iterator[Segment]:
     """The segments of a packed location."""
-    for item in fdb.tuple.unpack(packed):
+    for item in unpack(packed):
         if isinstance(item, tuple):
             index, number = item
-            yield (int(index), int(number))
+            assert isinstance(index, int) and isinstance(number, int), "a pair of an index and a number"
+            yield (index, number)
         else:
-            yield int(item)
+            assert isinstance(item, int), "an index"
+            yield item
 
 
 def escape(name: str) -> str:

@@ -15,7 +15,7 @@ from cbor2 import CBORTag, dumps
 
 from workflow_sdk.core import leaves, tags
 from workflow_sdk.core.classes import Known
-from workflow_sdk.core.problem import Problem, key_segment, short, type_text
+from workflow_sdk.core.problem import Problem, is_a, key_segment, short, type_text
 from workflow_sdk.core.shapes import shape_of
 
 DEPTH_MAX: Final = 200
@@ -150,7 +150,7 @@ def _counter(value: Counter[Any], writer: Writer, depth: int) -> object:
 
 
 def _object(value: Any, writer: Writer, depth: int) -> object:
-    cls: type = type(value)
+    cls: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     names, values = shape_of(cls).take(value)
     wire: list[object] = [writer.index(cls, names)]
     if depth >= DEPTH_MAX:
@@ -166,7 +166,7 @@ def _object(value: Any, writer: Writer, depth: int) -> object:
 
 
 def _enum(value: Any, writer: Writer, depth: int) -> object:
-    cls: Any = type(value)
+    cls: Any = cast(Any, type(value))
     index = writer.index(cls, ())
     content: Any = value.value
     # By its value where that leads back to this very member, so that members can be renamed; else by its name.
@@ -203,7 +203,7 @@ class _Handlers(dict[type, Handler]):
 
     def __missing__(self, cls: type) -> Handler:
         handler: Handler = _enum
-        if not issubclass(cls, Enum):
+        if Enum not in cls.__mro__:
             shape_of(cls)  # raises Problem for a class whose objects can't be stored
             handler = _object
         if len(self) >= _HANDLERS_MAX:  # classes made in functions are many, and must not be kept for ever
@@ -233,14 +233,15 @@ def text_problem(wire: object, entries: list[list[str]] | None = None) -> Proble
         if wire.tag == tags.DOCUMENT:
             return text_problem(content[1], content[0].value)
         if wire.tag == tags.OBJECT and entries is not None:
-            children = [(f".{n}", v) for n, v in zip(entries[content[0]][1:], content[1:], strict=True)]
+            index: int = content[0]
+            children = [(f".{n}", v) for n, v in zip(entries[index][1:], content[1:], strict=True)]
         elif wire.tag in (tags.PAIRS, tags.ORDERED_DICT, tags.COUNTER):
             children = [(key_segment(content[i & -2]), part) for i, part in enumerate(content)]
         else:
             return text_problem(content, entries)
     elif isinstance(wire, list):
         children = [(f"[{i}]", part) for i, part in enumerate(cast("list[object]", wire))]
-    elif isinstance(wire, dict):
+    elif is_a(wire, dict):
         children = [(key_segment(k), part) for k, v in cast("dict[Any, Any]", wire).items() for part in (k, v)]
     for segment, part in children:
         if found := text_problem(part, entries):

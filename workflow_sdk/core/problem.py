@@ -6,7 +6,7 @@ The codec turns it into a `CodecError`; nothing outside `core` sees it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 PATH_SEGMENTS_MAX: Final = 12
 TEXT_CHARS_MAX: Final = 80
@@ -62,6 +62,11 @@ def error_text(error: BaseException) -> str:
 def key_segment(key: object) -> str:
     """The path segment of a mapping's key."""
     return f"[{short(key)}]"
+
+
+def is_a(value: object, classes: Any) -> bool:
+    """`isinstance`, for values whose type stays open: what they hold is not known to a type checker either way."""
+    return isinstance(value, classes)
 
 
 def type_text(cls: type) -> str:

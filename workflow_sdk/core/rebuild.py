@@ -71,10 +71,10 @@ def make(parts: Parts) -> Exception:
         except Exception:  # noqa: BLE001  # an argument was too large, or is text now
             if base not in (BaseException, Exception):
                 continue
-        made.args = args
+        _set_args(made, args)
         _fill(made, parts.attributes)
         if class_name(cls) != parts.names[0] and _text(made) != parts.message:
-            made.args = (parts.message,)  # its own class worded the message; the base does not know how
+            _set_args(made, (parts.message,))  # its own class worded the message; the base does not know how
         return made
     return Exception(parts.message)
 
@@ -98,9 +98,14 @@ def make_branches(parts: Parts, message: str, branches: Mapping[str, Exception])
 
 
 def _fill_group(made: Exception, parts: Parts, message: str, inner: Sequence[Exception]) -> Exception:
-    made.args = (message, list(inner)) if parts.args is None else parts.args
+    _set_args(made, (message, list(inner)) if parts.args is None else parts.args)
     _fill(made, parts.attributes)
     return made
+
+
+def _set_args(made: Exception, args: tuple[object, ...]) -> None:
+    descriptor: Any = vars(BaseException)["args"]  # an author's class may define `args` anew
+    descriptor.__set__(made, args)
 
 
 def _fill(made: Exception, attributes: Mapping[str, object]) -> None:

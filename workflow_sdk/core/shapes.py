@@ -21,8 +21,11 @@ Build = Callable[[Sequence[object]], object]
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, so without a layout of its own in C
 _NOT_STATE: Final = frozenset({"__orig_class__", "_attrs_cached_hash", "__weakref__", "__dict__"})
-_PYDANTIC_STATE: Final = ("~extra", "~set", "~private")  # no attribute's name begins with a tilde
-_PYDANTIC_KEYS: Final = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+_PYDANTIC_STATE: Final = {  # no attribute's name begins with a tilde
+    "~extra": "__pydantic_extra__",
+    "~set": "__pydantic_fields_set__",
+    "~private": "__pydantic_private__",
+}
 _UNSET: Final = object()
 
 
@@ -215,7 +218,8 @@ class NamedTupleShape(Shape):
 
     def builder(self, names: tuple[str, ...]) -> Build:
         cls: Any = self.cls
-        new: Any = tuple.__new__  # pyright: ignore[reportUnknownMemberType]
+        base: Any = tuple
+        new = base.__new__
         if names == self.names:
             return lambda values: new(cls, values)
         extra = [(name, make()) for name, make in self.missing(names)]
@@ -281,8 +285,8 @@ class ModelShape(Shape):
         for name in self.names:
             if name not in inner:  # after model_construct; it must not come back with its default
                 raise Problem(f"the field {name!r} of this {type_text(self.cls)} has no value")
-        rest = [state[key] for key in _PYDANTIC_KEYS]
-        return (*inner, *_PYDANTIC_STATE), [*inner.values(), *rest]
+        rest = {name: state[key] for name, key in _PYDANTIC_STATE.items() if key in state}  # a RootModel has but one
+        return (*inner, *rest), [*inner.values(), *rest.values()]
 
     def _computed(self, name: str) -> bool:
         return isinstance(getattr(self.cls, name, None), functools.cached_property)
@@ -301,7 +305,7 @@ class ModelShape(Shape):
 
         def build(values: Sequence[object]) -> object:
             inner = dict(zip(names, values, strict=True))
-            state = {key: inner.pop(name, None) for key, name in zip(_PYDANTIC_KEYS, _PYDANTIC_STATE, strict=True)}
+            state = {key: inner.pop(name) for name, key in _PYDANTIC_STATE.items() if name in inner}
             for name, make in extra:
                 inner[name] = make()
             made = cls.__new__(cls)
@@ -326,11 +330,11 @@ def shape_of(cls: type) -> Shape:
 
 
 def _make_shape(cls: Any) -> Shape:
-    if dataclasses.is_dataclass(cls):
+    if hasattr(cls, "__dataclass_fields__"):
         return DataclassShape(cls)
     if hasattr(cls, "__attrs_attrs__"):
         return AttrsShape(cls)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if tuple in cls.__mro__ and hasattr(cls, "_fields"):
         return NamedTupleShape(cls)
     if is_struct(cls):
         return StructShape(cls)

@@ -41,8 +41,10 @@ _NEVER = -float("inf")
 
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("workflow_sdk_threads")
 
+
 class Unwound(BaseException):
     """Unwinds author's code that shields itself from cancellation, in a run that is over."""
+
 
 class Execution:
     """Runs one instance, once. It is the engine that operations talk to."""
@@ -104,6 +106,7 @@ class Execution:
             self._threads_busy -= 1
 
     async def flush(self, *, shield: bool) -> None:
+        stored = False
         if shield:
             # A branch that is cancelled in mid-commit would not know whether its siblings' changes were written.
             with anyio.CancelScope(shield=True):
@@ -164,7 +167,7 @@ class Execution:
         try:
             with anyio.CancelScope(shield=True):
                 await self.mail.refresh()
-        except Exception as error:  # the store failed
+        except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             await self.never()
 
@@ -183,7 +186,7 @@ class Execution:
                 if len(rows) < 256:
                     return found
                 begin = max(begin, rows[-1][0] + b"\x00")
-        except Exception as error:  # the store failed
+        except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             await self.never()
 
@@ -193,7 +196,7 @@ class Execution:
         begin, end = subtree(space + HISTORY + location)
         try:
             rows = await self.driver.scan(begin, end)
-        except Exception as error:  # the store failed
+        except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             await self.never()
         start = len(space) + len(HISTORY)
@@ -300,7 +303,7 @@ class Execution:
     async def _watch(self, mail: Mail) -> None:
         try:
             await mail.watch()
-        except Exception as error:  # the store failed
+        except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
         self._signal.set()
 
@@ -366,6 +369,6 @@ class Execution:
         """After a conflict: whether a message came meanwhile, which is taken in."""
         try:
             return await self.mail.refresh()
-        except Exception as error:  # the store failed
+        except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             return False

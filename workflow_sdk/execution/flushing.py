@@ -90,7 +90,7 @@ class Flusher:
         fill(batch, writes)
         try:
             await self._driver.commit(batch)
-        except Exception as error:  # whatever the driver raises: the store failed, and nobody else did
+        except Exception as error:  # noqa: BLE001  # whatever the driver raises: the store failed, and nobody else did
             journal.restore(writes)
             return error
         except BaseException:

@@ -195,4 +195,3 @@ def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, deaths: 
     fields[Field.ERROR] = pack_record(error_fields(info, who.codec, original))
     fields[Field.STATUS] = pack_record([move(status, Status.STUCK).value])
     return Claim(Status.STUCK, fields, None, deaths)
-

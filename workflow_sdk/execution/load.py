@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import (
     ATTIC,
     COMPENSATIONS,
@@ -11,7 +12,6 @@ from workflow_sdk.core.keys import (
     Field,
     InstanceKeys,
 )
-from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.loading import HistoryCursor
 from workflow_sdk.core.location import segments
 from workflow_sdk.driver import Driver

@@ -122,11 +122,16 @@ def _check_call(workflow: object, instance_id: object, mode: str, max_value_byte
         raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {max_value_bytes!r}")
 
 
-def _innermost(error: BaseException) -> BaseException:
+def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The exception in a group of one: task groups wrap what passes through them."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = cast("BaseException", error.exceptions[0])
-    return error
+    if len(group.exceptions) != 1:
+        return group
+    (inside,) = group.exceptions
+    return (
+        _innermost(cast("BaseExceptionGroup[BaseException]", inside))
+        if isinstance(inside, BaseExceptionGroup)
+        else inside
+    )
 
 
 def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, bytes]) -> RunResult[Any]:
@@ -214,7 +219,7 @@ class _Run:
         value: Any = None
         try:
             value = await fn(scope)
-        except Exception as error:  # whatever the author's code raises ends the workflow
+        except Exception as error:  # noqa: BLE001  # whatever the author's code raises ends the workflow
             failure = error
         except anyio.get_cancelled_exc_class() as error:
             if execution.halted or anyio.current_effective_deadline() == -float("inf"):
@@ -280,7 +285,7 @@ class _Run:
         if isinstance(error, ConflictError):
             try:
                 lease = await self.driver.get(self.journal.keys.lease)
-            except Exception:  # the store is down: what is known is the conflict
+            except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict
                 return error
             if lease is not None and lease != self.claimed.lease:
                 return LeaseLostError(

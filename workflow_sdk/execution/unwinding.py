@@ -6,7 +6,7 @@ import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
@@ -70,7 +70,7 @@ class Unwinding:
         while True:
             try:
                 rows = await execution.driver.scan(begin, end, limit=PAGE, reverse=True)
-            except Exception as error:  # the store failed
+            except Exception as error:  # noqa: BLE001  # the store failed
                 execution.storage_failed(error)
                 await execution.never()
             for key, raw in rows:
@@ -90,13 +90,11 @@ class Unwinding:
         options = StepOptions()
         while True:
             while compensation.retry_at is not None and execution.now() < compensation.retry_at:
-                await execution.park(
-                    Wait("retry", "rollback", compensation.path, compensation.retry_at), shield=False
-                )
+                await execution.park(Wait("retry", "rollback", compensation.path, compensation.retry_at), shield=False)
             failure: Exception
             try:
                 await self._call(compensation)
-            except Exception as error:  # whatever the author's handler raises
+            except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error
             else:
                 compensation = compensation.done()
@@ -134,7 +132,7 @@ class Unwinding:
             last.attributes,
             kind="rollback",
         )
-        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec, fields[0]))
+        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec, cast("list[object]", fields[0])))
         await execution.finish(Status.STUCK)
 
     async def _call(self, compensation: Compensation) -> None:
@@ -155,7 +153,7 @@ class Unwinding:
             walk = Walk(execution.driver, execution.journal, execution.codec, execution.facts, self._created_at)
             try:
                 found = await walk.find(self._fn)
-            except Exception as error:  # the store failed: the walk itself lets no error of the author's code out
+            except Exception as error:  # noqa: BLE001  # the store failed: the walk itself lets no error of the author's code out
                 execution.storage_failed(error)
                 await execution.never()
             execution.handlers = found | execution.handlers
@@ -174,7 +172,9 @@ def _import(ref: HandlerRef, execution: Execution) -> Handler:
         for part in qualname.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise DefinitionError(f"the rollback handler {ref.name!r} is not there any more: {error}; put it back") from None
+        raise DefinitionError(
+            f"the rollback handler {ref.name!r} is not there any more: {error}; put it back"
+        ) from None
     decode = execution.codec.decode
     if not ref.args and not ref.kwargs:
         return found  # type: ignore[no-any-return]  # what a name leads to has any type

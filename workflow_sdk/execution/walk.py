@@ -7,7 +7,7 @@ operation that has no outcome.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
@@ -55,7 +55,7 @@ class Walk:
             token = current_scope.set(scope)
             try:
                 await fn(scope)
-            except Exception:  # noqa: S110  # how the workflow ended is known; only its steps are wanted here
+            except Exception:  # noqa: BLE001  # how the workflow ended is known; only its steps are wanted here
                 pass
             finally:
                 current_scope.reset(token)
@@ -65,7 +65,7 @@ class Walk:
         self.handlers[location] = (handler, hint)
 
     @contextmanager
-    def walk_scope(self) -> Iterator[object]:
+    def walk_scope(self) -> Generator[object]:
         with anyio.CancelScope() as scope:
             self._scopes.append(scope)
             try:
@@ -76,6 +76,7 @@ class Walk:
     async def never(self) -> NoReturn:
         self._scopes[-1].cancel()
         await anyio.sleep_forever()
+        raise AssertionError("a cancelled scope is left at the first await")
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
         return self._ends.get(location, {})
@@ -114,4 +115,3 @@ class Walk:
 
     async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         raise AssertionError("a walk runs no step")
-

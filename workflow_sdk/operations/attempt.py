@@ -97,7 +97,7 @@ async def _run(place: Place, run: Callable[[Scope], Awaitable[Any]]) -> tuple[An
     error: Exception | None = None
     try:
         value = await run(scope)
-    except Exception as failure:  # whatever ends the attempt is recorded; what is not data is raised again
+    except Exception as failure:  # noqa: BLE001  # whatever ends the attempt is recorded; what is not data is raised again
         error = failure
     finally:
         current_scope.reset(token)

@@ -25,7 +25,9 @@ class Branch:
 
     __slots__ = ("cancel", "entry", "fn", "hint", "label", "number", "scope", "segment")
 
-    def __init__(self, number: int, label: str, segment: bytes, fn: Callable[[Scope], Awaitable[Any]], hint: object) -> None:
+    def __init__(
+        self, number: int, label: str, segment: bytes, fn: Callable[[Scope], Awaitable[Any]], hint: object
+    ) -> None:
         self.number = number
         self.label = label
         self.segment = segment
@@ -66,7 +68,9 @@ def _shown(data: BranchesData) -> str:
     if not data.names:
         return f"{data.count} branches"
     names = sorted(data.names)
-    return "the branches " + ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    return (
+        "the branches " + ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    )
 
 
 class Branches:
@@ -118,11 +122,13 @@ class Branches:
 
     async def _walk_one(self, branch: Branch) -> None:
         place = self.place
-        scope = Scope(self.engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=branch.label)
+        scope = Scope(
+            self.engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=branch.label
+        )
         token = current_scope.set(scope)
         try:
             await branch.fn(scope)
-        except Exception:  # noqa: S110  # how the branch ended is recorded; only its steps are wanted here
+        except Exception:  # noqa: BLE001  # how the branch ended is recorded; only its steps are wanted here
             pass
         finally:
             current_scope.reset(token)
@@ -165,7 +171,7 @@ class Branches:
         value: Any = None
         try:
             value = await branch.fn(scope)
-        except Exception as failure:  # the author's branch failed: that is its outcome
+        except Exception as failure:  # noqa: BLE001  # the author's branch failed: that is its outcome
             error = failure
         if scope.fate.lost:
             return

@@ -128,5 +128,3 @@ class Engine(Protocol):
     async def never(self) -> NoReturn:
         """Wait to be cancelled: the run is over, or this branch is."""
         ...
-
-

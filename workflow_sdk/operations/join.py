@@ -135,7 +135,9 @@ async def _record(place: Place, entry: Entry, branches: Sequence[Branch]) -> Non
     """Record the outcome, in one commit with the outcomes of the branches."""
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
-    in_order = sorted(branches, key=lambda branch: data.names.index(branch.label)) if _reordered(data, branches) else branches
+    in_order = (
+        sorted(branches, key=lambda branch: data.names.index(branch.label)) if _reordered(data, branches) else branches
+    )
     entry.data = BranchesData(data.names, data.count, small_outcomes(in_order))
     at = place.scope.engine.now()
     if any(branch.raw_outcome()[1] is not None for branch in branches):

@@ -94,7 +94,9 @@ class Message(Generic[T]):
 def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any, Any]:
     """Register a wait for messages; its coroutine takes them."""
     place = scope.register(Kind.LISTEN, name)
-    names = (name,) if how.messages is None else (how.messages,) if isinstance(how.messages, str) else tuple(how.messages)
+    names = (
+        (name,) if how.messages is None else (how.messages,) if isinstance(how.messages, str) else tuple(how.messages)
+    )
     if not names:
         raise slip(place, f"{place.what} listens to no message; leave `messages` out to listen to {name!r}")
     for message in names:
@@ -163,7 +165,9 @@ def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage
         except CodecError as error:
             # Slip before anything is taken: the message stays, and fits once the code does.
             raise engine.slip(
-                DefinitionError(f"{place.what}: the payload of message {message.name!r} is not what `type` says: {error}")
+                DefinitionError(
+                    f"{place.what}: the payload of message {message.name!r} is not what `type` says: {error}"
+                )
             ) from None
     for number, message in enumerate(found):
         engine.journal.take_message(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 from workflow_sdk.core.entries import Entry, LoopData
 from workflow_sdk.core.hints import parameter_hint, return_hint
@@ -46,7 +46,11 @@ class LoopSettings:
     def problem(self) -> str | None:
         """Why the settings can't be, or None."""
         keep = self.history_keep
-        if isinstance(self.commit_interval, bool) or not isinstance(self.commit_interval, int) or self.commit_interval < 1:
+        if (
+            isinstance(self.commit_interval, bool)
+            or not isinstance(self.commit_interval, int)
+            or self.commit_interval < 1
+        ):
             return f"commit_interval is a number of turns from 1 on, not {self.commit_interval!r}"
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
             return f"history_keep is a number of turns from 0 on, not {keep!r}"
@@ -118,13 +122,11 @@ class _Turns:
         decode = self.engine.codec.decode
         while True:
             names.turn = turn
-            scope = Scope(
-                self.engine, self.turn_location(turn), at, parent=place.scope, label=f"~{turn}", names=names
-            )
+            scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=f"~{turn}", names=names)
             scope.in_loop = True
             try:
                 outcome = await self.one(scope, decode(raw, self.state_hint))
-            except Exception as error:  # the author's body failed, and so does the loop
+            except Exception as error:  # noqa: BLE001  # the author's body failed, and so does the loop
                 if not scope.end():
                     await self.engine.never()
                 entry.fail(pack_error(error, self.engine.codec), self.engine.now())
@@ -133,7 +135,8 @@ class _Turns:
                 await self.engine.never()
             at = scope.now
             if isinstance(outcome, Break):
-                entry.complete(self.encode(outcome.value, "value", self.value_hint), self.engine.now())
+                value = cast("Break[object]", outcome).value
+                entry.complete(self.encode(value, "value", self.value_hint), self.engine.now())
                 turn += 1
                 break
             raw = self.next_state(outcome, raw, turn)
@@ -158,7 +161,7 @@ class _Turns:
 
     def next_state(self, outcome: object, raw: bytes, turn: int) -> bytes:
         if isinstance(outcome, Continue):
-            return self.encode(outcome.state, "state")
+            return self.encode(cast("Continue[object]", outcome).state, "state")
         what = f"turn {turn} of {self.place.what} returned"
         if outcome is not None:
             raise self.engine.slip(
@@ -188,7 +191,7 @@ class _Turns:
 
 def _break_hint(hint: object) -> object:
     """T, of a body that returns `Continue[S] | Break[T] | None`; Any if it does not say."""
-    for part in (hint, *getattr(hint, "__args__", ())):
-        if getattr(part, "__origin__", None) is Break:
-            return part.__args__[0]  # type: ignore[union-attr]  # a subscripted Break has arguments
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is Break:
+            return get_args(part)[0]
     return Any

@@ -180,7 +180,9 @@ class Scope:
         if self.forgotten():
             reason = f"{busy.what} was called and never awaited; write `await` before it"
         elif busy.kind in (Kind.STEP, Kind.VERSION, Kind.CHECKPOINT, Kind.SLEEP, Kind.LISTEN):
-            reason = f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
+            reason = (
+                f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
+            )
         else:
             reason = f"{busy.what} is still under way; use the ctx that its function is given, not the one around it"
         what = f"{kind.value} {self.path_of(name)!r}"
@@ -379,7 +381,6 @@ def name_problem(name: object) -> str | None:
     except UnicodeEncodeError:
         return "a name is text that can be encoded; this one holds half a surrogate pair"
     return None
-
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("current_scope", default=None)

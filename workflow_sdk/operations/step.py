@@ -65,7 +65,7 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                 raw, value = engine.codec.roundtrip(value, hint)
             except CodecError as error:
                 failure = about(f"the value of {place.what}", error)
-            except Exception as error:  # whatever the author's function raises is the step's failure
+            except Exception as error:  # noqa: BLE001  # whatever the author's function raises is the step's failure
                 failure = error
             except anyio.get_cancelled_exc_class() as error:
                 if anyio.current_effective_deadline() == -float("inf"):
@@ -117,7 +117,7 @@ async def _attempt(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]
 
 async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Call an author's function: a coroutine function here, a plain one in a worker thread."""
-    while type(fn) is Step:
+    while isinstance(fn, Step):
         fn = fn.fn
     if (fn.__code__.co_flags & CO_COROUTINE) if type(fn) is FunctionType else _is_async(fn):
         return await fn(*args)
@@ -135,10 +135,8 @@ async def _failed(place: Place, entry: Entry, failure: BaseException, options: S
     engine = place.scope.engine
     now = engine.now()
     timed_out = isinstance(failure, _TimedOut)
-    final = (
-        isinstance(failure, (CriticalError, RollbackError, CodecError))
-        or isinstance(failure, options.no_retry)
-        or (timed_out and not options.retry_on_timeout)
+    final = isinstance(failure, (CriticalError, RollbackError, CodecError, options.no_retry)) or (
+        timed_out and not options.retry_on_timeout
     )
     decision = decide(
         attempts=entry.attempts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 
@@ -104,9 +104,7 @@ class VirtualClock:
         else:
             for _ in range(3):
                 await anyio.lowlevel.checkpoint()
-        return before == self._version and not any(
-            waiting.activity() is Activity.THREAD for waiting in self._waiting
-        )
+        return before == self._version and not any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
 
     def _next(self) -> float | None:
         times = [waiting.until for waiting in self._waiting if waiting.until is not None]
@@ -118,7 +116,7 @@ class VirtualClock:
         return self._timeout(seconds)
 
     @contextmanager
-    def _timeout(self, seconds: float) -> Iterator[Timeout]:
+    def _timeout(self, seconds: float) -> Generator[Timeout]:
         scope = anyio.CancelScope()
         limit = (self._now + seconds, scope)
         self._limits.append(limit)

@@ -1,0 +1,36 @@
+"""Fixtures for every test. Async tests run by anyio's plugin; those of the engine, in every setting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import SETTINGS, Setting, World, open_store
+
+
+@pytest.fixture(params=SETTINGS, ids=str)
+def setting(request: pytest.FixtureRequest) -> Setting:
+    """A store, an event loop, and a mode of running."""
+    found = request.param
+    assert isinstance(found, Setting)
+    return found
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """The event loop that a test runs on: that of its setting, if it has one."""
+    if "setting" in request.fixturenames:
+        return str(request.getfixturevalue("setting").backend)
+    return "asyncio"
+
+
+@pytest.fixture
+async def world(setting: Setting, tmp_path: Path) -> AsyncIterator[World]:
+    """A store and a clock, and someone who runs instances on them to their end."""
+    driver = await open_store(setting.store, tmp_path)
+    try:
+        yield World(setting, driver, tmp_path)
+    finally:
+        await driver.aclose()
