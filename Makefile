@@ -68,7 +68,7 @@ test: $(STAMP)
 
 bench: $(STAMP)
 	@echo "== benchmarks"
-	@$(BIN)/python -m pytest tests/benchmarks --override-ini='norecursedirs=.*' --override-ini='python_files=test_*.py bench_*.py' -s
+	@$(BIN)/python -m tests.benchmarks
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py

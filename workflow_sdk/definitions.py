@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields, replace
 from types import CodeType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
-from workflow_sdk.core.hints import parameter_hint, return_hint
+from workflow_sdk.core.hints import parameter_hint, remember_locals, return_hint
 from workflow_sdk.core.retry import Backoff, Duration, seconds
 from workflow_sdk.errors import DefinitionError
 
@@ -119,6 +120,15 @@ class Step(Generic[P, T_co]):
         return f"<step {function_name(self.fn)}>"
 
 
+def _remember_surroundings(fn: Callable[..., Any]) -> None:
+    """Classes that stand beside a function in another function are found by its annotations, too."""
+    frame = sys._getframe(1)  # noqa: SLF001  # of the interpreter, and what `inspect.currentframe` returns
+    while frame.f_globals is globals() and frame.f_back is not None:
+        frame = frame.f_back
+    if frame.f_locals is not frame.f_globals:
+        remember_locals(fn, frame.f_locals)
+
+
 class _StepDecorator(Protocol):
     def __call__(self, fn: Callable[P, T], /) -> Step[P, T]: ...
 
@@ -141,6 +151,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     chosen = _DEFAULT_OPTIONS.override(cast("StepOverrides", options)) if options else _DEFAULT_OPTIONS
 
     def decorate(fn: Callable[..., Any]) -> Step[..., Any]:
+        _remember_surroundings(fn)
         return Step(fn, chosen)
 
     return decorate if fn is None else decorate(fn)
@@ -258,6 +269,7 @@ def workflow(
         raise DefinitionError(f"the name of a workflow is a text, not {name!r}")
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
+        _remember_surroundings(fn)
         return Workflow(fn, name or str(getattr(fn, "__name__", fn)), version, divergence)
 
     return decorate if fn is None else decorate(fn)

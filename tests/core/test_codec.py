@@ -7,7 +7,7 @@ import functools
 import sys
 import types
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import Enum
@@ -584,6 +584,7 @@ CONVERSIONS: list[tuple[object, Any, object]] = [
     ("red", Colour | None, Colour.RED),
     ([1, 2], set[int], {1, 2}),
     ([1, "a"], tuple[int, str], (1, "a")),
+    (collections.OrderedDict(a="red"), dict[str, Colour], {"a": Colour.RED}),
     ({"7": ["red"]}, dict[int, list[Colour]], {7: [Colour.RED]}),
     ({"content": {"name": "a"}}, Box[Item], Box(Item("a"))),
     ({"value": 1, "next": {"value": 2}}, Node, Node(1, Node(2))),
@@ -591,6 +592,20 @@ CONVERSIONS: list[tuple[object, Any, object]] = [
     ({"name": "a"}, dict[str, str] | Item, {"name": "a"}),
     ("5", int | str, "5"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (Reply("a", 2), tuple[str, int]),
+        (collections.OrderedDict(a=1), dict[str, int]),
+        (collections.Counter("a"), Mapping[str, int]),
+    ],
+)
+def test_what_fits_already_keeps_its_own_type(value: object, hint: Any) -> None:
+    seen = CODEC.decode_checked(CODEC.encode(value), hint)
+    assert seen == value
+    assert type(seen) is type(value)
 
 
 @pytest.mark.parametrize(("sent", "hint", "wanted"), CONVERSIONS)

@@ -15,11 +15,13 @@ INIT = Path(__file__).parents[2] / "workflow_sdk" / "__init__.py"
 
 PROMISED = {
     # defining
-    "workflow", "step", "Context", "Backoff", "Break", "Continue",
+    "workflow", "Workflow", "step", "Context", "Backoff", "Break", "Continue",
     # what operations give back
     "Failure", "Message", "RaceResult", "Success",
-    # running one instance, and looking at it
-    "History", "RunResult", "Status", "open_driver", "read_history", "run_workflow", "send_message",
+    # running one instance, and reaching it
+    "Delivery", "History", "RunResult", "Status", "read_history", "run_workflow", "send_message",
+    # stores
+    "Batch", "Driver", "open_driver",
 }  # fmt: skip
 
 

@@ -274,7 +274,9 @@ def _fixed_tuple(arguments: tuple[Any, ...]) -> Fit:
                 done.append(item(each, convert))
         except Problem as problem:
             raise problem.under(f"[{len(done)}]") from problem.__cause__
-        return tuple(done) if convert else value
+        if not convert or (is_a(value, tuple) and all(new is old for new, old in zip(done, parts, strict=True))):
+            return value
+        return tuple(done)
 
     return fit
 
@@ -290,7 +292,7 @@ def _mapping(cls: Any, arguments: tuple[Any, ...]) -> Fit:
         key_fit, value_fit = fitter(arguments[0]), fitter(arguments[1])
     elif len(arguments) == 1:  # Counter[T]
         key_fit = fitter(arguments[0])
-    make: Any = cls if cls in (collections.OrderedDict, collections.Counter) else dict
+    special = cls in (collections.OrderedDict, collections.Counter)
 
     def fit(value: Any, convert: bool) -> Any:
         if not is_a(value, cls) and not (convert and is_a(value, dict)):
@@ -306,11 +308,18 @@ def _mapping(cls: Any, arguments: tuple[Any, ...]) -> Fit:
             raise problem.under(key_segment(key)) from problem.__cause__
         if not convert:
             return value
-        # A mapping of another kind stays what it is; only those above are known to be made from a dict.
-        kept: Any = value
-        return kept if make is dict and _type(kept) is not dict else make(done)
+        if is_a(value, cls) and _same_items(value, done):
+            return value
+        return cls(done) if special else done
 
     return fit
+
+
+def _same_items(old: Any, new: Any) -> bool:
+    """Whether nothing was converted: the very same keys and values."""
+    return len(old) == len(new) and all(
+        old_key is new_key and old[old_key] is new[new_key] for old_key, new_key in zip(old, new, strict=True)
+    )
 
 
 def _key(fit: Fit, key: Any, convert: bool) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import BranchesData, Entry, Outcome
@@ -15,6 +16,9 @@ from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.scope import Place, Scope, current_scope
 
 __all__ = ["Branch", "Branches", "outcomes_of", "small_outcomes", "unfit"]
+
+START_AT_ONCE = 64
+"""Branches that are started before those that were started get a turn of the event loop."""
 
 INLINE_BYTES_MAX = 100_000
 """Outcomes up to this size stand in the entry of the join or map itself, so that a replay reads one row."""
@@ -105,7 +109,12 @@ class Branches:
         engine.active += workers - 1
         try:
             async with anyio.create_task_group() as group:
-                for _ in range(workers):
+                for started in range(workers):
+                    if started % START_AT_ONCE == START_AT_ONCE - 1:
+                        # Quick branches are over before the last have begun: ten thousand never stand there at once.
+                        await anyio.lowlevel.checkpoint()
+                    if self.winner is not None:
+                        break
                     group.start_soon(self._work, queue, workers)
         finally:
             if self.is_race:

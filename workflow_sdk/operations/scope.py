@@ -30,6 +30,9 @@ __all__ = ["Fate", "Place", "Scope", "current_scope", "name_problem"]
 
 T = TypeVar("T")
 
+_NOTHING: dict[bytes, Entry] = {}
+"""What was recorded in a new scope. Shared, since there may be ten thousand of them; it is never written to."""
+
 NAME_CHARACTERS_MAX = 1000
 
 
@@ -105,7 +108,7 @@ class Scope:
         self.busy: Place | None = None
         """The operation that is under way, or was called and not awaited."""
         self.pending: Coroutine[Any, Any, Any] | None = None
-        self.recorded: dict[bytes, Entry] = engine.journal.loaded.pop(prefix, {})
+        self.recorded: dict[bytes, Entry] = engine.journal.loaded.pop(prefix, _NOTHING)
         self.unvisited = len(self.recorded)
         """How many recorded operations the code has not come to yet."""
         self.used: set[str] = set()
