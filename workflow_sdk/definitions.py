@@ -159,6 +159,8 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 def as_step_options(fn: object, overrides: StepOverrides) -> StepOptions:
     """The options of a call of `ctx.step`: those of the call, over those of the step, over the defaults."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     options = fn.options if isinstance(fn, Step) else _DEFAULT_OPTIONS
     return options.override(overrides) if overrides else options
 

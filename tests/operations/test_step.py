@@ -1,9 +1,110 @@
-"""`ctx.step`."""
+"""`ctx.step`: which functions it runs, under which names, and what it gives back. Failures are in `test_retries.py`."""
 
 from __future__ import annotations
 
+import copy
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
 from tests.support import World
-from workflow_sdk import Context, Status, workflow
+from workflow_sdk import Backoff, Context, EntryStatus, Kind, Status, StepCriticalError, StepExhaustedError, step, workflow
+from workflow_sdk.testing import FaultyDriver, SimulatedCrash
+
+
+@dataclass
+class Charge:
+    amount: int
+    parts: tuple[int, ...]
+
+
+async def async_one(value: int) -> int:
+    return value + 1
+
+
+def plain_one(value: int) -> int:
+    return value + 1
+
+
+@step
+async def decorated(value: int) -> int:
+    return value + 1
+
+
+@step(retries=0, timeout=5)
+def decorated_plain(value: int) -> int:
+    return value + 1
+
+
+class Shop:
+    def __init__(self, plus: int) -> None:
+        self.plus = plus
+
+    async def waits(self, value: int) -> int:
+        return value + self.plus
+
+    def plain(self, value: int) -> int:
+        return value + self.plus
+
+    @step(retries=0)
+    async def stepped(self, value: int) -> int:
+        return value + self.plus
+
+    @staticmethod
+    async def static(value: int) -> int:
+        return value + 1
+
+    @classmethod
+    def of_class(cls, value: int) -> int:
+        return value + 1
+
+    def __call__(self, value: int) -> int:
+        return value + self.plus
+
+
+class AsyncShop:
+    async def __call__(self, value: int) -> int:
+        return value + 1
+
+
+SHOP = Shop(1)
+
+# Every form of a function, the name that its step has, and all of them add one.
+FORMS: list[tuple[str, Callable[[int], Any]]] = [
+    ("async_one", async_one),
+    ("plain_one", plain_one),
+    ("decorated", decorated),
+    ("decorated_plain", decorated_plain),
+    ("waits", SHOP.waits),
+    ("plain", SHOP.plain),
+    ("stepped", SHOP.stepped),
+    ("static", SHOP.static),
+    ("of_class", Shop.of_class),
+    ("Shop", SHOP),
+    ("AsyncShop", AsyncShop()),
+    ("<lambda>", lambda value: value + 1),
+    ("<lambda>:1", lambda value: async_one(value)),
+    ("async_one:1", functools.partial(async_one)),
+    ("plain_one:1", functools.partial(plain_one)),
+    ("waits:1", functools.partial(SHOP.waits)),
+    ("decorated:1", functools.partial(decorated)),
+]
+
+
+async def test_every_form_of_function_can_be_a_step(world: World) -> None:
+    @workflow
+    async def count(ctx: Context) -> list[int]:
+        values = [await ctx.step(fn, number) for number, (_, fn) in enumerate(FORMS)]
+        await ctx.sleep("pause", 60)
+        return values
+
+    result = await world.run(count)
+    assert result.output == [number + 1 for number in range(len(FORMS))]
+    assert [entry.path for entry in await world.history()] == [*(name for name, _ in FORMS), "pause"]
 
 
 async def test_a_step_runs_once_and_gives_its_value(world: World) -> None:
@@ -22,3 +123,240 @@ async def test_a_step_runs_once_and_gives_its_value(world: World) -> None:
     result = await world.run(pay, 21)
     assert (result.status, result.output) == (Status.COMPLETED, 42)
     assert ran == [21]
+
+
+async def test_a_step_without_a_value_is_recorded_too(world: World) -> None:
+    ran: list[None] = []
+
+    @workflow
+    async def quiet(ctx: Context) -> None:
+        assert await ctx.step("nothing", lambda: ran.append(None)) is None
+        await ctx.sleep("pause", 60)
+
+    result = await world.run(quiet)
+    assert (result.status, result.output, ran) == (Status.COMPLETED, None, [None])
+
+
+async def test_a_plain_function_runs_in_a_worker_thread(world: World) -> None:
+    here = threading.get_ident()
+
+    @workflow
+    async def threads(ctx: Context) -> list[bool]:
+        plain = await ctx.step("plain", threading.get_ident)
+
+        async def ident() -> int:
+            return threading.get_ident()
+
+        return [plain == here, await ctx.step("async", ident) == here]
+
+    assert (await world.run(threads)).output == [False, True]
+
+
+async def test_names_are_derived_once_for_each_use(world: World) -> None:
+    @workflow
+    async def names(ctx: Context) -> None:
+        await ctx.step("plain_one:1", plain_one, 0)
+        await ctx.step(plain_one, 1)
+        await ctx.step(plain_one, 2)
+        await ctx.step(functools.partial(plain_one, 3))
+
+    await world.run(names)
+    assert [entry.name for entry in await world.history()] == ["plain_one:1", "plain_one", "plain_one:2", "plain_one:3"]
+
+
+@pytest.mark.parametrize("derived_first", [False, True])
+async def test_an_explicit_name_is_used_once(world: World, derived_first: bool) -> None:
+    ran: list[str] = []
+
+    @workflow
+    async def twice(ctx: Context) -> None:
+        if derived_first:
+            await ctx.step(plain_one, 1)
+        else:
+            await ctx.step("plain_one", plain_one, 1)
+        await ctx.step("plain_one", ran.append, "second")
+
+    result = await world.run(twice)
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert (result.error.type, result.error.kind) == ("workflow_sdk.errors.DuplicateNameError", "definition")
+    assert "step 'plain_one'" in result.error.message
+    assert ran == []
+
+
+async def test_a_value_is_the_same_the_first_time_as_every_time(world: World) -> None:
+    given = Charge(5, (1, 2))
+    seen: list[Any] = []
+
+    async def charge() -> Charge:
+        return given
+
+    @workflow
+    async def pay(ctx: Context) -> None:
+        charged = await ctx.step(charge)
+        pair = await ctx.step("pair", lambda: ("a", [1]))
+        seen.append((copy.deepcopy(charged), pair))
+        charged.amount = 99  # changes nothing of what is recorded
+        await ctx.sleep("pause", 60)
+
+    await world.run(pay)
+    assert given == Charge(5, (1, 2)), "what the function returned is not what the workflow was given"
+    assert len(seen) == (2 if world.setting.mode == "yield" else 1)
+    for charged, pair in seen:
+        assert charged == Charge(5, (1, 2))
+        assert charged is not given
+        assert pair == ("a", [1])
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(object(), "CodecError"), (b"x" * 2_000_001, "PayloadTooLargeError")],
+    ids=["unencodable", "too large"],
+)
+async def test_a_value_that_can_not_be_stored_ends_the_step(world: World, value: object, error: str) -> None:
+    ran: list[int] = []
+
+    def make() -> object:
+        ran.append(1)
+        return value
+
+    @workflow
+    async def stores(ctx: Context) -> str:
+        try:
+            await ctx.step("make", make)
+        except StepCriticalError as failure:
+            await ctx.sleep("pause", 60)
+            assert "step 'make'" in failure.error.message
+            return f"{failure.error.type} {failure.attempts}"
+        return "stored"
+
+    result = await world.run(stores)
+    assert result.output == f"workflow_sdk.errors.{error} 1"
+    assert ran == [1]
+
+
+async def test_the_options_of_a_call_go_over_those_of_the_step(world: World) -> None:
+    ran: list[str] = []
+
+    @step(retries=0)
+    async def fails(what: str) -> None:
+        ran.append(what)
+        raise ValueError(what)
+
+    @workflow
+    async def tries(ctx: Context) -> list[int]:
+        attempts: list[int] = []
+        for options in ({}, {"retries": 2, "backoff": Backoff(initial=1, jitter=0)}):
+            try:
+                await ctx.step(fails, "x", **options)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+            except StepExhaustedError as error:
+                attempts.append(error.attempts)
+        try:
+            await ctx.step("partial", functools.partial(fails, "y"))
+        except StepExhaustedError as error:
+            attempts.append(error.attempts)
+        return attempts
+
+    result = await world.run(tries)
+    assert result.output == [1, 3, 1]
+    assert ran == ["x", "x", "x", "x", "y"]
+
+
+async def test_a_decorated_step_is_still_a_function() -> None:
+    assert await decorated(1) == 2
+    assert decorated_plain(value=1) == 2
+    assert await SHOP.stepped(1) == 2
+    assert (decorated.__name__, repr(decorated)) == ("decorated", "<step decorated>")
+
+
+SLIPS: dict[str, Callable[[Context], Any]] = {
+    "has no option tries": lambda ctx: ctx.step("x", plain_one, 1, tries=3),  # type: ignore[call-overload]  # pyright: ignore
+    "retries is a number": lambda ctx: ctx.step("x", plain_one, 1, retries=-1),
+    "a timeout is longer": lambda ctx: ctx.step("x", plain_one, 1, timeout=0),
+    "no_retry takes exception types": lambda ctx: ctx.step("x", plain_one, 1, no_retry=(3,)),  # type: ignore[call-overload]  # pyright: ignore
+    "backoff takes a Backoff": lambda ctx: ctx.step("x", plain_one, 1, backoff=2),  # type: ignore[call-overload]  # pyright: ignore
+    "rollback takes a function": lambda ctx: ctx.step("x", plain_one, 1, rollback=2),  # type: ignore[call-overload]  # pyright: ignore
+    "'x' has no function to run": lambda ctx: ctx.step("x"),  # type: ignore[call-overload]  # pyright: ignore
+    "has no function to run but 3": lambda ctx: ctx.step(3),  # type: ignore[call-overload]  # pyright: ignore
+    "a name can't be empty": lambda ctx: ctx.step("", plain_one, 1),
+    "at most 1000 characters": lambda ctx: ctx.step("x" * 1001, plain_one, 1),
+    "half a surrogate pair": lambda ctx: ctx.step("\ud800", plain_one, 1),
+}
+
+
+@pytest.mark.parametrize("message", SLIPS)
+async def test_a_wrong_call_leaves_the_instance_stuck(world: World, message: str) -> None:
+    @workflow
+    async def slips(ctx: Context) -> None:
+        try:
+            await SLIPS[message](ctx)
+        except Exception:  # noqa: BLE001  # swallowing it does not help
+            await ctx.step("more", plain_one, 1)
+
+    result = await world.run(slips)
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert result.error.kind == "definition"
+    assert message in result.error.message
+    assert len(await world.history()) == 0
+
+
+async def test_an_operation_inside_a_step_is_refused(world: World) -> None:
+    @workflow
+    async def inside(ctx: Context) -> None:
+        async def body() -> None:
+            await ctx.sleep("inner", 1)
+
+        await ctx.step("outer", body)
+
+    result = await world.run(inside)
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert "sleep 'inner'" in result.error.message
+
+
+async def test_the_record_of_an_ephemeral_step_rides_with_the_next_commit(world: World) -> None:
+    commits: dict[bool, int] = {}
+    for ephemeral in (False, True):
+
+        @workflow(name="counted")
+        async def counted(ctx: Context, ephemeral: bool) -> int:
+            for number in range(10):
+                await ctx.step(f"s{number}", plain_one, number, ephemeral=ephemeral)
+            return await ctx.step("last", plain_one, 0)
+
+        driver = FaultyDriver(world.driver)
+        assert (await world.run(counted, ephemeral, id=f"{ephemeral}", driver=driver)).output == 1
+        commits[ephemeral] = driver.commits
+        assert len(await world.history(f"{ephemeral}")) == 11
+    assert commits[False] - commits[True] == 10
+
+
+async def test_an_ephemeral_step_runs_again_if_its_record_was_lost(world: World) -> None:
+    ran: list[str] = []
+
+    @workflow
+    async def crashes(ctx: Context) -> None:
+        await ctx.step("first", ran.append, "first", ephemeral=True)
+        await ctx.step("second", ran.append, "second")
+
+    driver = FaultyDriver(world.driver, crash_before=2)
+    with pytest.raises(SimulatedCrash):
+        await world.once(crashes, driver=driver)
+    assert (await world.run(crashes)).status is Status.COMPLETED
+    assert ran == ["first", "second"] * 2
+
+
+async def test_what_is_recorded_of_a_step(world: World) -> None:
+    @workflow
+    async def one(ctx: Context) -> None:
+        await ctx.sleep("before", 10)
+        await ctx.step("a/b", plain_one, 1)
+
+    await world.run(one)
+    history = await world.history()
+    entry = history["a%2Fb"]
+    assert (entry.name, entry.path, entry.kind, entry.status) == ("a/b", "a%2Fb", Kind.STEP, EntryStatus.COMPLETED)
+    assert (entry.value, entry.error, entry.attempts, entry.children) == (2, None, 1, ())
+    assert entry.finished_at is not None
+    assert entry.finished_at.timestamp() == world.clock.now()

@@ -210,9 +210,21 @@ class _Builder:
             failure = unpack_failure(cbor2.loads(entry.error), self.codec)
             info = getattr(failure, "error", None)
             return info if isinstance(info, ErrorInfo) else describe(failure, self.codec)
+        if entry.status is EntryStatus.FAILED and isinstance(entry.data, BranchesData):
+            return self.branch_errors(entry, entry.data)
         if trouble is not None and not entry.is_final:
             return unpack_error_info(trouble.error, self.codec)
         return None
+
+    @staticmethod
+    def branch_errors(entry: Entry, data: BranchesData) -> ErrorInfo:
+        kind = "RaceError" if entry.kind is Kind.RACE else "JoinError"
+        names = data.names or tuple(map(str, range(data.count)))
+        failed = [
+            escape(name) for name, (_, error) in zip(names, data.outcomes or (), strict=False) if error is not None
+        ]
+        which = f": {', '.join(failed[:10])}" if failed else ""
+        return ErrorInfo(f"workflow_sdk.errors.{kind}", f"branches failed{which}")
 
 
 def build_history(

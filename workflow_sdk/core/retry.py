@@ -10,6 +10,8 @@ from workflow_sdk.errors import DefinitionError
 
 __all__ = ["Backoff", "Decision", "Duration", "GiveUp", "RetryAt", "decide", "seconds"]
 
+SECONDS_MAX = 100_000_000_000
+
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""
 
@@ -17,9 +19,11 @@ Duration: TypeAlias = float | timedelta
 def seconds(duration: Duration, what: str) -> float:
     """A duration in seconds; DefinitionError, naming `what`, if it is none."""
     if isinstance(duration, timedelta):
-        return duration.total_seconds()
-    if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration != duration:
+        duration = duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, (int, float)):
         raise DefinitionError(f"{what} is a number of seconds or a timedelta, not {duration!r}")
+    if not abs(duration) <= SECONDS_MAX:
+        raise DefinitionError(f"{what} is at most {SECONDS_MAX:,} seconds, some 3,000 years, not {duration!r}")
     return float(duration)
 
 

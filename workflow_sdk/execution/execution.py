@@ -42,6 +42,11 @@ _NEVER = -float("inf")
 _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("workflow_sdk_threads")
 
 
+def _boxed(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any]:
+    # trio refuses to hand a bare coroutine out of a thread, which is what a lambda around an async function returns.
+    return (fn(*args),)
+
+
 class Unwound(BaseException):
     """Unwinds author's code that shields itself from cancellation, in a run that is over."""
 
@@ -101,7 +106,8 @@ class Execution:
             _threads.set(limiter)
         self._threads_busy += 1
         try:
-            return await anyio.to_thread.run_sync(fn, *args, abandon_on_cancel=True, limiter=limiter)
+            (value,) = await anyio.to_thread.run_sync(_boxed, fn, args, abandon_on_cancel=True, limiter=limiter)
+            return value
         finally:
             self._threads_busy -= 1
 
@@ -236,13 +242,17 @@ class Execution:
         async with anyio.create_task_group() as group:
             self._cancel = group.cancel_scope
             group.start_soon(self._supervise, group)
-            try:
-                await root()
-            except (Unwound, BaseExceptionGroup) as error:
-                rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
-                if rest is not None:
-                    raise rest from None
-            group.cancel_scope.cancel()
+            # A task of its own: then whoever cancels this run cancels a scope around the author's code.
+            group.start_soon(self._run_root, root)
+
+    async def _run_root(self, root: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await root()
+        except (Unwound, BaseExceptionGroup) as error:
+            rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
+            if rest is not None:
+                raise rest from None
+        self._stop()
 
     def _stop(self) -> None:
         if self._cancel is not None:

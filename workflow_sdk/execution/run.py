@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, cast, overload
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.unwinding import Unwinding
+from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -37,6 +38,7 @@ OutputT = TypeVar("OutputT")
 
 LEASE_SECONDS = 10.0
 VALUE_BYTES_LIMIT = 10_000_000
+_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,14 @@ def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, byte
     return RunResult(status, error=None if error is None else unpack_error_info(error, codec))
 
 
+def _not_before(at: float) -> datetime:
+    """A time as a datetime that is not earlier: whoever runs the instance again then must find the timer due."""
+    if at >= _LATEST.timestamp():
+        return _LATEST
+    when = datetime.fromtimestamp(at, UTC)
+    return when if when.timestamp() >= at else when + timedelta(microseconds=1)
+
+
 class _Run:
     """One claimed instance, from loading it to giving it back."""
 
@@ -191,7 +201,7 @@ class _Run:
             raise await self._why(execution.failure)
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
-            when = None if wake_at is None else datetime.fromtimestamp(wake_at, UTC)
+            when = None if wake_at is None else _not_before(wake_at)
             return RunResult(status, None, self._error(), when, waiting_for)
         return _stored(self.workflow, self.codec, self.journal.fields)
 
@@ -222,7 +232,7 @@ class _Run:
         except Exception as error:  # noqa: BLE001  # whatever the author's code raises ends the workflow
             failure = error
         except anyio.get_cancelled_exc_class() as error:
-            if execution.halted or anyio.current_effective_deadline() == -float("inf"):
+            if execution.halted or is_cancelled():
                 raise
             # Nobody cancelled us: the code awaited something that was cancelled.
             failure = error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from inspect import CO_COROUTINE, isawaitable, iscoroutinefunction
 from types import FunctionType
 from typing import Any
@@ -24,6 +25,7 @@ from workflow_sdk.errors import (
     StepExhaustedError,
     StepTimeoutError,
 )
+from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Engine, Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.rollback import check_handler, register
@@ -68,7 +70,7 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
             except Exception as error:  # noqa: BLE001  # whatever the author's function raises is the step's failure
                 failure = error
             except anyio.get_cancelled_exc_class() as error:
-                if anyio.current_effective_deadline() == -float("inf"):
+                if is_cancelled():
                     raise
                 # Nobody cancelled us: the function awaited something that was cancelled.
                 failure = error
@@ -127,6 +129,8 @@ async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) ->
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:
+    while isinstance(fn, (partial, Step)):
+        fn = fn.func if isinstance(fn, partial) else fn.fn
     return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004  # the method itself is wanted, not whether there is one
 
 

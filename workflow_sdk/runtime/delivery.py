@@ -6,7 +6,7 @@ import time
 from enum import StrEnum
 from uuid import uuid4
 
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
 from workflow_sdk.core.status import Status
@@ -39,13 +39,13 @@ async def send_message(
     payload: object = None,
     *,
     clock: Clock | None = None,
-    codec: Codec | None = None,
+    codec: Wrapper | None = None,
 ) -> Delivery:
     """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""
     if (problem := name_problem(message)) is not None:
         raise DefinitionError(f"a message can't be called {message!r}: {problem}")
     try:
-        raw = (codec or Codec()).encode(payload)
+        raw = Codec(wrapper=codec).encode(payload)
     except CodecError as error:
         raise type(error)(f"the payload of message {message!r} to {instance_id!r}: {error}") from None
     keys = InstanceKeys(instance_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
@@ -18,10 +18,10 @@ from workflow_sdk.execution.lease import read_fields
 __all__ = ["read_history"]
 
 
-async def read_history(driver: Driver, instance_id: str, *, codec: Codec | None = None) -> History:
+async def read_history(driver: Driver, instance_id: str, *, codec: Wrapper | None = None) -> History:
     """The recorded operations of an instance, as a tree; `print` draws it."""
     keys = InstanceKeys(instance_id)
-    codec = codec or Codec()
+    values = Codec(wrapper=codec)
     begin, end = keys.all()
     rows = await driver.scan(begin, end)
     parts: dict[bytes, list[tuple[bytes, bytes]]] = {part: [] for part in (NAMES, HISTORY, METADATA, COMPENSATIONS)}
@@ -39,12 +39,12 @@ async def read_history(driver: Driver, instance_id: str, *, codec: Codec | None 
         instance_id=instance_id,
         workflow=unpack_record(fields[Field.VERSION])[0],
         status=Status(unpack_record(fields[Field.STATUS])[0]),
-        error=None if error is None else unpack_error_info(error, codec),
+        error=None if error is None else unpack_error_info(error, values),
         texts={_number(key): unpack_record(raw)[0] for key, raw in parts[NAMES]},
         entries=parts[HISTORY],
         troubles={key: EntryTrouble.unpack(raw) for key, raw in parts[METADATA]},
         compensations=[Compensation.unpack(_number(key), raw) for key, raw in parts[COMPENSATIONS]],
-        codec=codec,
+        codec=values,
     )
 
 

@@ -87,9 +87,9 @@ class VirtualClock:
         """Move the clock on when nobody has anything else to do."""
         while not mine.event.is_set() and (mine.until is None or mine.until > self._now):
             if all(waiting.activity() is Activity.NONE for waiting in self._waiting):
-                quiet = await self._is_quiet(0)
+                quiet = await self._is_quiet(mine, 0)
             else:
-                quiet = await self._is_quiet(QUIET_SECONDS)
+                quiet = await self._is_quiet(mine, QUIET_SECONDS)
             when = self._next()
             if quiet and when is not None:
                 self._go_to(when)
@@ -97,10 +97,12 @@ class VirtualClock:
                 with anyio.move_on_after(QUIET_SECONDS):
                     await mine.event.wait()
 
-    async def _is_quiet(self, real_seconds: float) -> bool:
+    async def _is_quiet(self, mine: _Waiting, real_seconds: float) -> bool:
         before = self._version
         if real_seconds:
-            await anyio.sleep(real_seconds)
+            with anyio.move_on_after(real_seconds):
+                await mine.event.wait()
+                return False
         else:
             for _ in range(3):
                 await anyio.lowlevel.checkpoint()
