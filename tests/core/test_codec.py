@@ -20,9 +20,8 @@ import cbor2
 import msgspec
 import pytest
 
-from workflow_sdk.core import tags
-from workflow_sdk.core.classes import remember_scope
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, tags
+from workflow_sdk.core.codec.classes import remember_scope
 from workflow_sdk.errors import CodecError, PayloadTooLargeError
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ import msgspec
 import pydantic
 import pytest
 
-from workflow_sdk.core import tags
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, tags
 
 CODEC = Codec()
 

@@ -12,8 +12,7 @@ import cbor2
 import pydantic
 import pytest
 
-from workflow_sdk.core import tags
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, tags
 from workflow_sdk.errors import CodecError
 
 T = TypeVar("T")

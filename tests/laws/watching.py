@@ -81,7 +81,11 @@ class WatchedDriver:
     async def scan(
         self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        return await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+        rows = await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+        for key, value in rows:
+            if key.startswith(self.keys.space + NAMES):
+                self._texts[self._number(key, NAMES)] = unpack_record(value)[0]
+        return rows
 
     async def commit(self, batch: Batch, /) -> None:
         self.in_flight += 1
@@ -171,17 +175,8 @@ class WatchedDriver:
         """A location as people read it."""
         found = ""
         for segment in segments(location):
-            found = join_path(found, f"~{segment[1]}" if isinstance(segment, tuple) else self._texts[segment])
+            found = join_path(found, f"~{segment[1]}" if isinstance(segment, tuple) else self._texts.get(segment, "?"))
         return found
-
-
-async def crash(world: World, workflow: Workflow[Any, Any], input: Any = None, *, driver: FaultyDriver) -> bool:
-    """Run an instance until the process dies under it; False if it did not."""
-    try:
-        await world.run(workflow, input, driver=driver)
-    except* SimulatedCrash:
-        pass
-    return driver.crashed
 
 
 CRASHES = [(number, when) for number in range(1, 200) for when in ("before", "after")]
@@ -194,27 +189,38 @@ def crashing(driver: Driver, number: int, when: str) -> FaultyDriver:
     return FaultyDriver(driver, crash_after=number, latency=1e-9)
 
 
+async def crash_at(
+    world: World, workflow: Workflow[Any, Any], number: int, when: str, *, id: str = "i", input: Any = None
+) -> bool:
+    """Run an instance until the process dies at a commit of that number; False if it made fewer."""
+    driver = crashing(world.driver, number, when)
+    try:
+        await world.run(workflow, input, id=id, driver=driver)
+    except* SimulatedCrash:
+        pass
+    return driver.crashed
+
+
 async def everywhere(
     world: World,
     workflow: Workflow[Any, Any],
-    check: Callable[[str, bool], Awaitable[None]],
+    check: Callable[[str], Awaitable[None]],
+    *,
+    prepare: Callable[[str], Awaitable[None]] | None = None,
     input: Any = None,
 ) -> int:
-    """Crash an instance at each of its commits, before and after; `check` is called after each crash.
+    """Crash an instance at each of its commits, before and after, and run it to its end; return how often it crashed.
 
-    Returns the number of crashes. Each is of an instance of its own, whose id `check` is given, and whether it was run
-    to its end.
+    Each crash is of an instance of its own; `check` is given its id after the crash, and again at its end. `prepare`
+    is given it first.
     """
     for count, (number, when) in enumerate(CRASHES):
         id = f"{number}-{when}"
-        driver = crashing(world.driver, number, when)
-        try:
-            await world.run(workflow, input, id=id, driver=driver)
-        except* SimulatedCrash:
-            pass
-        if not driver.crashed:
+        if prepare is not None:
+            await prepare(id)
+        if not await crash_at(world, workflow, number, when, id=id, input=input):
             return count
-        await check(id, False)
+        await check(id)
         await world.run(workflow, input, id=id)
-        await check(id, True)
+        await check(id)
     raise AssertionError("there is no end of commits")

@@ -13,9 +13,9 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, cast
 
 from workflow_sdk import errors
-from workflow_sdk.core.classes import class_name
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.problem import is_a
+from workflow_sdk.core.codec.classes import class_name
+from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.rebuild import Parts, make, make_branches, make_group
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple, cast
 
-from workflow_sdk.core.classes import remember_scope, resolve
+from workflow_sdk.core.codec.classes import remember_scope, resolve
 
 __all__ = ["parameter_hint", "remember_locals", "return_hint"]
 

@@ -2,7 +2,7 @@
 
 A name that is first used inside a loop belongs to that loop, and goes when the last turn that used it is pruned; else a
 loop that names its steps after its data would leave all of them behind. When the loop has ended, what is left of its
-names belongs to the scope around it.
+names belongs to the scope around it. A text that has another index there by then keeps that one: the loop's is shadowed.
 """
 
 from __future__ import annotations
@@ -77,11 +77,13 @@ class Names:
 
     def load(self, index: int, value: bytes) -> None:
         """Take in a row of the store."""
-        text, *owner = unpack_record(value)
+        text, *rest = unpack_record(value)
         self.texts[index] = text
         self._next = max(self._next, index + 1)
-        table = self._table(owner[0]) if owner else self.root
-        table.index[text] = index
+        owner = rest[0] if rest else b""
+        table = self._table(owner) if owner else self.root
+        if len(rest) < 2:
+            table.index[text] = index
         if owner:
             table.last_used[index] = 0
 
@@ -124,10 +126,13 @@ class Names:
         assert parent is not None, "the root's names have nowhere to go"
         for index in table.last_used:
             text = self.texts[index]
-            parent.index.setdefault(text, index)
+            # Where the text has an index already, entries may stand under it: it stays the one that is found.
+            shadowed = parent.find(text) is not None
+            if not shadowed:
+                parent.index[text] = index
             if parent.parent is not None:
                 parent.last_used[index] = parent.turn
-            self._write(_key(index), self._record(parent, text))
+            self._write(_key(index), self._record(parent, text, shadowed=shadowed))
         self._tables.pop(table.owner, None)
 
     def drop(self, packed: bytes) -> None:
@@ -138,5 +143,7 @@ class Names:
                 self.forget(table, index)
 
     @staticmethod
-    def _record(table: NameTable, text: str) -> bytes:
+    def _record(table: NameTable, text: str, *, shadowed: bool = False) -> bytes:
+        if shadowed:
+            return pack_record([text, table.owner, True])
         return pack_record([text, table.owner]) if table.parent is not None else pack_record([text])

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from workflow_sdk.core.classes import class_name, find_class
+from workflow_sdk.core.codec.classes import class_name, find_class
 from workflow_sdk.errors import JoinError, RaceError
 
 

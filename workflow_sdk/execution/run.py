@@ -297,7 +297,8 @@ class _Run:
                 lease = await self.driver.get(self.journal.keys.lease)
             except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict
                 return error
-            if lease is not None and lease != self.claimed.lease:
+            # None: whoever took it over has given it back by now.
+            if lease != self.claimed.lease:
                 return LeaseLostError(
                     f"another worker has taken over instance {self.journal.keys.instance_id!r}; nothing was written"
                 )

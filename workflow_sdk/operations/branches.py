@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import BranchesData, Entry, Outcome
+from workflow_sdk.core.location import escape, join_path
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
@@ -129,11 +130,13 @@ class Branches:
             with self.engine.walk_scope():
                 await self._walk_one(branch)
 
-    async def _walk_one(self, branch: Branch) -> None:
+    def _scope(self, branch: Branch) -> Scope:
         place = self.place
-        scope = Scope(
-            self.engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=branch.label
-        )
+        label = join_path(escape(place.name), escape(branch.label))
+        return Scope(self.engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=label)
+
+    async def _walk_one(self, branch: Branch) -> None:
+        scope = self._scope(branch)
         token = current_scope.set(scope)
         try:
             await branch.fn(scope)
@@ -158,10 +161,8 @@ class Branches:
                 self.engine.rest()
 
     async def _one(self, branch: Branch) -> None:
-        place, engine = self.place, self.engine
-        scope = branch.scope = Scope(
-            engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=branch.label
-        )
+        engine = self.engine
+        scope = branch.scope = self._scope(branch)
         scope.in_branch = True
         if self.is_race:
             scope.in_race = True

@@ -12,7 +12,6 @@ from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import JoinError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
 from workflow_sdk.operations.scope import Place, Scope, name_problem
-from workflow_sdk.operations.sleep import slip
 
 __all__ = ["BranchFn", "check_limit", "named_branches", "start_join", "start_map"]
 
@@ -44,18 +43,18 @@ def start_map(
 def check_limit(place: Place, limit: int | None) -> None:
     """A limit is a number of branches."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise slip(place, f"{place.what}: limit is a number of branches from 1 on, not {limit!r}")
+        raise place.slip(f"{place.what}: limit is a number of branches from 1 on, not {limit!r}")
 
 
 def check_branches(place: Place, branches: Mapping[str, BranchFn]) -> None:
     """Branches have names that can be recorded."""
     if not isinstance(branches, Mapping):
-        raise slip(place, f"{place.what}: branches are a dict of name: function, not {type(branches).__name__}")
+        raise place.slip(f"{place.what}: branches are a dict of name: function, not {type(branches).__name__}")
     for label, fn in branches.items():
         if (problem := name_problem(label)) is not None:
-            raise slip(place, f"{place.what}: a branch can't be called {label!r}: {problem}")
+            raise place.slip(f"{place.what}: a branch can't be called {label!r}: {problem}")
         if not callable(fn):
-            raise slip(place, f"{place.what}: branch {label!r} is not a function but {type(fn).__name__}")
+            raise place.slip(f"{place.what}: branch {label!r} is not a function but {type(fn).__name__}")
 
 
 def named_branches(place: Place, branches: Mapping[str, BranchFn], bind: Bind) -> list[Branch]:

@@ -21,7 +21,7 @@ from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.scope import Place, Scope, name_problem
-from workflow_sdk.operations.sleep import deadline, slip
+from workflow_sdk.operations.sleep import deadline
 
 __all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
 
@@ -98,12 +98,12 @@ def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any,
         (name,) if how.messages is None else (how.messages,) if isinstance(how.messages, str) else tuple(how.messages)
     )
     if not names:
-        raise slip(place, f"{place.what} listens to no message; leave `messages` out to listen to {name!r}")
+        raise place.slip(f"{place.what} listens to no message; leave `messages` out to listen to {name!r}")
     for message in names:
         if (problem := name_problem(message)) is not None:
-            raise slip(place, f"{place.what}: a message can't be called {message!r}: {problem}")
+            raise place.slip(f"{place.what}: a message can't be called {message!r}: {problem}")
     if isinstance(how.count, bool) or not isinstance(how.count, int) or how.count < 1:
-        raise slip(place, f"{place.what} takes a count of 1 or more, not {how.count!r}")
+        raise place.slip(f"{place.what} takes a count of 1 or more, not {how.count!r}")
     until = deadline(place, how.timeout, how.until)
     return scope.start(_listen(place, ListenData(names, until, how.count), how))
 

@@ -8,13 +8,12 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 from workflow_sdk.core.entries import Entry, LoopData
 from workflow_sdk.core.hints import parameter_hint, return_hint
-from workflow_sdk.core.location import pack_pair, segments, split_last
+from workflow_sdk.core.location import escape, pack_pair, segments, split_last
 from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.scope import Place, Scope, current_scope
-from workflow_sdk.operations.sleep import slip
 
 __all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
 
@@ -66,7 +65,7 @@ def start_loop(
     """Register a loop; its coroutine turns. `run` calls `body` with the scope of a turn."""
     place = scope.register(Kind.LOOP, name)
     if (problem := settings.problem()) is not None:
-        raise slip(place, f"{place.what}: {problem}")
+        raise place.slip(f"{place.what}: {problem}")
     return scope.start(_loop(place, _Turns(place, body, run, settings), state))
 
 
@@ -122,7 +121,8 @@ class _Turns:
         decode = self.engine.codec.decode
         while True:
             names.turn = turn
-            scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=f"~{turn}", names=names)
+            label = f"{escape(place.name)}/~{turn}"
+            scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=label, names=names)
             scope.in_loop = True
             try:
                 outcome = await self.one(scope, decode(raw, self.state_hint))

@@ -19,7 +19,6 @@ from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, smal
 from workflow_sdk.operations.join import Bind, BranchFn, check_branches, named_branches
 from workflow_sdk.operations.outcome import unpack_error
 from workflow_sdk.operations.scope import Place, Scope
-from workflow_sdk.operations.sleep import slip
 
 __all__ = ["RaceResult", "start_race"]
 
@@ -41,7 +40,7 @@ def start_race(
     place = scope.register(Kind.RACE, name)
     check_branches(place, branches)
     if not branches:
-        raise slip(place, f"{place.what} has no branches, so nobody can win it")
+        raise place.slip(f"{place.what} has no branches, so nobody can win it")
     return scope.start(_race(place, dict(branches), bind))
 
 

@@ -365,6 +365,11 @@ class Place:
         if entry.finished_at is not None and entry.finished_at > scope.now:
             scope.now = entry.finished_at
 
+    def slip(self, message: str) -> Exception:
+        """A mistake in the call of the operation: the error to raise. The place is free again."""
+        self.release()
+        return self.scope.engine.slip(DefinitionError(message))
+
     def release(self) -> None:
         """The operation is over without an outcome: it was cancelled, or is an author's mistake."""
         if self.scope.busy is self:

@@ -27,26 +27,20 @@ def _seconds(place: Place, duration: Duration) -> float:
     try:
         return seconds(duration, f"the duration of {place.what}")
     except DefinitionError as error:
-        raise slip(place, str(error)) from None
+        raise place.slip(str(error)) from None
 
 
 def deadline(place: Place, timeout: Duration | None, until: datetime | None) -> float | None:
     """When a wait ends, from the two ways to say it; relative to now."""
     if timeout is not None and until is not None:
-        raise slip(place, f"{place.what} has a `timeout` or an `until`, not both")
+        raise place.slip(f"{place.what} has a `timeout` or an `until`, not both")
     if timeout is not None:
         return place.scope.engine.now() + _seconds(place, timeout)
     if until is None:
         return None
     if not isinstance(until, datetime) or until.utcoffset() is None:
-        raise slip(place, f"{place.what} takes an aware datetime (`datetime.now(UTC)`), not {until!r}")
+        raise place.slip(f"{place.what} takes an aware datetime (`datetime.now(UTC)`), not {until!r}")
     return until.timestamp()
-
-
-def slip(place: Place, message: str) -> Exception:
-    """A mistake in the call of an operation. The place is free again."""
-    place.release()
-    return place.scope.engine.slip(DefinitionError(message))
 
 
 async def _sleep(place: Place, duration: float | None, until: float | None) -> None:

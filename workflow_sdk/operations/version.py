@@ -7,7 +7,6 @@ from typing import Any
 
 from workflow_sdk.core.status import Kind
 from workflow_sdk.operations.scope import Place, Scope
-from workflow_sdk.operations.sleep import slip
 
 __all__ = ["start_removed", "start_version"]
 
@@ -16,7 +15,7 @@ def start_version(scope: Scope, name: str, latest: int) -> Coroutine[Any, Any, i
     """Register a version; its coroutine decides it, once."""
     place = scope.register(Kind.VERSION, name)
     if isinstance(latest, bool) or not isinstance(latest, int) or latest < 1:
-        raise slip(place, f"{place.what}: versions are whole numbers from 1 on, not {latest!r}")
+        raise place.slip(f"{place.what}: versions are whole numbers from 1 on, not {latest!r}")
     return scope.start(_version(place, latest))
 
 
@@ -46,7 +45,7 @@ def start_removed(scope: Scope, name: str, kind: str) -> Coroutine[Any, Any, Non
     kinds = [known.value for known in Kind if known is not Kind.BRANCH]
     place = scope.register(Kind.STEP, name)
     if kind not in kinds:
-        raise slip(place, f"removed {place.path!r}: the kind is one of {', '.join(kinds)}, not {kind!r}")
+        raise place.slip(f"removed {place.path!r}: the kind is one of {', '.join(kinds)}, not {kind!r}")
     place.kind = Kind(kind)
     return scope.start(_removed(place))
 

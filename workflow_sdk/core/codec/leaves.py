@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 
 from cbor2 import CBORTag
 
-from workflow_sdk.core import tags
-from workflow_sdk.core.problem import Problem, short, type_text
+from workflow_sdk.core.codec import tags
+from workflow_sdk.core.codec.problem import Problem, short, type_text
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PATHS: Final[dict[str, type[pathlib.PurePath]]] = {

@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 
 from cbor2 import CBORTag, dumps
 
-from workflow_sdk.core import leaves, tags
-from workflow_sdk.core.classes import Known
-from workflow_sdk.core.problem import Problem, is_a, key_segment, short, type_text
-from workflow_sdk.core.shapes import shape_of
+from workflow_sdk.core.codec import leaves, tags
+from workflow_sdk.core.codec.classes import Known
+from workflow_sdk.core.codec.problem import Problem, is_a, key_segment, short, type_text
+from workflow_sdk.core.codec.shapes import shape_of
 
 DEPTH_MAX: Final = 200
 _HANDLERS_MAX: Final = 10_000

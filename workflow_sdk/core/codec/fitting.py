@@ -20,10 +20,10 @@ from typing import Any, Final, Literal, TypeVar, Union
 
 import msgspec
 
-from workflow_sdk.core.classes import field_hints
-from workflow_sdk.core.fitting_classes import Fit, class_fit, got, hint_text
-from workflow_sdk.core.leaves import TO_WIRE
-from workflow_sdk.core.problem import Problem, error_text, is_a, key_segment, short
+from workflow_sdk.core.codec.classes import field_hints
+from workflow_sdk.core.codec.fitting_classes import Fit, class_fit, got, hint_text
+from workflow_sdk.core.codec.leaves import TO_WIRE
+from workflow_sdk.core.codec.problem import Problem, error_text, is_a, key_segment, short
 
 _CACHE_MAX: Final = 4096
 _FROM_TEXT: Final = frozenset(cls for cls in TO_WIRE if cls.__name__ not in ("bytearray", "timezone", "ZoneInfo"))

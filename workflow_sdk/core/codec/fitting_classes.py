@@ -7,9 +7,9 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from workflow_sdk.core.classes import field_hints
-from workflow_sdk.core.problem import Problem, error_text, is_a, type_text
-from workflow_sdk.core.shapes import is_model, is_struct
+from workflow_sdk.core.codec.classes import field_hints
+from workflow_sdk.core.codec.problem import Problem, error_text, is_a, type_text
+from workflow_sdk.core.codec.shapes import is_model, is_struct
 
 Fit = Callable[[Any, bool], Any]
 Fitter = Callable[[object], Fit]

@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol
 
 from cbor2 import CBORError, dumps, loads
 
-from workflow_sdk.core.classes import Known, classes_of
-from workflow_sdk.core.fitting import fitter
-from workflow_sdk.core.lifting import Mode, lift
-from workflow_sdk.core.lowering import ATOMS, lower, text_problem
-from workflow_sdk.core.problem import Problem, error_text
+from workflow_sdk.core.codec.classes import Known, classes_of
+from workflow_sdk.core.codec.fitting import fitter
+from workflow_sdk.core.codec.lifting import Mode, lift
+from workflow_sdk.core.codec.lowering import ATOMS, lower, text_problem
+from workflow_sdk.core.codec.problem import Problem, error_text
 from workflow_sdk.errors import CodecError, PayloadTooLargeError
 
 __all__ = ["Codec", "Wrapper"]

@@ -14,7 +14,7 @@ from enum import Enum
 from operator import attrgetter, itemgetter
 from typing import Any, Final, cast
 
-from workflow_sdk.core.problem import Problem, error_text, type_text
+from workflow_sdk.core.codec.problem import Problem, error_text, type_text
 
 Taken = tuple[tuple[str, ...], Sequence[object]]
 Build = Callable[[Sequence[object]], object]

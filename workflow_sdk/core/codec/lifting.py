@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, cast
 
 from cbor2 import CBORTag, loads
 
-from workflow_sdk.core import leaves, tags
-from workflow_sdk.core.classes import Known, not_loaded
-from workflow_sdk.core.problem import Problem, error_text, is_a, key_segment, short, type_text
-from workflow_sdk.core.shapes import Build, shape_of
+from workflow_sdk.core.codec import leaves, tags
+from workflow_sdk.core.codec.classes import Known, not_loaded
+from workflow_sdk.core.codec.problem import Problem, error_text, is_a, key_segment, short, type_text
+from workflow_sdk.core.codec.shapes import Build, shape_of
 
 CBOR_DEPTH_MAX: Final = 1000
 """Every level of a value is two of CBOR at most; this is room for that, and a bound for bytes of others."""

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, TypeVar, cast
 
-from workflow_sdk.core.problem import Problem, is_a, type_text
+from workflow_sdk.core.codec.problem import Problem, is_a, type_text
 
 _NONE: Final[Mapping[str, type]] = {}
 _RESOLVED_MAX: Final = 4096
