@@ -13,7 +13,6 @@ from workflow_sdk import (
     Break,
     Context,
     Continue,
-    EntryStatus,
     InstanceNotFoundError,
     Status,
     StorageError,
@@ -184,49 +183,36 @@ async def test_three_branches_of_three_steps_survive_every_crash(world: World) -
 
 
 async def test_an_entry_that_changes_on_its_way_is_not_lost(world: World) -> None:
-    """The commit that says `b` is to be retried is held back until `b` has its value."""
-    tries = 0
-    finished = anyio.Event()
+    """The commit that says that the loop has begun is held back until the loop has ended."""
+    begun = anyio.Event()
 
-    async def shaky() -> str:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            raise ValueError("not yet")
-        return "done"
+    async def turn(ctx: Context, state: None) -> Break[str]:
+        await begun.wait()
+        return Break("done")
 
-    async def note() -> None:
-        finished.set()
+    async def loops(ctx: Context) -> str:
+        return await ctx.loop("loop", turn)
 
-    async def a(ctx: Context) -> None:
-        await ctx.step("note", finished.wait)
+    async def steps(ctx: Context) -> str:
+        return str(await ctx.step("s", give, 1))
 
-    async def b(ctx: Context) -> str:
-        value = await ctx.step("shaky", shaky)
-        finished.set()
-        return value
-
-    held = 0
+    on_its_way: list[Change] = []
 
     async def hold(change: Change) -> None:
-        nonlocal held
-        entry = change.entries.get("join/b/shaky")
-        if entry is not None and not entry.is_final:
-            held += 1
-            for _ in range(50):
-                await anyio.sleep(0.001)
+        if "join/loops/loop" in change.entries:
+            on_its_way.append(change)
+            begun.set()
+            await anyio.sleep(0.02)
 
     @workflow
-    async def both(ctx: Context) -> dict[str, object]:
-        return await ctx.join("join", {"a": a, "b": b})
+    async def both(ctx: Context) -> dict[str, str]:
+        return await ctx.join("join", {"loops": loops, "steps": steps})
 
     driver = WatchedDriver(world.driver, before=hold)
     result = await world.run(both, driver=driver)
-    assert result.status is Status.COMPLETED
-    assert held
-    history = await world.history()
-    assert history["join/b/shaky"].status is EntryStatus.COMPLETED
-    assert history["join/b/shaky"].value == "done"
+    assert result.output == {"loops": "done", "steps": "1"}
+    assert [change.is_final("join/loops/loop") for change in on_its_way] == [False, True]
+    assert (await world.history())["join/loops/loop"].value == "done"
 
 
 async def test_a_failed_commit_is_made_up_for_by_the_next(world: World) -> None:

@@ -14,6 +14,7 @@ from workflow_sdk.core.inbox import Inbox, InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
     COMPENSATIONS,
+    FIELDS,
     HISTORY,
     INBOX,
     METADATA,
@@ -82,8 +83,9 @@ class Journal:
     def set_field(self, key: Field, fields: list[object] | None) -> None:
         """Store a field of the instance, or clear it."""
         if fields is None:
-            if self.fields.pop(key, None) is not None:
-                self._write_here(field_key(key), None)
+            # Written even if it looks cleared: the change that cleared it may have been discarded.
+            self.fields.pop(key, None)
+            self._write_here(field_key(key), None)
             return
         raw = pack_record(fields)
         if self.fields.get(key) == raw:
@@ -179,9 +181,13 @@ class Journal:
         self._clears = []
         return WriteSet(clears, rows)
 
-    def discard(self) -> None:
-        """Forget what the store does not know: the code that did it was wrong, and no effect outside came of it."""
-        self._rows = {}
+    def discard(self, *, keep_fields: bool = False) -> None:
+        """Forget what the store does not know: the code that did it was wrong, and no effect outside came of it.
+
+        With `keep_fields`, what the instance itself is doing is still to be written: that it waits no more.
+        """
+        begin, end = self.keys.range(FIELDS)
+        self._rows = {key: row for key, row in self._rows.items() if keep_fields and begin <= key < end}
         self._clears = []
 
     def restore(self, failed: WriteSet) -> None:

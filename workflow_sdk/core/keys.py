@@ -9,7 +9,8 @@ Under the root prefix:
 
 In the space of an instance:
 
-    (1, index)          name: its text, or its text and the loop that owns it
+    (1, index)          name: its text; in loops also the loop that owns it, whether it is shadowed, and the turn it
+                        is kept for
     (2, *segments)      history entry
     (3, <append>)       inbox message
     (4, field)          one of the fields below

@@ -2,7 +2,7 @@
 
 A name that is first used inside a loop belongs to that loop, and goes when the last turn that used it is pruned; else a
 loop that names its steps after its data would leave all of them behind. When the loop has ended, what is left of its
-names belongs to the scope around it. A text that has another index there by then keeps that one: the loop's is shadowed.
+names belongs to the scope around it. A text that has another index there by then keeps it: the loop's is shadowed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _key(index: int) -> bytes:
 class NameTable:
     """The names of the root, or of one loop, on top of the names around it."""
 
-    __slots__ = ("_names", "index", "last_used", "owner", "parent", "turn")
+    __slots__ = ("_names", "ahead", "index", "last_used", "owner", "parent", "turn")
 
     def __init__(self, names: Names, owner: bytes, parent: NameTable | None) -> None:
         self._names = names
@@ -34,8 +34,10 @@ class NameTable:
         self.parent = parent
         self.index: dict[str, int] = {}
         self.last_used: dict[int, int] = {}
-        """By index: the last turn that used a name of this loop."""
+        """By index: a turn of this loop after which the name was not used. The store knows it, too."""
         self.turn = 0
+        self.ahead = 0
+        """How many turns more a name is kept for that was used again, so that it is not written in every turn."""
 
     def find(self, text: str) -> int | None:
         """The index of a name, here or further out."""
@@ -43,8 +45,8 @@ class NameTable:
         while table is not None:
             index = table.index.get(text)
             if index is not None:
-                if table.parent is not None:
-                    table.last_used[index] = table.turn
+                if table.parent is not None and table.last_used[index] < table.turn:
+                    self._names.keep(table, index, table.turn + table.ahead)
                 return index
             table = table.parent
         return None
@@ -80,25 +82,24 @@ class Names:
         text, *rest = unpack_record(value)
         self.texts[index] = text
         self._next = max(self._next, index + 1)
-        owner = rest[0] if rest else b""
+        owner, shadowed, last_used = rest or (b"", False, 0)
         table = self._table(owner) if owner else self.root
-        if len(rest) < 2:
+        if not shadowed:
             table.index[text] = index
         if owner:
-            table.last_used[index] = 0
+            table.last_used[index] = last_used
 
     def _table(self, owner: bytes) -> NameTable:
         if owner not in self._tables:
             self._tables[owner] = NameTable(self, owner, self.root)
         return self._tables[owner]
 
-    def open(self, owner: bytes, parent: NameTable, turn: int) -> NameTable:
+    def open(self, owner: bytes, parent: NameTable, turn: int, ahead: int) -> NameTable:
         """The table of a loop that starts, or goes on, at `turn`."""
         table = self._table(owner)
         table.parent = parent
         table.turn = turn
-        # Which turns used a name is not stored. Taking the newest keeps a name a little too long, never too short.
-        table.last_used = dict.fromkeys(table.last_used, turn)
+        table.ahead = ahead
         return table
 
     def add(self, table: NameTable, text: str) -> int:
@@ -107,10 +108,18 @@ class Names:
         self._next += 1
         self.texts[index] = text
         table.index[text] = index
-        if table.parent is not None:
-            table.last_used[index] = table.turn
-        self._write(_key(index), self._record(table, text))
+        self.keep(table, index, table.turn)
         return index
+
+    def keep(self, table: NameTable, index: int, turn: int, *, shadowed: bool = False) -> None:
+        """Keep a name of `table` until that turn is pruned; for good, if it is the root's."""
+        record: list[object] = [self.texts[index]]
+        if table.parent is not None:
+            table.last_used[index] = turn
+            record += [table.owner, shadowed, turn]
+        elif shadowed:
+            record += [b"", True, 0]
+        self._write(_key(index), pack_record(record))
 
     def forget(self, table: NameTable, index: int) -> None:
         """Free a name of `table`."""
@@ -130,9 +139,7 @@ class Names:
             shadowed = parent.find(text) is not None
             if not shadowed:
                 parent.index[text] = index
-            if parent.parent is not None:
-                parent.last_used[index] = parent.turn
-            self._write(_key(index), self._record(parent, text, shadowed=shadowed))
+            self.keep(parent, index, parent.turn, shadowed=shadowed)
         self._tables.pop(table.owner, None)
 
     def drop(self, packed: bytes) -> None:
@@ -141,9 +148,3 @@ class Names:
             table = self._tables.pop(owner)
             for index in list(table.last_used):
                 self.forget(table, index)
-
-    @staticmethod
-    def _record(table: NameTable, text: str, *, shadowed: bool = False) -> bytes:
-        if shadowed:
-            return pack_record([text, table.owner, True])
-        return pack_record([text, table.owner]) if table.parent is not None else pack_record([text])

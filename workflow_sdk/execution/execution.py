@@ -28,9 +28,9 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.mail import Mail
-from workflow_sdk.operations.engine import Facts, Wait
+from workflow_sdk.operations.engine import Facts, Unwound, Wait
 
-__all__ = ["Execution", "Mode", "Unwound"]
+__all__ = ["Execution", "Mode"]
 
 Mode = Literal["yield", "live"]
 
@@ -45,10 +45,6 @@ _threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("
 def _boxed(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any]:
     # trio refuses to hand a bare coroutine out of a thread, which is what a lambda around an async function returns.
     return (fn(*args),)
-
-
-class Unwound(BaseException):
-    """Unwinds author's code that shields itself from cancellation, in a run that is over."""
 
 
 class Execution:
@@ -140,6 +136,8 @@ class Execution:
             finally:
                 if not wait.fired:
                     self.active += 1
+            if self.halted:
+                await self.never()
         finally:
             self._end(wait)
 
@@ -257,6 +255,9 @@ class Execution:
     def _stop(self) -> None:
         if self._cancel is not None:
             self._cancel.cancel()
+        for wait in self._waits:
+            # Code that shields itself from the cancellation has to be told as well.
+            wait.event.set()
 
     def set_status(self, status: Status) -> None:
         """Record what the instance is doing, from the next commit on."""
@@ -337,9 +338,12 @@ class Execution:
         wait.event.set()
         if self._is_idle:
             self._is_idle = False
-            if self.status is not Status.ROLLING_BACK:
-                self.set_status(Status.RUNNING)
-            self.journal.set_field(Field.WAITS, None)
+            self._leave_idle()
+
+    def _leave_idle(self) -> None:
+        if self.status is not Status.ROLLING_BACK:
+            self.set_status(Status.RUNNING)
+        self.journal.set_field(Field.WAITS, None)
 
     @property
     def wake_at(self) -> float | None:
@@ -374,6 +378,9 @@ class Execution:
             self.is_away = True
         elif not isinstance(error, ConflictError) or not await self._has_mail():
             self.storage_failed(error)
+        else:
+            # It is not put away after all, and what goes on now must not be stored as waiting.
+            self._leave_idle()
 
     async def _has_mail(self) -> bool:
         """After a conflict: whether a message came meanwhile, which is taken in."""

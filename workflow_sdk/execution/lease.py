@@ -88,9 +88,8 @@ async def claim(who: Claimant, value: object) -> Claim:
         try:
             await who.driver.commit(batch)
         except ConflictError:
-            if await who.driver.get(who.keys.lease) == lease and expected == await who.driver.get(
-                who.keys.field(Field.STATUS)
-            ):
+            version = await who.driver.get(who.keys.field(Field.VERSION))
+            if await who.driver.get(who.keys.lease) == lease and version == found.get(Field.VERSION):
                 raise
             continue
         return claimed

@@ -197,8 +197,9 @@ class _Run:
             await self._release(write=execution.failure is None)
             raise
         if execution.failure is not None:
+            reason = await self._why(execution.failure)
             await self._release(write=False)
-            raise await self._why(execution.failure)
+            raise reason
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
             when = None if wake_at is None else _not_before(wake_at)
@@ -266,9 +267,11 @@ class _Run:
     async def _stick(self, error: Exception, kind: str) -> None:
         """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
         execution = self.execution
-        self.journal.discard()
+        failed = self.journal.get_field(Field.ERROR) if execution.status is Status.ROLLING_BACK else None
+        original = None if failed is None else cast("list[object]", failed[0])
+        self.journal.discard(keep_fields=True)
         info = describe(error, self.codec, kind)
-        self.journal.set_field(Field.ERROR, error_fields(info, self.codec))
+        self.journal.set_field(Field.ERROR, error_fields(info, self.codec, original))
         execution.is_away = False
         with anyio.CancelScope(shield=True):
             execution.stuck = None

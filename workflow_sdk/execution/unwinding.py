@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
+
+import anyio
 
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
@@ -55,14 +58,16 @@ class Unwinding:
     async def go_on(self) -> None:
         """Undo what is left to be undone."""
         execution = self._execution
-        async for compensation in self._open():
-            last = await self._undo(compensation)
-            if last.progress is not Progress.DONE:
-                await self._stuck(last)
-                return
+        # Closed here, also when the run is cancelled: an event loop that finds it left over complains.
+        async with aclosing(self._open()) as left:
+            async for compensation in left:
+                last = await self._undo(compensation)
+                if last.progress is not Progress.DONE:
+                    await self._stuck(last)
+                    return
         await execution.finish(Status.ROLLED_BACK)
 
-    async def _open(self) -> AsyncIterator[Compensation]:
+    async def _open(self) -> AsyncGenerator[Compensation, None]:
         """What is left, newest first."""
         execution = self._execution
         keys = execution.journal.keys
@@ -91,15 +96,23 @@ class Unwinding:
         while True:
             while compensation.retry_at is not None and execution.now() < compensation.retry_at:
                 await execution.park(Wait("retry", "rollback", compensation.path, compensation.retry_at), shield=False)
-            failure: Exception
+            failure: BaseException
             try:
                 await self._call(compensation)
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
+                failure = error
+            except anyio.get_cancelled_exc_class() as error:
+                if execution.halted or anyio.current_effective_deadline() == -float("inf"):
+                    raise
+                # Nobody cancelled us: the handler awaited something that was cancelled.
                 failure = error
             else:
                 compensation = compensation.done()
                 await self._record(compensation)
                 return compensation
+            if execution.halted:
+                # A slip: it stops the instance, and is no failure of the handler.
+                await execution.never()
             decision = decide(
                 attempts=compensation.attempts + 1,
                 retries=options.retries,

@@ -13,6 +13,7 @@ from workflow_sdk.core.entries import BranchesData, Entry, Outcome
 from workflow_sdk.core.location import escape, join_path
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
+from workflow_sdk.operations.engine import Unwound
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.scope import Place, Scope, current_scope
 
@@ -173,7 +174,13 @@ class Branches:
             await self._body(branch, scope, entry)
             return
         with anyio.CancelScope() as branch.cancel:
-            await self._body(branch, scope, entry)
+            try:
+                await self._body(branch, scope, entry)
+            except (Unwound, BaseExceptionGroup) as error:
+                # It has lost, behind a shield of its own. What else came out of it is not ours.
+                rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
+                if rest is not None or not scope.fate.lost or engine.halted:
+                    raise (rest or error) from None
 
     async def _body(self, branch: Branch, scope: Scope, entry: Entry) -> None:
         engine = self.engine

@@ -13,7 +13,11 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
 
-__all__ = ["Engine", "Facts", "TimeLimit", "Wait"]
+__all__ = ["Engine", "Facts", "TimeLimit", "Unwound", "Wait"]
+
+
+class Unwound(BaseException):
+    """Unwinds author's code that shields itself from cancellation, where it is over: in its run, or in a lost race."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class _Turns:
         assert isinstance(data, LoopData), "a loop knows its turn"
         turn, raw, at = data.turn, data.state, data.at
         self.pruned = max(0, turn - self.keep)
-        names = self.engine.journal.names.open(place.location, place.scope.names, turn)
+        names = self.engine.journal.names.open(place.location, place.scope.names, turn, max(self.keep, self.interval))
         decode = self.engine.codec.decode
         while True:
             names.turn = turn

@@ -52,6 +52,8 @@ async def send_message(
     sent_at = time.time() if clock is None else clock.now()
     row = InboxMessage(b"", message, raw, sent_at).pack()
     while True:
+        # Read before the status, and changed with it: what tells one `waiting` from the next.
+        version = await driver.get(keys.field(Field.VERSION))
         status = await driver.get(keys.field(Field.STATUS))
         if status is None:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {message!r} to")
@@ -65,7 +67,7 @@ async def send_message(
         try:
             await driver.commit(batch)
         except ConflictError:
-            if await driver.get(keys.field(Field.STATUS)) == status:
+            if await driver.get(keys.field(Field.VERSION)) == version:
                 raise
             continue
         return Delivery.ACCEPTED if waits is not None and _awaits(waits, message) else Delivery.QUEUED
