@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
+from tests.support import SETTINGS, World, open_store
 from workflow_sdk import Batch, Driver
+from workflow_sdk.core.keys import NAMES, InstanceKeys
 
 Row = tuple[bytes, bytes]
 BeforeCommit = Callable[[int], Awaitable[None]]
@@ -13,6 +17,24 @@ BeforeCommit = Callable[[int], Awaitable[None]]
 async def rows_of(driver: Driver) -> list[Row]:
     """Every row of a store."""
     return await driver.scan(b"", b"\xff")
+
+
+async def names_of(world: World) -> int:
+    """How many names are stored of the instance."""
+    return len(await world.driver.scan(*InstanceKeys("i").range(NAMES)))
+
+
+MEMORY = SETTINGS[0]
+
+
+@asynccontextmanager
+async def fresh_world(directory: Path) -> AsyncIterator[World]:
+    """An empty store in memory, and a clock."""
+    driver = await open_store(MEMORY.store, directory)
+    try:
+        yield World(MEMORY, driver, directory)
+    finally:
+        await driver.aclose()
 
 
 class WatchedDriver:

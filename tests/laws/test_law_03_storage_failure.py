@@ -297,6 +297,7 @@ async def test_a_conflict_because_the_lease_is_lost_says_so(world: World, still_
         await ctx.sleep("later", 3600)
         return str(value)
 
+    rows_before: list[list[tuple[bytes, bytes]]] = []
     async with anyio.create_task_group() as group:
 
         async def first() -> None:
@@ -313,10 +314,10 @@ async def test_a_conflict_because_the_lease_is_lost_says_so(world: World, still_
         else:
             result = await world.once(work, mode="yield")
             assert result.status is Status.SLEEPING
-        before = await world.driver.scan(*KEYS.all())
+        rows_before.append(await world.driver.scan(*KEYS.all()))
         taken_over.set()
         await anyio.sleep(5)
-    assert await world.driver.scan(*KEYS.all()) == before
+    assert [await world.driver.scan(*KEYS.all())] == rows_before
     assert author.caught == []
     assert (await world.run(work)).output == "done"
 

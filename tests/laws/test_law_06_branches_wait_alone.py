@@ -147,7 +147,7 @@ async def test_a_message_resumes_its_branch_while_a_sibling_works(world: World) 
 
             group.start_soon(send)
             result = await world.once(both)
-    assert result.status is Status.COMPLETED
+            assert result.status is Status.COMPLETED
     assert world.runs == 1
 
 
@@ -182,22 +182,32 @@ async def test_a_timer_goes_on_while_a_sibling_works_in_a_thread(world: World) -
 
 
 async def test_a_message_resumes_no_one_else(world: World) -> None:
-    order: list[str] = []
+    resumed: dict[str, anyio.Event] = {name: anyio.Event() for name in "abc"}
 
     def listens(name: str) -> Branch:
         async def branch(ctx: Context) -> str:
             payload = await ctx.listen("wait", name, type=str)
-            order.append(name)
+            resumed[name].set()
             return payload
 
         return branch
 
-    both = joining({name: listens(name) for name in ("a", "b", "c")})
-    result = await world.run(both, script=[("b", "2"), ("c", "3"), ("a", "1")])
-    assert result.output == {"a": "1", "b": "2", "c": "3"}
-    assert [name for n, name in enumerate(order) if name not in order[:n]] == ["b", "c", "a"]
-    # The resumed branch does not wait for the others.
-    assert order.count("b") == 1
+    both = joining({name: listens(name) for name in resumed})
+    async with anyio.create_task_group() as group:
+
+        async def run() -> None:
+            result = await world.once(both)
+            while result.status is Status.WAITING:
+                await anyio.sleep(0.001)
+                result = await world.once(both)
+
+        group.start_soon(run)
+        await world.until_waiting()
+        for number, name in enumerate("bca", start=1):
+            assert [done.is_set() for done in resumed.values()].count(True) == number - 1
+            await world.send(name, str(number))
+            await resumed[name].wait()
+    assert (await world.once(both)).output == {"a": "3", "b": "1", "c": "2"}
 
 
 async def test_one_message_is_taken_by_one_of_those_who_wait_for_it(world: World) -> None:

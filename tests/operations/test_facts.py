@@ -96,7 +96,8 @@ async def test_now_is_when_the_last_operation_ended(world: World) -> None:
     @workflow
     async def times(ctx: Context) -> list[float]:
         found = [ctx.now()]
-        world.clock.advance(5)  # passes while the code computes
+        if world.runs == 1:
+            world.clock.advance(5)  # passes while the code computes
         found.append(ctx.now())
         await ctx.step("s", lambda: world.clock.advance(7))
         found.append(ctx.now())

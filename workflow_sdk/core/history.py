@@ -125,6 +125,13 @@ def _time(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
+def _branch_names(entry: Entry) -> tuple[str, ...]:
+    data = entry.data
+    if not isinstance(data, BranchesData):
+        return ()
+    return data.names if entry.kind is not Kind.MAP else tuple(map(str, range(data.count)))
+
+
 class _Builder:
     def __init__(self, texts: Mapping[int, str], codec: Codec, troubles: Mapping[bytes, EntryTrouble]) -> None:
         self.texts = texts
@@ -144,13 +151,16 @@ class _Builder:
                 return
             location, entry = parent, Entry(Kind.BRANCH, -1, entry.created_at)
 
-    def tree(self, scope: bytes, path: str) -> tuple[HistoryEntry, ...]:
-        """The entries of a scope."""
+    def tree(self, scope: bytes, path: str, branches: tuple[str, ...] = ()) -> tuple[HistoryEntry, ...]:
+        """The entries of a scope. A branch that is under way has no entry, and its place is that of its name."""
         rows = self.children.get(scope, {})
-        return tuple(
-            self.entry(scope + segment, self.label(segment), path, entry)
-            for segment, entry in sorted(rows.items(), key=lambda row: (row[1].ordinal, row[0]))
+        places = {name: place for place, name in enumerate(branches)}
+        ordered = sorted(
+            (places.get(name, entry.ordinal), segment, name, entry)
+            for segment, entry in rows.items()
+            for name in [self.label(segment)]
         )
+        return tuple(self.entry(scope + segment, name, path, entry) for _, segment, name, entry in ordered)
 
     def label(self, segment: bytes) -> str:
         """The name of a segment, as it is in the code."""
@@ -163,7 +173,7 @@ class _Builder:
         if entry.kind is Kind.LOOP:
             children = self.turns(location, path)
         elif entry.kind.is_composite:
-            children = self.tree(location, path)
+            children = self.tree(location, path, _branch_names(entry))
         trouble = self.troubles.get(location)
         return HistoryEntry(
             path=path,

@@ -81,7 +81,7 @@ def escape(name: str) -> str:
     if name.isalnum():
         return name
     return "".join(
-        f"%{ord(char):02X}" if char in "/~%" or ord(char) < 32 or ord(char) == 127 else char for char in name
+        f"%{ord(char):02X}" if char in "/~%" or ord(char) < 32 or 127 <= ord(char) < 160 else char for char in name
     )
 
 

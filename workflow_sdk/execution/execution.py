@@ -62,6 +62,7 @@ class Execution:
         self.facts = facts
         self.mode: Mode = mode
         self.mail = Mail(driver, journal)
+        self._lease = lease
         self.flusher = Flusher(driver, journal, lease, self.storage_failed)
         self.now: Callable[[], float] = clock.now
         self.chance: Callable[[], float] = random.random
@@ -166,6 +167,9 @@ class Execution:
         self.active -= 1
         if self.active == 0:
             self._signal.set()
+
+    def messages_came_back(self) -> None:
+        self._signal.set()
 
     async def refresh_inbox(self) -> None:
         try:
@@ -298,6 +302,7 @@ class Execution:
             signal = self._signal = anyio.Event()
             if self.mail.has_come:
                 await self.refresh_inbox()
+                await self._check_lease()
             self._fire()
             if self.active == 0 and not self._is_idle:
                 await self._become_idle()
@@ -310,6 +315,16 @@ class Execution:
                 self.mail.is_watched = True
                 group.start_soon(self._watch, self.mail)
             await self.clock.wait(signal, self._timers[0][0] if self._timers else None, self.activity)
+
+    async def _check_lease(self) -> None:
+        """Whoever has taken the instance over may have taken the message, too: there would be nothing to wait for."""
+        try:
+            lost = await self.driver.get(self.journal.keys.lease) != self._lease
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.storage_failed(error)
+            return
+        if lost:
+            self.storage_failed(ConflictError("the lease is lost"))
 
     async def _watch(self, mail: Mail) -> None:
         try:

@@ -78,7 +78,7 @@ async def claim(who: Claimant, value: object) -> Claim:
         else:
             _check_workflow(who, found)
             claimed = _take_over(who, found, lease)
-            if claimed.lease is None:
+            if claimed.fields is found:
                 return claimed
             expected = found[Field.STATUS]
         batch = Batch()

@@ -20,16 +20,16 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, LeaseLostError
+from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
 from workflow_sdk.execution.clock import Clock, SystemClock
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
-from workflow_sdk.operations.engine import Facts
+from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.outcome import about
-from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.scope import Scope, current_scope, name_problem
 
 __all__ = ["RunResult", "run_workflow"]
 
@@ -118,8 +118,10 @@ def _check_call(workflow: object, instance_id: object, mode: str, max_value_byte
         raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {workflow!r}")
     if mode not in ("yield", "live"):
         raise DefinitionError(f'mode is "yield" or "live", not {mode!r}')
-    if instance_id is not None and (not isinstance(instance_id, str) or not 0 < len(instance_id) <= 1000):
-        raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {instance_id!r}")
+    if instance_id is not None and name_problem(instance_id) is not None:
+        raise DefinitionError(
+            f"an instance id is a text of 1 to 1000 characters, which can be encoded; not {instance_id!r:.100}"
+        )
     if not isinstance(max_value_bytes, int) or not 0 < max_value_bytes <= VALUE_BYTES_LIMIT:
         raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {max_value_bytes!r}")
 
@@ -193,8 +195,10 @@ class _Run:
             await execution.run(self._root)
             if execution.stuck is not None:
                 await self._stick(*execution.stuck)
-        except BaseException:
-            await self._release(write=execution.failure is None)
+        except BaseException as error:
+            # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the middle.
+            cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+            await self._release(write=cancelled and execution.failure is None)
             raise
         if execution.failure is not None:
             reason = await self._why(execution.failure)
@@ -260,7 +264,16 @@ class _Run:
         raw = unpack_record(self.claimed.fields[Field.INPUT])[0]
 
         def call(scope: Scope) -> Awaitable[Any]:
-            return fn(Context(scope), self.codec.decode_checked(raw, self.workflow.input_hint))
+            try:
+                value = self.codec.decode_checked(raw, self.workflow.input_hint)
+            except CodecError as error:
+                self.execution.diverged(
+                    HistoryDivergedError(
+                        f"the input of the instance can't be read as the type that the workflow gives it now: {error}"
+                    )
+                )
+                raise Unwound from None
+            return fn(Context(scope), value)
 
         return call
 

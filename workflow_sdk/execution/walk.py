@@ -98,6 +98,9 @@ class Walk:
     def rest(self) -> None:
         """Nobody counts."""
 
+    def messages_came_back(self) -> None:
+        """Nobody waits."""
+
     async def refresh_inbox(self) -> None:
         """There are no messages."""
 

@@ -57,6 +57,7 @@ def start_attempt(
 ) -> Coroutine[Any, Any, Success[Any] | Failure]:
     """Register an attempt; its coroutine makes it. `run` calls `fn` with the scope of the attempt."""
     place = scope.register(Kind.ATTEMPT, name)
+    place.check_function(fn)
     return scope.start(_attempt(place, return_hint(fn), run))
 
 
@@ -80,7 +81,7 @@ async def _attempt(place: Place, hint: object, run: Callable[[Scope], Awaitable[
         place.close(entry)
         if entry.error is None:
             assert entry.value is not None, "an attempt that did not fail has a value"
-            return Success(engine.codec.decode(entry.value, hint))
+            return Success(place.decode(entry.value, hint))
         failure = unpack_error(entry.error, engine.codec)
         if isinstance(failure, _AS_DATA):
             return Failure(failure)
@@ -99,6 +100,9 @@ async def _run(place: Place, run: Callable[[Scope], Awaitable[Any]]) -> tuple[An
         value = await run(scope)
     except Exception as failure:  # noqa: BLE001  # whatever ends the attempt is recorded; what is not data is raised again
         error = failure
+    except anyio.get_cancelled_exc_class():
+        scope.forgotten()
+        raise
     finally:
         current_scope.reset(token)
     if not scope.end():

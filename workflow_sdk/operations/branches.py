@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import BranchesData, Entry, Outcome
 from workflow_sdk.core.location import escape, join_path
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
+from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Unwound
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.scope import Place, Scope, current_scope
@@ -48,13 +48,13 @@ class Branch:
         assert self.entry is not None, "the branch has no outcome"
         return self.entry.value, self.entry.error
 
-    def outcome(self, codec: Codec) -> tuple[Any, Exception | None]:
+    def outcome(self, place: Place) -> tuple[Any, Exception | None]:
         """The value or the failure, read back from the record."""
         value, error = self.raw_outcome()
         if error is not None:
-            return None, unpack_error(error, codec)
+            return None, unpack_error(error, place.scope.engine.codec)
         assert value is not None, "a branch that did not fail has a value"
-        return codec.decode(value, self.hint), None
+        return place.decode(value, self.hint), None
 
 
 def unfit(place: Place, asked: BranchesData) -> HistoryDivergedError | None:
@@ -190,6 +190,12 @@ class Branches:
             value = await branch.fn(scope)
         except Exception as failure:  # noqa: BLE001  # the author's branch failed: that is its outcome
             error = failure
+        except anyio.get_cancelled_exc_class() as failure:
+            if is_cancelled():
+                raise
+            # Nobody cancelled us. Let out of here, it would be taken for the end of all branches.
+            error = RuntimeError(f"branch {scope.path!r} awaited something that was cancelled")
+            error.__cause__ = failure
         if scope.fate.lost:
             return
         if not scope.end():

@@ -92,6 +92,10 @@ class Engine(Protocol):
         """Return once what the branch waits for may be there; it is stored before that the branch waits."""
         ...
 
+    def messages_came_back(self) -> None:
+        """Messages are in the inbox again, for which others may be waiting."""
+        ...
+
     async def refresh_inbox(self) -> None:
         """Take in the messages that the store has by now."""
         ...

@@ -37,7 +37,16 @@ def start_map(
     """Register a map; its coroutine runs a branch for each item and gives their values in order."""
     place = scope.register(Kind.MAP, name)
     check_limit(place, limit)
-    return scope.start(_map(place, fn, list(items), bind, limit))
+    place.check_function(fn)
+    if not isinstance(items, Iterable):
+        raise place.slip(f"{place.what}: items are something to iterate over, not {type(items).__name__}")
+    try:
+        found = list(items)
+    except BaseException:
+        # The author's iterator failed, which is no operation.
+        place.release()
+        raise
+    return scope.start(_map(place, fn, found, bind, limit))
 
 
 def check_limit(place: Place, limit: int | None) -> None:
@@ -156,7 +165,7 @@ def _values(place: Place, branches: Sequence[Branch]) -> list[Any]:
     values: list[Any] = []
     errors: dict[str, Exception] = {}
     for branch in branches:
-        value, error = branch.outcome(place.scope.engine.codec)
+        value, error = branch.outcome(place)
         if error is not None:
             errors[branch.label] = error
         values.append(value)

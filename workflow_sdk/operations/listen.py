@@ -6,7 +6,7 @@ something for it: it takes the message itself, in one go with recording it, so t
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -94,9 +94,10 @@ class Message(Generic[T]):
 def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any, Any]:
     """Register a wait for messages; its coroutine takes them."""
     place = scope.register(Kind.LISTEN, name)
-    names = (
-        (name,) if how.messages is None else (how.messages,) if isinstance(how.messages, str) else tuple(how.messages)
-    )
+    wanted = name if how.messages is None else how.messages
+    if not isinstance(wanted, Iterable):
+        raise place.slip(f"{place.what}: messages are a name or a sequence of names, not {wanted!r}")
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if not names:
         raise place.slip(f"{place.what} listens to no message; leave `messages` out to listen to {name!r}")
     for message in names:
@@ -193,7 +194,7 @@ def _result(place: Place, entry: Entry, how: Listening) -> Any:
         if how.default is NO_DEFAULT:
             raise ListenTimeoutError(f"{place.what}: no message came in time, and the code has no default any more")
         return how.default
-    values = [codec.decode_checked(payload, how.type) for _, payload in data.taken]
+    values = [place.decode(payload, how.type, checked=True) for _, payload in data.taken]
     if how.want is Want.LIST:
         return values
     if how.want is Want.PAYLOAD:

@@ -66,6 +66,7 @@ def start_loop(
     place = scope.register(Kind.LOOP, name)
     if (problem := settings.problem()) is not None:
         raise place.slip(f"{place.what}: {problem}")
+    place.check_function(body)
     return scope.start(_loop(place, _Turns(place, body, run, settings), state))
 
 
@@ -87,7 +88,7 @@ async def _loop(place: Place, turns: _Turns, state: object) -> Any:
         if entry.error is not None:
             raise unpack_error(entry.error, engine.codec)
         assert entry.value is not None, "a completed loop has a value"
-        return engine.codec.decode(entry.value, turns.value_hint)
+        return place.decode(entry.value, turns.value_hint)
     finally:
         place.release()
 
@@ -118,14 +119,14 @@ class _Turns:
         turn, raw, at = data.turn, data.state, data.at
         self.pruned = max(0, turn - self.keep)
         names = self.engine.journal.names.open(place.location, place.scope.names, turn, max(self.keep, self.interval))
-        decode = self.engine.codec.decode
         while True:
             names.turn = turn
             label = f"{escape(place.name)}/~{turn}"
             scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=label, names=names)
             scope.in_loop = True
+            state = place.decode(raw, self.state_hint)
             try:
-                outcome = await self.one(scope, decode(raw, self.state_hint))
+                outcome = await self.one(scope, state)
             except Exception as error:  # noqa: BLE001  # the author's body failed, and so does the loop
                 if not scope.end():
                     await self.engine.never()
@@ -156,6 +157,9 @@ class _Turns:
         token = current_scope.set(scope)
         try:
             return await self.body(scope, state)
+        except anyio.get_cancelled_exc_class():
+            scope.forgotten()
+            raise
         finally:
             current_scope.reset(token)
 

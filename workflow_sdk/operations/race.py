@@ -92,6 +92,7 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
             loser = place.location + branch.segment
             journal.settle_takings(loser, give_back=True)
             journal.clear_history(loser)
+        engine.messages_came_back()
         entry.data = BranchesData(data.names, 0, None, data.names.index(winner.label))
         if winner.entry.error is None:
             entry.complete(winner.entry.value, engine.now())
@@ -116,7 +117,7 @@ async def _result(place: Place, entry: Entry, branches: list[Branch]) -> RaceRes
         name = data.names[data.winner]
         hint = next(branch.hint for branch in branches if branch.label == name)
         assert entry.value is not None, "a race that was won has a value"
-        return RaceResult(name, codec.decode(entry.value, hint))
+        return RaceResult(name, place.decode(entry.value, hint))
     await outcomes_of(place, entry, branches)
-    errors = {branch.label: error for branch in branches if (error := branch.outcome(codec)[1]) is not None}
+    errors = {branch.label: error for branch in branches if (error := branch.outcome(place)[1]) is not None}
     raise RaceError(f"{place.what}: all branches failed: {', '.join(map(escape, errors))}", errors)

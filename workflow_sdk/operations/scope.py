@@ -19,12 +19,13 @@ from workflow_sdk.core.location import escape, join_path, pack_segment
 from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import (
+    CodecError,
     ConcurrentOperationError,
     DefinitionError,
     DuplicateNameError,
     HistoryDivergedError,
 )
-from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.engine import Engine, Unwound
 
 __all__ = ["Fate", "Place", "Scope", "current_scope", "name_problem"]
 
@@ -135,7 +136,8 @@ class Scope:
 
     def register(self, kind: Kind, name: str, *, derived: bool = False) -> Place:
         """Give an operation its place. Mistakes of the author are raised here, where they are made."""
-        if self.busy is not None:
+        # Inside a step there is no scope: the step is what is under way, and not the mistake.
+        if self.busy is not None and current_scope.get() is not None:
             raise self._two_at_once(kind, name)
         if current_scope.get() is not self or self.ended:
             raise self._foreign(kind, name)
@@ -181,7 +183,7 @@ class Scope:
         busy = self.busy
         assert busy is not None, "there is no first operation"
         if self.forgotten():
-            reason = f"{busy.what} was called and never awaited; write `await` before it"
+            reason = f"{busy.what} was called and not awaited; write `await` before it, or run both in a `ctx.join`"
         elif busy.kind in (Kind.STEP, Kind.VERSION, Kind.CHECKPOINT, Kind.SLEEP, Kind.LISTEN):
             reason = (
                 f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
@@ -212,12 +214,17 @@ class Scope:
             )
         )
 
-    def divergence(self, place: Place) -> str | None:
+    def divergence(self, place: Place, *, covered: bool) -> str | None:
         """Why the operation does not fit what was recorded here, or None."""
         entry = place.entry
         if entry is not None:
             if entry.kind is place.kind:
-                return None
+                if entry.is_final or covered or self.unvisited == 1 or self.engine.facts.lenient:
+                    return None
+                return (
+                    f"the code goes on with {place.what}, while {self.missing()} recorded in this scope "
+                    "and not reached; put renamed or removed operations back, or cover them with `ctx.removed`"
+                )
             return (
                 f"{place.path!r} is recorded as {entry.kind.value}, and the code asks for {place.kind.value}; "
                 f'give the new operation another name, and put `ctx.removed({place.name!r}, "{entry.kind.value}")` '
@@ -316,17 +323,17 @@ class Place:
         """The operation, as errors name it."""
         return f"{self.kind.value} {self.path!r}"
 
-    def open(self) -> bool:
+    def open(self, *, covered: bool = False) -> bool:
         """Take the place. False if the run is over, or ends here because the code does not fit its history.
 
-        Afterwards `entry` is what was recorded, or None if the operation is new.
+        Afterwards `entry` is what was recorded, or None if the operation is new. `covered`: it is only passed over.
         """
         scope = self.scope
         engine = scope.engine
         if engine.halted or scope.fate.lost:
             return False
         if scope.unvisited or self.entry is not None:
-            problem = scope.divergence(self)
+            problem = scope.divergence(self, covered=covered)
             if problem is not None:
                 if not engine.walking:
                     engine.diverged(HistoryDivergedError(problem))
@@ -364,6 +371,21 @@ class Place:
         scope.busy = scope.pending = None
         if entry.finished_at is not None and entry.finished_at > scope.now:
             scope.now = entry.finished_at
+
+    def decode(self, raw: bytes, hint: object, *, checked: bool = False) -> Any:
+        """A recorded value. One that the code's types can't read any more is divergence, not a failure to be caught."""
+        engine = self.scope.engine
+        try:
+            return engine.codec.decode_checked(raw, hint) if checked else engine.codec.decode(raw, hint)
+        except CodecError as error:
+            if engine.walking:
+                raise
+            engine.diverged(
+                HistoryDivergedError(
+                    f"what {self.what} has recorded can't be read as the type that the code gives it now: {error}"
+                )
+            )
+            raise Unwound from None
 
     def slip(self, message: str) -> Exception:
         """A mistake in the call of the operation: the error to raise. The place is free again."""

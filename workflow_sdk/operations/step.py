@@ -96,7 +96,7 @@ def _replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> A
     if entry.error is not None:
         raise unpack_error(entry.error, engine.codec)
     assert entry.value is not None, "a completed step has a value"
-    return engine.codec.decode(entry.value, hint)
+    return place.decode(entry.value, hint)
 
 
 class _TimedOut(Exception):

@@ -54,7 +54,7 @@ async def _removed(place: Place) -> None:
     engine = place.scope.engine
     try:
         # Where it is not recorded there is nothing to pass over, and nothing new to be refused either.
-        if (place.entry is not None and not place.open()) or engine.halted:
+        if (place.entry is not None and not place.open(covered=True)) or engine.halted:
             await engine.never()
         if place.entry is not None:
             place.close(place.entry)

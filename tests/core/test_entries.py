@@ -1,0 +1,131 @@
+"""Entries, and their bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_sdk.core.entries import (
+    BranchesData,
+    Entry,
+    EntryTrouble,
+    ListenData,
+    LoopData,
+    RetryData,
+    SleepData,
+    Taken,
+)
+from workflow_sdk.core.status import EntryStatus, Kind
+
+times = st.floats(0, 4e9)
+raw = st.binary(max_size=20)
+maybe = st.none() | raw
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+takens = st.builds(Taken, raw, texts, times, maybe)
+
+DATA: dict[Kind, st.SearchStrategy[Any]] = {
+    Kind.STEP: st.none() | st.builds(RetryData, times),
+    Kind.SLEEP: st.builds(SleepData, times),
+    Kind.LISTEN: st.builds(
+        ListenData,
+        st.lists(texts, min_size=1).map(tuple),
+        st.none() | times,
+        st.integers(1, 9),
+        st.lists(st.tuples(takens, raw)).map(tuple),
+        st.booleans(),
+    ),
+    Kind.LOOP: st.builds(LoopData, st.integers(0, 10**9), raw, times),
+    Kind.JOIN: st.builds(
+        BranchesData,
+        st.lists(texts, unique=True).map(tuple),
+        st.integers(0, 99),
+        st.none() | st.lists(st.tuples(maybe, maybe)).map(tuple),
+        st.none() | st.integers(0, 9),
+    ),
+}
+DATA[Kind.RACE] = DATA[Kind.MAP] = DATA[Kind.JOIN]
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Entry:
+    kind = draw(st.sampled_from(Kind))
+    return Entry(
+        kind,
+        draw(st.integers(0, 10**6)),
+        draw(times),
+        status=draw(st.sampled_from(EntryStatus)),
+        attempts=draw(st.integers(1, 100)),
+        finished_at=draw(st.none() | times),
+        value=draw(maybe),
+        error=draw(maybe),
+        data=draw(DATA.get(kind, st.none())),
+    )
+
+
+@given(entries())
+def test_an_entry_comes_back(entry: Entry) -> None:
+    again = Entry.unpack(entry.pack())
+    assert again == entry
+    for name in Entry.__slots__:
+        assert getattr(again, name) == getattr(entry, name)
+        assert type(getattr(again, name)) is type(getattr(entry, name))
+
+
+def test_every_kind_and_status_can_be_written() -> None:
+    packed = {Entry(kind, 0, 1.0, status=status).pack() for kind in Kind for status in EntryStatus}
+    assert len(packed) == len(Kind) * len(EntryStatus)
+
+
+@pytest.mark.parametrize(
+    ("entry", "packed"),
+    [
+        (Entry(Kind.STEP, 0, 1.0), "01890101000 1f93c00f6f6f6f6"),
+        (Entry(Kind.BRANCH, 3, 1.0, status=EntryStatus.FAILED, error=b"e"), "01890b040301f93c00f6f64165f6"),
+        (Entry(Kind.SLEEP, 1, 2.0, data=SleepData(3.0)), "018903010101f94000f6f6f681f94200"),
+    ],
+)
+def test_the_bytes_are_these(entry: Entry, packed: str) -> None:
+    assert entry.pack().hex() == packed.replace(" ", "")
+
+
+def test_a_number_without_a_fraction_is_still_a_time() -> None:
+    assert isinstance(Entry.unpack(Entry(Kind.STEP, 0, 5).pack()).created_at, float)
+
+
+@pytest.mark.parametrize("status", [EntryStatus.RUNNING, EntryStatus.WAITING])
+def test_an_open_entry_gets_an_outcome(status: EntryStatus) -> None:
+    done, failed = Entry(Kind.STEP, 0, 1.0, status=status), Entry(Kind.STEP, 0, 1.0, status=status)
+    assert not done.is_final
+    done.complete(b"v", 2.0)
+    failed.fail(b"e", 3.0)
+    assert (done.status, done.value, done.error, done.finished_at) == (EntryStatus.COMPLETED, b"v", None, 2.0)
+    assert (failed.status, failed.value, failed.error, failed.finished_at) == (EntryStatus.FAILED, None, b"e", 3.0)
+    assert done.is_final
+    assert failed.is_final
+
+
+@pytest.mark.parametrize("status", [EntryStatus.COMPLETED, EntryStatus.FAILED])
+def test_an_outcome_is_never_another_one(status: EntryStatus) -> None:
+    entry = Entry(Kind.STEP, 0, 1.0, status=status)
+    with pytest.raises(AssertionError):
+        entry.complete(b"v", 2.0)
+    with pytest.raises(AssertionError):
+        entry.fail(b"e", 2.0)
+
+
+def test_entries_are_compared_by_what_is_written() -> None:
+    assert Entry(Kind.STEP, 0, 1.0) == Entry(Kind.STEP, 0, 1.0)
+    assert Entry(Kind.STEP, 0, 1.0) != Entry(Kind.STEP, 1, 1.0)
+    assert Entry(Kind.STEP, 0, 1.0) != "entry"
+    assert repr(Entry(Kind.STEP, 0, 1.0)) == "<Entry step running>"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Entry(Kind.STEP, 0, 1.0))
+
+
+@given(st.integers(0, 99), times, st.lists(st.integers() | texts))
+def test_a_trouble_comes_back(attempts: int, at: float, error: list[object]) -> None:
+    trouble = EntryTrouble(attempts, at, error)
+    assert EntryTrouble.unpack(trouble.pack()) == trouble

@@ -1,0 +1,258 @@
+"""Bytes once written are an interface: what format 1 stored is read, printed and gone on with, now and always.
+
+The files beside this one were made by `make_1.py`. They are never edited, only added to.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import fdb.tuple
+import pytest
+
+from tests.formats import workflows_1
+from tests.formats.workflows_1 import ends, everything, unwinds
+from workflow_drivers.memory import MemoryDriver
+from workflow_sdk import Driver, EntryStatus, Kind, Status, open_driver, read_history, run_workflow, send_message
+from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
+from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, RetryData, SleepData
+from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.keys import ATTIC, COMPENSATIONS, FIELDS, HISTORY, INBOX, METADATA, NAMES, TAKINGS, InstanceKeys
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.driver import Batch
+from workflow_sdk.execution.run import Mode
+from workflow_sdk.testing import VirtualClock
+
+HERE = Path(__file__).parent
+ROWS: list[tuple[bytes, bytes, str]] = [
+    (bytes.fromhex(key), bytes.fromhex(raw), text) for key, raw, text in json.loads((HERE / "format_1.json").read_text())
+]
+HISTORIES = (HERE / "format_1.txt").read_text().rstrip("\n").split("\n\n")
+INSTANCES = ["half way", "rolling back", "exhausted", "completed", "failed", "stuck", "sleeping", "crashed"]
+
+BEGAN = 1893456000.0
+PARTS = {
+    **{"names": NAMES, "history": HISTORY, "inbox": INBOX, "fields": FIELDS, "metadata": METADATA},
+    **{"compensations": COMPENSATIONS, "takings": TAKINGS, "attic": ATTIC},
+}
+
+
+def rows_of(part: str, instance: str | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of one part of one instance's space, or of every instance's: the rest of the key, and the value."""
+    for id in [instance] if instance else INSTANCES:
+        prefix = InstanceKeys(id).space + PARTS[part]
+        yield from ((key[len(prefix) :], raw) for key, raw, _ in ROWS if key.startswith(prefix))
+
+
+def entry_at(*location: Any) -> Entry:
+    """An entry of the instance that is half way."""
+    return Entry.unpack(dict(rows_of("history", "half way"))[fdb.tuple.pack(location)])
+
+
+def name(text: str) -> int:
+    """The index of a name of the instance that is half way."""
+    found = {unpack_record(raw)[0]: fdb.tuple.unpack(key)[0] for key, raw in rows_of("names", "half way")}
+    return int(found[text])
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    workflows_1.RAN.clear()
+    workflows_1.MENDED.clear()
+
+
+@pytest.fixture
+async def driver() -> Driver:
+    """A store with everything that was written then."""
+    driver = MemoryDriver()
+    batch = Batch()
+    for key, raw, _ in ROWS:
+        batch.set(key, raw)
+    await driver.commit(batch)
+    return driver
+
+
+def clock() -> VirtualClock:
+    """Some time after the last commit."""
+    return VirtualClock(datetime(2030, 1, 1, 1, tzinfo=UTC))
+
+
+def test_every_record_holds_what_it_held() -> None:
+    checked = 0
+    for key, raw, text in ROWS:
+        if text != "no record":
+            assert repr(unpack_record(raw)) == text, fdb.tuple.unpack(key)
+            assert pack_record(unpack_record(raw)) == raw
+            checked += 1
+    assert checked > 180
+
+
+def test_every_part_is_there() -> None:
+    found = {part: len(list(rows_of(part))) for part in PARTS}
+    assert all(found.values()), found
+    fields = {fdb.tuple.unpack(key)[0] for key, _ in rows_of("fields")}
+    assert fields == {1, 2, 3, 4, 5, 6, 7, 8}
+
+
+def test_every_entry_is_read_and_would_be_written_the_same() -> None:
+    states: set[str] = set()
+    for _, raw in [*rows_of("history"), *rows_of("attic")]:
+        entry = Entry.unpack(raw)
+        states.add(f"{entry.kind} {entry.status}")
+        assert entry.pack() == raw
+    assert states == {
+        *("step completed", "step failed", "step waiting", "sleep completed", "sleep waiting"),
+        *("listen completed", "listen failed", "listen waiting", "version completed", "checkpoint completed"),
+        *(f"{kind} {status}" for kind in ("loop", "join", "race", "map") for status in ("completed", "failed", "running")),
+        *("attempt completed", "attempt failed", "attempt running", "branch completed", "branch failed"),
+    }
+    assert {kind.value for kind in Kind} == {state.split()[0] for state in states}
+
+
+def test_other_records_are_read_and_would_be_written_the_same() -> None:
+    for _, raw in rows_of("metadata"):
+        assert EntryTrouble.unpack(raw).pack() == raw
+    for key, raw in rows_of("inbox"):
+        assert InboxMessage.unpack(key, raw).pack() == raw
+    progress: set[Progress] = set()
+    for key, raw in rows_of("compensations"):
+        compensation = Compensation.unpack(fdb.tuple.unpack(key)[0], raw)
+        progress.add(compensation.progress)
+        assert compensation.pack() == raw
+    assert progress == set(Progress)
+    ((_, raw),) = rows_of("takings")
+    id, message = unpack_record(raw)
+    assert InboxMessage.unpack(id, message) == InboxMessage(id, "bait", b"fa bait", BEGAN + 488)
+
+
+def test_what_entries_hold() -> None:
+    opened, pair = name("open"), entry_at(name("pair"))
+    done = EntryStatus.COMPLETED
+    assert entry_at(name("charge/card")) == Entry(
+        Kind.STEP, 2, BEGAN, status=done, finished_at=BEGAN, value=b"fcharge"
+    )
+    assert entry_at(opened, name("sleeps"), name("sleep")).data == SleepData(BEGAN + 305 + 86_400)
+    assert entry_at(opened, name("retries"), name("retry")).data == RetryData(BEGAN + 305 + 86_400)
+    assert entry_at(opened, name("listens"), name("go")).data == ListenData(("go", "gone"), BEGAN + 305 + 86_400)
+    assert entry_at(opened, name("loops"), name("loop")).data == LoopData(2, b"\x02", BEGAN + 305)
+    assert entry_at(opened, name("races"), name("race")).data == BranchesData(("takes", "wins"))
+    assert entry_at(opened, name("maps"), name("map")).data == BranchesData(count=2)
+    assert entry_at(name("race")).data == BranchesData(("slow", "quick"), winner=1)
+    assert entry_at(name("map")).data == BranchesData(count=2, outcomes=((b"\x02", None), (b"\x04", None)))
+    assert entry_at(name("map"), (name("map"), 1)).value == b"\x04"
+    assert entry_at(name("loop"), (name("loop"), 2), name("turn 2")).value == b"fturn 2"
+    assert isinstance(pair.data, ListenData)
+    assert (pair.data.count, pair.data.timed_out) == (2, True)
+    assert [payload for _, payload in pair.data.taken] == [b"honly one"]
+
+
+def test_what_compensations_hold() -> None:
+    rows = {fdb.tuple.unpack(key)[0]: raw for key, raw in rows_of("compensations", "half way")}
+    card = Compensation.unpack(1, rows[1])
+    assert card.handler == HandlerRef("tests.formats.workflows_1:refund", (b"ffailed",))
+    assert (card.path, card.result, card.progress) == ("charge%2Fcard", b"fcharge", Progress.OPEN)
+    assert Compensation.unpack(2, rows[2]).handler is None
+
+
+@pytest.mark.parametrize(("instance", "text"), list(zip(INSTANCES, HISTORIES, strict=True)), ids=INSTANCES)
+async def test_a_history_prints_as_it_did(driver: Driver, instance: str, text: str) -> None:
+    assert str(await read_history(driver, instance)) == text
+
+
+SCRIPT = [("turn", 1), ("inside", 2), ("number", 3), ("win", "won")]
+END = {
+    **{"first": ("apple", 3), "charged": "charge", "declined": "declined with 51", "version": 3, "early": (1, b"2")},
+    **{"missing": "none", "too late": "listen 'too late': no message 'too late' came in time", "pair": ["only one"]},
+    **{"loop": "three turns", "join": ["bad"], "fine": {"good": "good"}, "map": [2, 4], "race": "quick", "attempts": [True, False]},
+    **{"bad race": False, "bad map": False, "bad loop": False},
+    **{"sleeps": "slept", "retries": "retry", "listens": "late", "loops": 4, "races": ["wins", "won", "a bait"]},
+    **{"tries": True, "maps": [0, 3], "done/100%": "done"},
+}
+
+
+async def go_on_to_the_end(driver: Driver, mode: Mode) -> dict[str, Any]:
+    workflows_1.MENDED.append("retry")
+    time = clock()
+    for message, payload in SCRIPT:
+        await send_message(driver, "half way", message, payload, clock=time)
+    while True:
+        result = await run_workflow(everything, driver=driver, instance_id="half way", mode=mode, clock=time)
+        if result.wake_at is None:
+            assert (result.status, result.error) == (Status.COMPLETED, None)
+            assert result.output is not None
+            return result.output
+        time.advance(max(0.0, result.wake_at.timestamp() - time.now()))
+
+
+@pytest.mark.parametrize("mode", ["yield", "live"])
+async def test_an_instance_goes_on_to_its_end(driver: Driver, mode: Mode) -> None:
+    output = await go_on_to_the_end(driver, mode)
+    assert output == END | {"uuid": "e11abb49-8582-4aff-8f63-f5498afbba86", "random": 272946087}
+    assert workflows_1.RAN == ["count 4", "retry"]
+    assert (await read_history(driver, "half way")).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("mode", ["yield", "live"])
+async def test_an_instance_that_was_half_way_can_still_be_rolled_back(driver: Driver, mode: Mode) -> None:
+    workflows_1.MENDED.append("refund charge failed")
+    time = clock()
+    for message, payload in SCRIPT:
+        await send_message(driver, "half way", message, payload, clock=time)
+    time.advance(86_400 * 10)
+    while True:
+        result = await run_workflow(everything, driver=driver, instance_id="half way", mode=mode, clock=time)
+        if result.wake_at is None:
+            break
+        time.advance(max(0.0, result.wake_at.timestamp() - time.now()))
+    assert result.status is Status.ROLLED_BACK, result.error
+    assert sorted(workflows_1.RAN[:4]) == ["count 4", "retry", "retry", "retry"]
+    assert workflows_1.RAN[4:] == [*["undo good"] * 4, "unship ship", "refund charge failed"]
+
+
+async def test_a_rollback_goes_on(driver: Driver) -> None:
+    workflows_1.MENDED.extend(["refund two of failure", "refund one of failure"])
+    result = await run_workflow(unwinds, driver=driver, instance_id="rolling back", mode="live", clock=clock())
+    assert result.status is Status.ROLLED_BACK
+    assert result.error is not None
+    assert (result.error.type, result.error.message) == ("workflow_sdk.errors.RollbackError", "enough")
+    assert workflows_1.RAN == ["refund two of failure", "refund one of failure"]
+
+
+async def test_ended_instances_are_read(driver: Driver) -> None:
+    done = await run_workflow(ends, driver=driver, instance_id="completed", clock=clock())
+    assert (done.status, done.output) == (Status.COMPLETED, ("completed", 7))
+    failed = await run_workflow(ends, driver=driver, instance_id="failed", clock=clock())
+    assert failed.error is not None
+    assert (failed.status, failed.error.type) == (Status.FAILED, "tests.formats.workflows_1.Declined")
+    assert (failed.error.message, failed.error.attributes) == ("declined with 7", {"code": 7})
+    exhausted = await run_workflow(unwinds, driver=driver, instance_id="exhausted", clock=clock())
+    assert exhausted.error is not None
+    assert (exhausted.status, exhausted.error.kind) == (Status.STUCK, "rollback")
+
+
+async def test_others_go_on(driver: Driver) -> None:
+    stuck = await run_workflow(ends, driver=driver, instance_id="stuck", clock=clock())
+    assert stuck.error is not None
+    assert (stuck.status, stuck.error.kind) == (Status.STUCK, "definition")
+    sleeping = await run_workflow(ends, driver=driver, instance_id="sleeping", mode="live", clock=clock())
+    assert sleeping.output == ("sleeping", 7)
+    crashed = await run_workflow(ends, driver=driver, instance_id="crashed", clock=clock())
+    assert crashed.output == ("crashed", 7)
+    assert workflows_1.RAN == ["crashes"]
+
+
+async def test_a_database_of_then_is_opened(tmp_path: Path) -> None:
+    shutil.copy(HERE / "format_1.db", tmp_path / "old.db")
+    driver = await open_driver(f"sqlite:///{tmp_path}/old.db")
+    try:
+        assert str(await read_history(driver, "half way")) == HISTORIES[0]
+        output = await go_on_to_the_end(driver, "yield")
+        assert END.items() <= output.items()
+        assert workflows_1.RAN == ["count 4", "retry"]
+    finally:
+        await driver.aclose()

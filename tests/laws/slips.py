@@ -1,0 +1,328 @@
+"""The mistakes an author can make in the code of a workflow, each with what is to be said about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+
+from workflow_sdk import (
+    Break,
+    CodecError,
+    ConcurrentOperationError,
+    Context,
+    Continue,
+    DefinitionError,
+    DuplicateNameError,
+    PayloadTooLargeError,
+)
+
+NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001  # that is the mistake
+LARGE = "x" * 2_000_001
+
+
+async def give(value: Any = 1) -> Any:
+    """A step."""
+    return value
+
+
+async def part(ctx: Context, item: Any = None) -> Any:
+    """A branch."""
+    return item
+
+
+def returns(value: Any) -> Callable[..., Awaitable[Any]]:
+    """A branch, or the body of a loop."""
+
+    async def fn(ctx: Context, state: Any = None) -> Any:
+        return value
+
+    return fn
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A mistake."""
+
+    id: str
+    make: Callable[[Any], Awaitable[object]]
+    """Makes it. The ctx is of no type here, since the type checkers find most of these mistakes."""
+    name: str | None
+    """Of the operation that the message is to name with its path."""
+    says: tuple[str, ...]
+    """What else it is to say."""
+    error: type[Exception] = DefinitionError
+
+
+async def duplicate(ctx: Context) -> None:
+    await ctx.step("twice", give)
+    await ctx.step("twice", give)
+
+
+async def duplicate_of_another_kind(ctx: Context) -> None:
+    await ctx.step("twice", give)
+    await ctx.sleep("twice", 1)
+
+
+async def duplicate_of_a_derived_name(ctx: Context) -> None:
+    await ctx.step(give)
+    await ctx.step(give)
+    await ctx.step("give:1", give)
+
+
+async def forgotten_before_another(ctx: Context) -> None:
+    ctx.step("forgotten", give)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    await ctx.step("next", give)
+
+
+async def forgotten_at_the_end(ctx: Context) -> None:
+    ctx.step("forgotten", give)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+
+
+async def gathered(ctx: Context) -> None:
+    both = [ctx.step("one", give), ctx.step("two", give)]
+    async with anyio.create_task_group() as group:
+        for each in both:
+            group.start_soon(lambda: each)  # noqa: B023  # it is never reached
+
+
+async def side_by_side(ctx: Context) -> None:
+    async def slow() -> None:
+        await anyio.sleep(0.01)
+
+    async def run(name: str) -> None:
+        await ctx.step(name, slow)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run, "one")
+        group.start_soon(run, "two")
+
+
+async def left_running(ctx: Context) -> None:
+    async def slow() -> None:
+        await anyio.sleep(0.01)
+
+    async def run() -> None:
+        await ctx.step("left", slow)
+
+    operation = ctx.step("left", slow)
+    operation.send(None)
+    started.append(operation)
+
+
+started: list[Any] = []
+"""Operations that were begun and left; closed by the test."""
+
+
+async def inside_a_step(ctx: Context) -> None:
+    async def outer() -> None:
+        await ctx.step("inner", give)
+
+    await ctx.step("outer", outer)
+
+
+async def inside_a_plain_step(ctx: Context) -> None:
+    def outer() -> None:
+        ctx.step("inner", give)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+
+    await ctx.step("outer", outer)
+
+
+async def on_the_outer_ctx_in_a_branch(ctx: Context) -> None:
+    async def branch(inner: Context) -> None:
+        await ctx.step("outside", give)
+
+    await ctx.join("join", {"a": branch})
+
+
+async def on_the_outer_ctx_in_a_turn(ctx: Context) -> None:
+    async def turn(inner: Context, state: Any) -> Break[None]:
+        await ctx.step("outside", give)
+        return Break()
+
+    await ctx.loop("loop", turn)
+
+
+async def on_the_outer_ctx_in_an_attempt(ctx: Context) -> None:
+    async def fn(inner: Context) -> None:
+        await ctx.step("outside", give)
+
+    await ctx.attempt("attempt", fn)
+
+
+async def on_the_ctx_of_a_sibling(ctx: Context) -> None:
+    ready, done = anyio.Event(), anyio.Event()
+    held: list[Context] = []
+
+    async def owner(inner: Context) -> None:
+        held.append(inner)
+        ready.set()
+        await done.wait()
+
+    async def thief(inner: Context) -> None:
+        await ready.wait()
+        try:
+            await held[0].step("stolen", give)
+        finally:
+            done.set()
+
+    await ctx.join("join", {"owner": owner, "thief": thief})
+
+
+async def on_a_finished_ctx(ctx: Context) -> None:
+    held: list[Context] = []
+
+    async def fn(inner: Context) -> None:
+        held.append(inner)
+
+    await ctx.attempt("attempt", fn)
+    await held[0].step("late", give)
+
+
+SCOPES = [
+    Slip("duplicate", duplicate, "twice", ("used before", "name of its own"), DuplicateNameError),
+    Slip("duplicate of another kind", duplicate_of_another_kind, "twice", ("sleep",), DuplicateNameError),
+    Slip("duplicate of a derived name", duplicate_of_a_derived_name, "give:1", (), DuplicateNameError),
+    Slip(
+        "forgotten before another",
+        forgotten_before_another,
+        "forgotten",
+        ("'next'", "never awaited", "await"),
+        ConcurrentOperationError,
+    ),
+    Slip("forgotten at the end", forgotten_at_the_end, "forgotten", ("never awaited",), ConcurrentOperationError),
+    Slip("gathered", gathered, "one", ("two", "await"), ConcurrentOperationError),
+    Slip("side by side", side_by_side, "one", ("two", "under way", "ctx.join"), ConcurrentOperationError),
+    Slip("left running", left_running, "left", ("still under way",), ConcurrentOperationError),
+    Slip("inside a step", inside_a_step, "inner", ("inside a step",)),
+    Slip("inside a plain step", inside_a_plain_step, "inner", ("inside a step",)),
+    Slip(
+        "outer ctx in a branch",
+        on_the_outer_ctx_in_a_branch,
+        "outside",
+        ("use the ctx that its function is given",),
+        ConcurrentOperationError,
+    ),
+    Slip("outer ctx in a turn", on_the_outer_ctx_in_a_turn, "outside", ("ctx",), ConcurrentOperationError),
+    Slip("outer ctx in an attempt", on_the_outer_ctx_in_an_attempt, "outside", ("ctx",), ConcurrentOperationError),
+    Slip("ctx of a sibling", on_the_ctx_of_a_sibling, "join/owner/stolen", ("another branch",)),
+    Slip("finished ctx", on_a_finished_ctx, "attempt/late", ("finished",)),
+]
+
+TIMES = [
+    Slip("naive", lambda ctx: ctx.sleep_until("nap", NAIVE), "nap", ("aware", "datetime.now(UTC)")),
+    Slip("no time", lambda ctx: ctx.sleep_until("nap", 5), "nap", ("datetime",)),
+    Slip("naive until", lambda ctx: ctx.listen("wait", until=NAIVE), "wait", ("aware",)),
+    Slip("NaN", lambda ctx: ctx.sleep("nap", math.nan), "nap", ("number of seconds", "nan")),
+    Slip("infinity", lambda ctx: ctx.sleep("nap", math.inf), "nap", ("number of seconds", "inf")),
+    Slip("no duration", lambda ctx: ctx.sleep("nap", "5"), "nap", ("timedelta", "'5'")),
+    Slip("bool", lambda ctx: ctx.sleep("nap", True), "nap", ("number of seconds",)),
+    Slip("NaN timeout", lambda ctx: ctx.listen("wait", timeout=math.nan), "wait", ("nan",)),
+    Slip(
+        "timeout and until",
+        lambda ctx: ctx.listen("wait", timeout=5, until=datetime(2030, 1, 1, tzinfo=UTC)),
+        "wait",
+        ("not both",),
+    ),
+]
+
+OPTIONS = [
+    Slip("unknown option", lambda ctx: ctx.step("s", give, retry=3), None, ("retry", "retries", "partial")),
+    Slip("retries=-1", lambda ctx: ctx.step("s", give, retries=-1), None, ("retries", "0 or more", "-1")),
+    Slip("retries=1.5", lambda ctx: ctx.step("s", give, retries=1.5), None, ("retries", "1.5")),
+    Slip("timeout=0", lambda ctx: ctx.step("s", give, timeout=0), None, ("timeout", "longer than nothing")),
+    Slip("timeout=-1", lambda ctx: ctx.step("s", give, timeout=timedelta(seconds=-1)), None, ("timeout",)),
+    Slip("timeout=nan", lambda ctx: ctx.step("s", give, timeout=math.nan), None, ("timeout", "nan")),
+    Slip("no_retry=5", lambda ctx: ctx.step("s", give, no_retry=5), None, ("no_retry", "exception types")),
+    Slip("backoff=5", lambda ctx: ctx.step("s", give, backoff=5), None, ("Backoff",)),
+    Slip("rollback=5", lambda ctx: ctx.step("s", give, rollback=5), None, ("rollback", "function")),
+    Slip("no function", lambda ctx: ctx.step("s"), None, ("'s'", "no function")),
+    Slip("a number to run", lambda ctx: ctx.step("s", 5), None, ("'s'", "no function")),
+    Slip("nothing to run", lambda ctx: ctx.step(5), None, ("a name and a function",)),
+    Slip("version=0", lambda ctx: ctx.version("v", 0), "v", ("from 1 on", "0")),
+    Slip("version=True", lambda ctx: ctx.version("v", True), "v", ("whole numbers",)),
+    Slip("version='1'", lambda ctx: ctx.version("v", "1"), "v", ("whole numbers",)),
+    Slip("removed what", lambda ctx: ctx.removed("r", "stp"), "r", ("stp", "step, ")),
+    Slip("removed branch", lambda ctx: ctx.removed("r", "branch"), "r", ("branch",)),
+    Slip("limit=0", lambda ctx: ctx.join("j", {"a": part}, limit=0), "j", ("limit", "from 1 on")),
+    Slip("limit=True", lambda ctx: ctx.map("m", part, [1], limit=True), "m", ("limit",)),
+    Slip("interval=0", lambda ctx: ctx.loop("l", part, commit_interval=0), "l", ("commit_interval", "0")),
+    Slip("keep=-1", lambda ctx: ctx.loop("l", part, history_keep=-1), "l", ("history_keep", "-1")),
+    Slip("count=0", lambda ctx: ctx.listen_many("l", count=0), "l", ("count", "0")),
+    Slip("no messages", lambda ctx: ctx.listen("l", []), "l", ("messages",)),
+    Slip("messages=5", lambda ctx: ctx.listen("l", 5), "l", ("message", "5")),
+    Slip("empty message", lambda ctx: ctx.listen("l", ["a", ""]), "l", ("''", "empty")),
+]
+
+BRANCHES = [
+    Slip("empty race", lambda ctx: ctx.race("r", {}), "r", ("no branches",)),
+    Slip("branches in a list", lambda ctx: ctx.join("j", [part]), "j", ("dict", "list")),
+    Slip("branch without name", lambda ctx: ctx.join("j", {"": part}), "j", ("''", "empty")),
+    Slip("branch with a number", lambda ctx: ctx.race("r", {1: part}), "r", ("1", "int")),
+    Slip("branch with a long name", lambda ctx: ctx.join("j", {"x" * 1001: part}), "j", ("1000",)),
+    Slip("branch with half a character", lambda ctx: ctx.join("j", {"\ud800": part}), "j", ("surrogate",)),
+    Slip("branch that is no function", lambda ctx: ctx.join("j", {"a": 5}), "j", ("'a'", "function")),
+    Slip("map over nothing", lambda ctx: ctx.map("m", part, None), "m", ("items", "NoneType")),
+    Slip("map of no function", lambda ctx: ctx.map("m", 5, [1]), "m", ("function", "int")),
+    Slip("loop of no function", lambda ctx: ctx.loop("l", 5), "l", ("function", "int")),
+    Slip("attempt of no function", lambda ctx: ctx.attempt("a", None), "a", ("function", "NoneType")),
+    Slip("None with a state", lambda ctx: ctx.loop("l", returns(None), 5), "l", ("turn 0", "None", "Continue(state)")),
+    Slip("another return", lambda ctx: ctx.loop("l", returns(7), 5), "l", ("turn 0", "int", "Break(value)")),
+    Slip("a type returned", lambda ctx: ctx.loop("l", returns(Break), 5), "l", ("turn 0", "Break(value)")),
+]
+
+VALUES = [
+    Slip("first state", lambda ctx: ctx.loop("l", part, object()), "l", ("state", "object"), CodecError),
+    Slip("state", lambda ctx: ctx.loop("l", returns(Continue(object()))), "l", ("state", "object"), CodecError),
+    Slip("value of a loop", lambda ctx: ctx.loop("l", returns(Break(object()))), "l", ("value", "object"), CodecError),
+    Slip("value of a branch", lambda ctx: ctx.join("j", {"a": returns(object())}), "j/a", ("value",), CodecError),
+    Slip("value of a racer", lambda ctx: ctx.race("r", {"a": returns(object())}), "r/a", ("value",), CodecError),
+    Slip("value of an item", lambda ctx: ctx.map("m", part, [1, object()]), "m/1", ("value",), CodecError),
+    Slip("value of an attempt", lambda ctx: ctx.attempt("a", returns(object())), "a", ("value",), CodecError),
+    Slip("large first state", lambda ctx: ctx.loop("l", part, LARGE), "l", ("2,000,000",), PayloadTooLargeError),
+    Slip("large state", lambda ctx: ctx.loop("l", returns(Continue(LARGE))), "l", ("limit",), PayloadTooLargeError),
+    Slip("large end", lambda ctx: ctx.loop("l", returns(Break(LARGE))), "l", ("reference",), PayloadTooLargeError),
+    Slip("large branch", lambda ctx: ctx.join("j", {"a": returns(LARGE)}), "j/a", ("limit",), PayloadTooLargeError),
+    Slip("large attempt", lambda ctx: ctx.attempt("a", returns(LARGE)), "a", ("limit",), PayloadTooLargeError),
+]
+
+OPERATIONS: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
+    "step": lambda ctx, name: ctx.step(name, give),
+    "loop": lambda ctx, name: ctx.loop(name, part),
+    "sleep": lambda ctx, name: ctx.sleep(name, 1),
+    "sleep_until": lambda ctx, name: ctx.sleep_until(name, datetime(2030, 1, 1, tzinfo=UTC)),
+    "listen": lambda ctx, name: ctx.listen(name, "message"),
+    "listen without messages": lambda ctx, name: ctx.listen(name),
+    "join": lambda ctx, name: ctx.join(name, {"a": part}),
+    "race": lambda ctx, name: ctx.race(name, {"a": part}),
+    "map": lambda ctx, name: ctx.map(name, part, [1]),
+    "attempt": lambda ctx, name: ctx.attempt(name, part),
+    "version": lambda ctx, name: ctx.version(name, 1),
+    "checkpoint": lambda ctx, name: ctx.checkpoint(name),
+}
+BAD_NAMES: dict[str, tuple[Any, str]] = {
+    "empty": ("", "empty"),
+    "long": ("x" * 1001, "at most 1000 characters"),
+    "half a character": ("\ud800", "surrogate"),
+    "None": (None, "not NoneType"),
+    "bytes": (b"name", "not bytes"),
+}
+
+
+def _with_name(call: Callable[[Any, Any], Awaitable[object]], name: Any) -> Callable[[Any], Awaitable[object]]:
+    return lambda ctx: call(ctx, name)
+
+
+NAMED = [
+    Slip(f"{operation} with name: {what}", _with_name(call, name), None, ("a name",) if says is None else (says,))
+    for operation, call in OPERATIONS.items()
+    for what, (name, says) in BAD_NAMES.items()
+    # A step takes its name from its function if it is given none.
+    if not (operation == "step" and not isinstance(name, str))
+]
+
+SLIPS = [*SCOPES, *TIMES, *OPTIONS, *BRANCHES, *VALUES]

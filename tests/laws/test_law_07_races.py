@@ -1,0 +1,246 @@
+"""A race ends when it is won: its losers are cancelled at once, and one commit settles it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import anyio
+
+from tests.laws.parts import Branch, endless, give, nap, refuse
+from tests.laws.watching import WatchedDriver
+from tests.support import World
+from workflow_sdk import (
+    Context,
+    RaceError,
+    RollbackError,
+    Status,
+    StepError,
+    run_workflow,
+    workflow,
+)
+
+
+class Slow:
+    """A step that takes its time, and writes down how it ended."""
+
+    def __init__(self, seconds: float = 0.9) -> None:
+        self.seconds = seconds
+        self.ends: list[str] = []
+        self.begun = anyio.Event()
+
+    async def run(self) -> str:
+        self.begun.set()
+        try:
+            await anyio.sleep(self.seconds)
+        except anyio.get_cancelled_exc_class():
+            self.ends.append("cancelled")
+            raise
+        self.ends.append("finished")
+        return "slow"
+
+    async def branch(self, ctx: Context) -> str:
+        return await ctx.step("slow", self.run)
+
+
+async def test_the_sleep_wins_at_once_by_the_clock_on_the_wall(world: World) -> None:
+    slow = Slow()
+
+    @workflow
+    async def racing(ctx: Context) -> tuple[str, str]:
+        result = await ctx.race("race", {"slow": slow.branch, "nap": nap})
+        return result.winner, result.value
+
+    begun = time.monotonic()
+    result = await run_workflow(racing, driver=world.driver, instance_id="i", mode=world.setting.mode)
+    assert result.output == ("nap", "rested")
+    assert slow.ends == ["cancelled"]
+    assert 0.2 <= time.monotonic() - begun < 0.8
+
+
+async def test_the_sleep_wins_at_once_by_the_virtual_clock(world: World) -> None:
+    slow = Slow(30)
+
+    @workflow
+    async def racing(ctx: Context) -> str:
+        return (await ctx.race("race", {"slow": slow.branch, "nap": nap})).winner
+
+    with anyio.fail_after(10):
+        assert (await world.run(racing)).output == "nap"
+    assert slow.ends == ["cancelled"]
+
+
+async def test_the_step_wins_and_the_sleep_is_over(world: World) -> None:
+    @workflow
+    async def racing(ctx: Context) -> str:
+        winner = (await ctx.race("race", {"endless": endless, "quick": lambda ctx: ctx.step("s", give, 1)})).winner
+        await ctx.sleep("after", 5)
+        return winner
+
+    start = world.clock.now()
+    assert (await world.run(racing)).output == "quick"
+    assert world.clock.now() == start + 5
+
+
+async def test_a_loser_in_a_thread_is_not_waited_for(world: World) -> None:
+    release = threading.Event()
+    undone: list[int] = []
+
+    def blocked() -> int:
+        release.wait(10)
+        return 1
+
+    async def undo(value: int) -> None:
+        undone.append(value)
+
+    async def in_thread(ctx: Context) -> int:
+        return await ctx.step("blocked", blocked, rollback=undo)
+
+    @workflow
+    async def racing(ctx: Context) -> str:
+        result = await ctx.race("race", {"thread": in_thread, "nap": nap})
+        await ctx.step("fail", refuse, retries=0)
+        return result.winner
+
+    begun = time.monotonic()
+    try:
+        result = await run_workflow(racing, driver=world.driver, instance_id="i", mode=world.setting.mode)
+    finally:
+        release.set()
+    assert time.monotonic() - begun < 5
+    # Its result is dropped, and so there is nothing to undo.
+    assert (result.status, undone) == (Status.FAILED, [])
+
+
+async def test_one_commit_settles_the_race(world: World) -> None:
+    async def loser(ctx: Context) -> Any:
+        await ctx.step("booked", give, 1, rollback=give)
+        await ctx.listen("first", "word")
+        await ctx.listen("second", "word")
+        await endless(ctx)
+
+    async def winner(ctx: Context) -> str:
+        return await ctx.listen("go", type=str)
+
+    @workflow
+    async def racing(ctx: Context) -> Any:
+        return (await ctx.race("race", {"loser": loser, "winner": winner})).value
+
+    driver = WatchedDriver(world.driver, turns=1)
+    await world.once(racing, driver=driver, mode="yield")
+    for message in ("word", "word", "go"):
+        await world.send(message, message)
+        await world.once(racing, driver=driver, mode="yield")
+    (settled,) = driver.of("race")
+    (decided,) = [change for change in driver.changes if change.is_final("race/winner")]
+    (returned,) = [change for change in driver.changes if change.returned]
+    assert settled is decided
+    assert settled is returned
+    assert returned.returned == ["word", "word"]
+    assert settled.cleared
+    assert not [path for path in settled.entries if path.startswith("race/loser")]
+    # Nothing of it was cleared, or given back, before.
+    assert not any(change.cleared for change in driver.changes[: driver.changes.index(settled)])
+    history = await world.history()
+    assert [entry.path for entry in history] == ["race", "race/winner", "race/winner/go"]
+    assert [item.path for item in history.compensations] == ["race/loser/booked"]
+
+
+async def test_a_branch_that_fails_is_out_of_the_race(world: World) -> None:
+    async def fails(ctx: Context) -> None:
+        await ctx.step("s", refuse, retries=0)
+
+    @workflow
+    async def racing(ctx: Context) -> list[str]:
+        first = await ctx.race("first", {"fails": fails, "nap": nap})
+        try:
+            await ctx.race("second", {"a": fails, "b": fails})
+        except RaceError as error:
+            return [first.winner, *(name for name, each in error.errors.items() if isinstance(each, StepError))]
+        return []
+
+    assert (await world.run(racing)).output == ["nap", "a", "b"]
+
+
+async def test_a_rollback_error_ends_the_race(world: World) -> None:
+    slow = Slow(30)
+
+    async def unwinds(ctx: Context) -> None:
+        await ctx.sleep("nap", 1)
+        raise RollbackError("unwind")
+
+    @workflow
+    async def racing(ctx: Context) -> None:
+        await ctx.race("race", {"slow": slow.branch, "unwinds": unwinds})
+
+    with anyio.fail_after(10):
+        result = await world.run(racing)
+    assert result.status is Status.FAILED
+    assert result.error is not None
+    assert result.error.message == "unwind"
+    assert slow.ends == ["cancelled"]
+
+
+async def test_a_loser_that_swallows_its_cancellation_does_nothing_any_more(world: World) -> None:
+    ran: list[str] = []
+
+    async def work(name: str) -> str:
+        ran.append(name)
+        return name
+
+    async def stubborn(ctx: Context) -> str:
+        try:
+            await endless(ctx)
+        except BaseException:  # noqa: BLE001  # the worst an author can write
+            await ctx.step("revenge", work, "revenge")
+        return "I have won"
+
+    async def cleans_up(ctx: Context) -> None:
+        try:
+            await endless(ctx)
+        finally:
+            await ctx.step("clean up", work, "clean up")
+
+    @workflow
+    async def racing(ctx: Context) -> str:
+        branches: dict[str, Branch] = {"stubborn": stubborn, "cleans up": cleans_up, "nap": nap}
+        return (await ctx.race("race", branches)).winner
+
+    assert (await world.run(racing)).output == "nap"
+    assert ran == []
+    assert [entry.path for entry in await world.history()] == ["race", "race/nap", "race/nap/nap"]
+
+
+async def test_of_branches_that_end_together_one_wins(world: World) -> None:
+    def steps(n: int) -> Branch:
+        return lambda ctx: ctx.step("s", give, n)
+
+    @workflow
+    async def racing(ctx: Context) -> tuple[str, int]:
+        result = await ctx.race("race", {str(n): steps(n) for n in range(5)})
+        await ctx.sleep("nap", 60)
+        return result.winner, result.value
+
+    driver = WatchedDriver(world.driver, turns=2)
+    result = await world.run(racing, driver=driver)
+    assert result.output is not None
+    winner, value = result.output
+    assert winner == str(value)
+    assert [entry.path for entry in await world.history()] == ["race", f"race/{winner}", f"race/{winner}/s", "nap"]
+
+
+async def test_a_branch_that_returns_at_once_wins(world: World) -> None:
+    async def at_once(ctx: Context) -> str:
+        return "at once"
+
+    slow = Slow(30)
+
+    @workflow
+    async def racing(ctx: Context) -> str:
+        first = await ctx.race("first", {"at once": at_once, "slow": slow.branch})
+        second = await ctx.race("second", {"slow": slow.branch, "at once": at_once})
+        return f"{first.winner}, {second.winner}"
+
+    with anyio.fail_after(10):
+        assert (await world.run(racing)).output == "at once, at once"

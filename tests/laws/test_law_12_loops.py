@@ -1,0 +1,161 @@
+"""Law 12: the history of a loop is bounded by what it keeps, and the names of pruned turns do not pile up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.laws.counting_driver import MEMORY, fresh_world, names_of, rows_of
+from tests.support import Setting, World
+from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
+from workflow_sdk.execution.execution import Mode
+
+
+@pytest.fixture
+def setting() -> Setting:
+    """Rows are counted: one store and one event loop will do."""
+    return MEMORY
+
+
+async def give(value: Any = 1) -> Any:
+    return value
+
+
+def by_turns(kind: str, turns: int) -> Workflow[Any, Any]:
+    """A workflow that waits after a number of turns that leave all kinds of traces, named after their data."""
+
+    async def inner(ctx: Context, number: int) -> Continue[int] | Break[None]:
+        await ctx.step(f"inner {ctx.path} {number}", give)
+        return Continue(number + 1) if number < 5 else Break()
+
+    async def body(ctx: Context, number: int) -> None:
+        if kind == "steps":
+            await ctx.step(f"step {number}", give)
+        elif kind == "retries":
+            await ctx.step(f"step {number}", flaky, number)
+        elif kind == "nested loops":
+            await ctx.loop(f"loop {number}", inner, 0, commit_interval=2)
+        elif kind == "joins":
+            await ctx.join(f"join {number}", {f"a {number}": one, f"b {number}": looping})
+        elif kind == "races":
+            await ctx.race(f"race {number}", {f"a {number}": one, f"b {number}": losing})
+        elif kind == "waits":
+            await ctx.sleep(f"sleep {number}", 1)
+        else:
+            await ctx.attempt(f"attempt {number}", looping)
+
+    failed: set[int] = set()
+
+    async def flaky(number: int) -> None:
+        if number not in failed:
+            failed.add(number)
+            raise ValueError("once more")
+
+    async def one(ctx: Context) -> None:
+        await ctx.step(f"one {ctx.path}", give)
+        await ctx.sleep("nap", 1)
+
+    async def looping(ctx: Context) -> None:
+        await ctx.loop(f"loop {ctx.path}", inner, 0, commit_interval=2)
+
+    async def losing(ctx: Context) -> None:
+        await looping(ctx)
+        await ctx.loop(f"still open {ctx.path}", forever, 0, commit_interval=2)
+
+    async def forever(ctx: Context, number: int) -> Continue[int]:
+        await ctx.sleep(f"for ever {number} {ctx.path}", 0 if number < 5 else 1000)
+        return Continue(number + 1)
+
+    async def turn(ctx: Context, number: int) -> Continue[int] | Break[int]:
+        if number == turns:
+            await ctx.listen("more")
+        await body(ctx, number)
+        return Continue(number + 1)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.loop("loop", turn, 0, commit_interval=5)
+
+    return job
+
+
+KINDS = ["steps", "retries", "nested loops", "joins", "races", "waits", "attempts"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["yield", "live"])
+async def test_a_loop_leaves_as_much_after_500_turns_as_after_50(tmp_path: Path, kind: str, mode: Mode) -> None:
+    """In yield mode the waits inside put it away and load it again; in live mode it stays in memory."""
+    if (kind, mode) in {("steps", "live"), ("nested loops", "live")}:
+        pytest.skip("nothing waits in it: both modes are the same")
+    left: list[tuple[int, int]] = []
+    for turns in (50, 500 if mode == "live" or kind in ("steps", "nested loops") else 200):
+        async with fresh_world(tmp_path) as world:
+            await run_until_waiting(world, by_turns(kind, turns), mode)
+            left.append((await names_of(world), len(await rows_of(world.driver))))
+    assert left[0] == left[1]
+
+
+async def run_until_waiting(world: World, job: Workflow[Any, Any], mode: Mode) -> None:
+    if mode == "live":
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: world.once(job, mode="live"))
+            await world.until_waiting()
+            group.cancel_scope.cancel()
+        return
+    while not (result := await world.once(job, mode="yield")).waiting_for:
+        assert result.wake_at is not None
+        world.clock.advance(max(0.0, result.wake_at.timestamp() - world.clock.now()))
+
+
+async def test_a_finished_loop_keeps_the_names_of_the_turns_it_keeps(world: World) -> None:
+    async def turn(ctx: Context, number: int) -> Continue[int] | Break[int]:
+        await ctx.step(f"step {number}", give)
+        return Continue(number + 1) if number < 103 else Break(number)
+
+    @workflow
+    async def job(ctx: Context) -> int:
+        return await ctx.loop("loop", turn, 0, commit_interval=10, history_keep=3)
+
+    assert (await world.run(job)).output == 103
+    assert [entry.path for entry in await world.history()] == [
+        "loop",
+        *(f"loop/~{n}/step {n}" for n in (101, 102, 103)),
+    ]
+    assert await names_of(world) == 4
+
+
+async def test_workflows_that_loop_at_the_root_find_names_again_after_a_reload(world: World) -> None:
+    """Names of loops that ran side by side, and of the scope around them, lead to the same entries afterwards."""
+    ran: list[str] = []
+
+    async def work(where: str) -> str:
+        ran.append(where)
+        return where
+
+    async def turn(ctx: Context, number: int) -> Continue[int] | Break[None]:
+        await ctx.step("same", work, ctx.path)
+        await ctx.sleep("nap", number + 1)
+        return Continue(number + 1) if number < 3 else Break()
+
+    async def branch(ctx: Context) -> None:
+        await ctx.sleep("start", 0 if ctx.path.endswith("a") else 0.5)
+        await ctx.loop("loop", turn, 0, commit_interval=1)
+        await ctx.step("same", work, ctx.path)
+        await ctx.sleep("nap", 1)
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.join("join", {"a": branch, "b": branch})
+        await ctx.step("same", work, "root")
+        await ctx.sleep("nap", 1)
+
+    for mode in ("yield", "live"):
+        ran.clear()
+        assert (
+            await World(Setting("memory", "asyncio", mode), world.driver, world.directory).run(job, id=mode)
+        ).status is (Status.COMPLETED)
+        assert len(ran) == len(set(ran)) == 11

@@ -1,0 +1,257 @@
+"""Law 16: what kills worker after worker is stopped, and what merely died with its worker is not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.laws.counting_driver import WatchedDriver, rows_of
+from tests.support import World
+from workflow_sdk import Context, RunResult, Status, StorageError, Workflow, workflow
+from workflow_sdk.testing import FaultyDriver, SimulatedCrash
+
+
+class Worker(FaultyDriver):
+    """A process that dies when it is told to, rather than at a commit."""
+
+    def die(self) -> None:
+        """From now on the store hears nothing from it."""
+        self._crash()
+
+
+class Deadly:
+    """A workflow whose step kills its process, until it is mended."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.worker: Worker | None = None
+        self.tries = 0
+        self.mended = False
+        self.steps: list[str] = []
+
+        @workflow(name="deadly")
+        async def job(ctx: Context) -> str:
+            await ctx.step("harmless", self.harmless)
+            return await ctx.step("deadly", self.deadly)
+
+        self.job: Workflow[Any, str] = job
+
+    async def harmless(self) -> None:
+        self.steps.append("harmless")
+
+    async def deadly(self) -> str:
+        self.tries += 1
+        if self.mended or self.worker is None:
+            return "alive"
+        self.worker.die()
+        raise AssertionError("nobody lives on")
+
+    async def run(self, job: Workflow[Any, Any] | None = None) -> RunResult[Any] | None:
+        """One process; None if it died."""
+        self.worker = Worker(self.world.driver)
+        try:
+            return await self.world.once(job or self.job, driver=self.worker)
+        except* SimulatedCrash:
+            pass
+        return None
+
+
+async def check_stuck(world: World, result: RunResult[Any] | None) -> None:
+    assert result is not None
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert result.error.kind == "crash"
+    assert "5 workers in a row died" in result.error.message
+    assert "recover" in result.error.message
+    assert (await world.history()).status is Status.STUCK
+
+
+async def test_after_the_fifth_death_in_a_row_it_is_stuck(world: World) -> None:
+    deadly = Deadly(world)
+    # The first process commits a step before it dies. Its death counts: nothing is committed after it.
+    for _ in range(5):
+        assert await deadly.run() is None
+    assert deadly.tries == 5
+    await check_stuck(world, await deadly.run())
+    assert (deadly.tries, deadly.steps) == (5, ["harmless"])
+
+
+async def test_a_stuck_instance_is_not_tried_again_by_the_same_code(world: World) -> None:
+    deadly = Deadly(world)
+    for _ in range(5):
+        await deadly.run()
+    first = await deadly.run()
+    before = await rows_of(world.driver)
+    for _ in range(3):
+        watched = WatchedDriver(world.driver)
+        assert await world.once(deadly.job, driver=watched) == first
+        assert watched.commits == []
+    assert await rows_of(world.driver) == before
+    assert deadly.tries == 5
+
+
+async def test_changed_code_goes_on_and_has_five_lives_again(world: World) -> None:
+    deadly = Deadly(world)
+    for _ in range(5):
+        await deadly.run()
+    await check_stuck(world, await deadly.run())
+
+    @workflow(name="deadly", version=2)
+    async def changed(ctx: Context) -> str:
+        await ctx.step("harmless", deadly.harmless)
+        return await ctx.step("deadly", deadly.deadly) + "!"
+
+    for _ in range(5):
+        assert await deadly.run(changed) is None
+    await check_stuck(world, await deadly.run(changed))
+
+    @workflow(name="deadly", version=3)
+    async def mended(ctx: Context) -> str:
+        await ctx.step("harmless", deadly.harmless)
+        return await ctx.step("deadly", deadly.deadly) + "?"
+
+    deadly.mended = True
+    result = await deadly.run(mended)
+    assert result is not None
+    assert (result.status, result.output) == (Status.COMPLETED, "alive?")
+    assert deadly.steps == ["harmless"]
+
+
+async def test_four_deaths_are_no_reason(world: World) -> None:
+    deadly = Deadly(world)
+    for _ in range(4):
+        assert await deadly.run() is None
+    deadly.mended = True
+    result = await deadly.run()
+    assert result is not None
+    assert (result.status, result.output) == (Status.COMPLETED, "alive")
+
+
+async def test_deaths_before_the_first_commit_of_a_run_count(world: World) -> None:
+    """What kills its process at once, before any step."""
+    worker: list[Worker] = []
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        worker[-1].die()
+
+    for _ in range(5):
+        worker.append(Worker(world.driver))
+        with pytest.raises(BaseException, match="crashed"):  # it may be inside a group
+            await world.once(job, driver=worker[-1])
+    await check_stuck(world, await world.once(job))
+
+
+async def test_a_commit_in_between_starts_the_count_again(world: World) -> None:
+    """Each process does one step, and dies in the next: it makes progress."""
+    worker: list[Worker] = []
+    lives: list[int] = []
+
+    async def work(number: int) -> int:
+        if number > 0 and lives.count(number) == 0:
+            lives.append(number)
+            worker[-1].die()
+        return number
+
+    @workflow
+    async def job(ctx: Context) -> list[int]:
+        return [await ctx.step(f"step {number}", work, number) for number in range(12)]
+
+    deaths = 0
+    result: RunResult[Any] | None = None
+    while result is None:
+        worker.append(Worker(world.driver))
+        try:
+            result = await world.once(job, driver=worker[-1])
+        except* SimulatedCrash:
+            deaths += 1
+    assert deaths == 11
+    assert result.output == list(range(12))
+
+
+async def test_a_process_that_dies_while_the_instance_is_parked_does_not_count(world: World) -> None:
+    """It waits in memory, and its process is killed by something else, again and again."""
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return await ctx.listen("message", type=str)
+
+    for _ in range(8):
+        worker = Worker(world.driver)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: survive(world, job, worker))  # noqa: B023  # it ends in this turn
+            await world.until_waiting()
+            await anyio.sleep(0.005)
+            worker.crashed = True
+            group.cancel_scope.cancel()
+    assert (await world.run(job, script=[("message", "still here")])).output == "still here"
+
+
+async def survive(world: World, job: Workflow[Any, Any], worker: Worker) -> None:
+    with suppress(SimulatedCrash):
+        await world.once(job, driver=worker, mode="live")
+
+
+async def test_runs_that_end_in_order_do_not_count(world: World) -> None:
+    """A store that fails, a cancelled run, a run that was put away: nobody died."""
+    running = [anyio.Event() for _ in range(10)]
+
+    async def hang(number: int) -> int:
+        if number < 8:
+            running[number].set()
+            await anyio.sleep_forever()
+        return number
+
+    numbers = iter(range(100))
+
+    @workflow
+    async def job(ctx: Context) -> int:
+        return await ctx.step("hang", hang, next(numbers))
+
+    for number in range(8):
+        async with anyio.create_task_group() as group:
+            group.start_soon(world.once, job)
+            await running[number].wait()
+            group.cancel_scope.cancel()
+    for _ in range(8):
+        with pytest.raises(StorageError):
+            await world.once(job, driver=FaultyDriver(world.driver, fail_at=[2]))
+    assert (await world.run(job)).status is Status.COMPLETED
+
+
+async def test_deaths_while_it_is_rolled_back_count_and_the_failure_is_kept(world: World) -> None:
+    worker: list[Worker] = []
+    undone: list[str] = []
+    mended = False
+
+    async def book() -> str:
+        return "hotel"
+
+    async def undo(result: str) -> None:
+        if not mended:
+            worker[-1].die()
+        undone.append(result)
+
+    @workflow(name="trip")
+    async def before(ctx: Context) -> None:
+        await ctx.step("book", book, rollback=undo)
+        raise ValueError("no")
+
+    @workflow(name="trip", version=2)
+    async def after(ctx: Context) -> None:
+        await ctx.step("book", book, rollback=undo)
+        raise ValueError("no")
+
+    for _ in range(5):
+        worker.append(Worker(world.driver))
+        with pytest.raises(BaseException, match="crashed"):  # it may be inside a group
+            await world.once(before, driver=worker[-1])
+    await check_stuck(world, await world.once(before))
+    mended = True
+    result = await world.run(after)
+    assert result.status is Status.ROLLED_BACK
+    assert result.error is not None
+    assert (result.error.message, undone) == ("no", ["hotel"])
