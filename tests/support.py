@@ -9,8 +9,18 @@ from typing import Any, TypeVar
 
 import anyio
 
-from workflow_sdk import Driver, History, RunResult, Status, Workflow, open_driver, read_history, run_workflow, send_message
-from workflow_sdk.execution.run import Mode
+from workflow_sdk import (
+    Driver,
+    History,
+    RunResult,
+    Status,
+    Workflow,
+    open_driver,
+    read_history,
+    run_workflow,
+    send_message,
+)
+from workflow_sdk.execution.execution import Mode
 from workflow_sdk.testing import VirtualClock
 
 T = TypeVar("T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields, replace
 from types import CodeType
@@ -102,6 +101,8 @@ _DEFAULT_OPTIONS = StepOptions()
 class Step(Generic[P, T_co]):
     """A function with the options it has as a step. It stays callable like the function."""
 
+    __name__: str
+
     def __init__(self, fn: Callable[P, T_co], options: StepOptions) -> None:
         functools.update_wrapper(cast("Callable[..., Any]", self), fn)
         self.fn = fn
@@ -122,10 +123,10 @@ class Step(Generic[P, T_co]):
 
 def _remember_surroundings(fn: Callable[..., Any]) -> None:
     """Classes that stand beside a function in another function are found by its annotations, too."""
-    frame = sys._getframe(1)  # noqa: SLF001  # of the interpreter, and what `inspect.currentframe` returns
-    while frame.f_globals is globals() and frame.f_back is not None:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
-    if frame.f_locals is not frame.f_globals:
+    if frame is not None and frame.f_locals is not frame.f_globals:
         remember_locals(fn, frame.f_locals)
 
 

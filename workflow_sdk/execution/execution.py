@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from heapq import heapify, heappop, heappush
+from threading import get_ident
 from typing import Any, Literal, NoReturn
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
@@ -85,6 +87,8 @@ class Execution:
         self._timer_count = 0
         self._threads_busy = 0
         self._is_idle = False
+        self._thread = get_ident()
+        """Of the event loop."""
 
     # What operations ask for.
 
@@ -257,6 +261,12 @@ class Execution:
         self._stop()
 
     def _stop(self) -> None:
+        if get_ident() != self._thread:
+            # A plain step made a mistake, in its worker thread. In a thread of the author's own the run stops with the
+            # next operation.
+            with suppress(RuntimeError):
+                anyio.from_thread.run_sync(self._stop)
+            return
         if self._cancel is not None:
             self._cancel.cancel()
         for wait in self._waits:

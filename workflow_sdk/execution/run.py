@@ -238,6 +238,7 @@ class _Run:
             failure = error
         except anyio.get_cancelled_exc_class() as error:
             if execution.halted or is_cancelled():
+                scope.forgotten()
                 raise
             # Nobody cancelled us: the code awaited something that was cancelled.
             failure = error

@@ -23,6 +23,7 @@ from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
 from workflow_sdk.execution.walk import Walk
+from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.step import call
@@ -102,7 +103,7 @@ class Unwinding:
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error
             except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or anyio.current_effective_deadline() == -float("inf"):
+                if execution.halted or is_cancelled():
                     raise
                 # Nobody cancelled us: the handler awaited something that was cancelled.
                 failure = error

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+import anyio
+
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.hints import return_hint
 from workflow_sdk.core.location import escape

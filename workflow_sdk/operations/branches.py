@@ -192,11 +192,13 @@ class Branches:
             error = failure
         except anyio.get_cancelled_exc_class() as failure:
             if is_cancelled():
+                scope.forgotten()
                 raise
             # Nobody cancelled us. Let out of here, it would be taken for the end of all branches.
             error = RuntimeError(f"branch {scope.path!r} awaited something that was cancelled")
             error.__cause__ = failure
         if scope.fate.lost:
+            scope.forgotten()
             return
         if not scope.end():
             await engine.never()

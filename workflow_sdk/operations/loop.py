@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
+import anyio
+
 from workflow_sdk.core.entries import Entry, LoopData
 from workflow_sdk.core.hints import parameter_hint, return_hint
 from workflow_sdk.core.location import escape, pack_pair, segments, split_last

@@ -392,6 +392,11 @@ class Place:
         self.release()
         return self.scope.engine.slip(DefinitionError(message))
 
+    def check_function(self, fn: object) -> None:
+        """What an operation is to call can be called."""
+        if not callable(fn):
+            raise self.slip(f"{self.what} is given a function to call, not {type(fn).__name__}")
+
     def release(self) -> None:
         """The operation is over without an outcome: it was cancelled, or is an author's mistake."""
         if self.scope.busy is self:
