@@ -102,22 +102,6 @@ async def side_by_side(ctx: Context) -> None:
         group.start_soon(run, "two")
 
 
-async def left_running(ctx: Context) -> None:
-    async def slow() -> None:
-        await anyio.sleep(0.01)
-
-    async def run() -> None:
-        await ctx.step("left", slow)
-
-    operation = ctx.step("left", slow)
-    operation.send(None)
-    started.append(operation)
-
-
-started: list[Any] = []
-"""Operations that were begun and left; closed by the test."""
-
-
 async def inside_a_step(ctx: Context) -> None:
     async def outer() -> None:
         await ctx.step("inner", give)
@@ -197,7 +181,6 @@ SCOPES = [
     Slip("forgotten at the end", forgotten_at_the_end, "forgotten", ("await",), ConcurrentOperationError),
     Slip("gathered", gathered, "one", ("two", "await"), ConcurrentOperationError),
     Slip("side by side", side_by_side, "one", ("two", "under way", "ctx.join"), ConcurrentOperationError),
-    Slip("left running", left_running, "left", ("still under way",), ConcurrentOperationError),
     Slip("inside a step", inside_a_step, "inner", ("inside a step",)),
     Slip("inside a plain step", inside_a_plain_step, "inner", ("inside a step",)),
     Slip(

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from tests.laws.slips import NAMED, SLIPS, Slip, give, started
+from tests.laws.slips import NAMED, SLIPS, Slip, give
 from tests.support import SETTINGS, Setting, World
 from workflow_sdk import Break, Context, RunResult, Status, Workflow, workflow
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_running() -> Iterator[None]:
-    """Close what a test began and left."""
-    yield
-    while started:
-        started.pop().close()
 
 
 class Scene:
