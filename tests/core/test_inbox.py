@@ -57,12 +57,6 @@ def test_what_was_taken_can_be_given_back_to_its_place() -> None:
     assert inbox.find("a", 9) == [message(0), message(2)]
 
 
-def test_a_name_asked_for_twice_finds_a_message_once() -> None:
-    inbox = Inbox()
-    inbox.add(message(1))
-    assert inbox.find(["a", "a"], 2) == [message(1)]
-
-
 @given(st.binary(), st.text(st.characters(exclude_categories=["Cs"])), st.floats(0, 4e9), st.none() | st.binary())
 def test_a_message_comes_back(payload: bytes, name: str, sent_at: float, reply_to: bytes | None) -> None:
     sent = InboxMessage(b"id", name, payload, sent_at, reply_to)

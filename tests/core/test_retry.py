@@ -75,5 +75,5 @@ def test_seconds(duration: float | timedelta, expected: float) -> None:
 
 @pytest.mark.parametrize("duration", ["5", None, True, float("nan"), float("inf"), timedelta.max, [5]])
 def test_what_is_no_duration_is_refused(duration: Any) -> None:
-    with pytest.raises(DefinitionError, match="^it is"):
+    with pytest.raises(DefinitionError, match=r"^it is"):
         seconds(duration, "it")

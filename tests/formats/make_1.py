@@ -1,4 +1,6 @@
-"""How `format_1.json`, `format_1.txt` and `format_1.db` were made, once. Run by hand, never by the tests: `python -m tests.formats.make_1`.
+"""How `format_1.json`, `format_1.txt` and `format_1.db` were made: once, by hand, never by the tests.
+
+    python -m tests.formats.make_1
 
 What is written today in another way gets files of its own, beside these.
 """

@@ -22,23 +22,42 @@ from workflow_sdk import Driver, EntryStatus, Kind, Status, open_driver, read_hi
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, RetryData, SleepData
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import ATTIC, COMPENSATIONS, FIELDS, HISTORY, INBOX, METADATA, NAMES, TAKINGS, InstanceKeys
+from workflow_sdk.core.keys import (
+    ATTIC,
+    COMPENSATIONS,
+    FIELDS,
+    HISTORY,
+    INBOX,
+    METADATA,
+    NAMES,
+    TAKINGS,
+    WAITS,
+    InstanceKeys,
+)
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch
-from workflow_sdk.execution.run import Mode
+from workflow_sdk.execution.execution import Mode
 from workflow_sdk.testing import VirtualClock
 
 HERE = Path(__file__).parent
 ROWS: list[tuple[bytes, bytes, str]] = [
-    (bytes.fromhex(key), bytes.fromhex(raw), text) for key, raw, text in json.loads((HERE / "format_1.json").read_text())
+    (bytes.fromhex(key), bytes.fromhex(raw), text)
+    for key, raw, text in json.loads((HERE / "format_1.json").read_text())
 ]
 HISTORIES = (HERE / "format_1.txt").read_text().rstrip("\n").split("\n\n")
 INSTANCES = ["half way", "rolling back", "exhausted", "completed", "failed", "stuck", "sleeping", "crashed"]
 
 BEGAN = 1893456000.0
 PARTS = {
-    **{"names": NAMES, "history": HISTORY, "inbox": INBOX, "fields": FIELDS, "metadata": METADATA},
-    **{"compensations": COMPENSATIONS, "takings": TAKINGS, "attic": ATTIC},
+    "names": NAMES,
+    "history": HISTORY,
+    "inbox": INBOX,
+    "fields": FIELDS,
+    "metadata": METADATA,
+    "compensations": COMPENSATIONS,
+    "takings": TAKINGS,
+    "attic": ATTIC,
+    "waits": WAITS,
 }
 
 
@@ -108,7 +127,11 @@ def test_every_entry_is_read_and_would_be_written_the_same() -> None:
     assert states == {
         *("step completed", "step failed", "step waiting", "sleep completed", "sleep waiting"),
         *("listen completed", "listen failed", "listen waiting", "version completed", "checkpoint completed"),
-        *(f"{kind} {status}" for kind in ("loop", "join", "race", "map") for status in ("completed", "failed", "running")),
+        *(
+            f"{kind} {status}"
+            for kind in ("loop", "join", "race", "map")
+            for status in ("completed", "failed", "running")
+        ),
         *("attempt completed", "attempt failed", "attempt running", "branch completed", "branch failed"),
     }
     assert {kind.value for kind in Kind} == {state.split()[0] for state in states}
@@ -133,9 +156,7 @@ def test_other_records_are_read_and_would_be_written_the_same() -> None:
 def test_what_entries_hold() -> None:
     opened, pair = name("open"), entry_at(name("pair"))
     done = EntryStatus.COMPLETED
-    assert entry_at(name("charge/card")) == Entry(
-        Kind.STEP, 2, BEGAN, status=done, finished_at=BEGAN, value=b"fcharge"
-    )
+    assert entry_at(name("charge/card")) == Entry(Kind.STEP, 2, BEGAN, status=done, finished_at=BEGAN, value=b"fcharge")
     assert entry_at(opened, name("sleeps"), name("sleep")).data == SleepData(BEGAN + 305 + 86_400)
     assert entry_at(opened, name("retries"), name("retry")).data == RetryData(BEGAN + 305 + 86_400)
     assert entry_at(opened, name("listens"), name("go")).data == ListenData(("go", "gone"), BEGAN + 305 + 86_400)
@@ -166,12 +187,31 @@ async def test_a_history_prints_as_it_did(driver: Driver, instance: str, text: s
 
 SCRIPT = [("turn", 1), ("inside", 2), ("number", 3), ("win", "won")]
 END = {
-    **{"first": ("apple", 3), "charged": "charge", "declined": "declined with 51", "version": 3, "early": (1, b"2")},
-    **{"missing": "none", "too late": "listen 'too late': no message 'too late' came in time", "pair": ["only one"]},
-    **{"loop": "three turns", "join": ["bad"], "fine": {"good": "good"}, "map": [2, 4], "race": "quick", "attempts": [True, False]},
-    **{"bad race": False, "bad map": False, "bad loop": False},
-    **{"sleeps": "slept", "retries": "retry", "listens": "late", "loops": 4, "races": ["wins", "won", "a bait"]},
-    **{"tries": True, "maps": [0, 3], "done/100%": "done"},
+    "first": ("apple", 3),
+    "charged": "charge",
+    "declined": "declined with 51",
+    "version": 3,
+    "early": (1, b"2"),
+    "missing": "none",
+    "too late": "listen 'too late': no message 'too late' came in time",
+    "pair": ["only one"],
+    "loop": "three turns",
+    "join": ["bad"],
+    "fine": {"good": "good"},
+    "map": [2, 4],
+    "race": "quick",
+    "attempts": [True, False],
+    "bad race": False,
+    "bad map": False,
+    "bad loop": False,
+    "sleeps": "slept",
+    "retries": "retry",
+    "listens": "late",
+    "loops": 4,
+    "races": ["wins", "won", "a bait"],
+    "tries": True,
+    "maps": [0, 3],
+    "done/100%": "done",
 }
 
 

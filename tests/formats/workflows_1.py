@@ -150,7 +150,7 @@ async def open_branches(ctx: Context) -> dict[str, Any]:
         return await ctx.step("retry", fail, "retry", backoff=NEVER)
 
     async def listens(ctx: Context) -> str:
-        return await ctx.listen("go", ["go", "gone"], timeout=86_400, default="late")
+        return await ctx.listen("go", ["go", "gone"], type=str, timeout=86_400, default="late")
 
     async def turn(ctx: Context, n: int) -> Continue[int] | Break[int]:
         await ctx.step(f"count {n}", note, f"count {n}")
@@ -167,7 +167,7 @@ async def open_branches(ctx: Context) -> dict[str, Any]:
         return "never"
 
     async def wins(ctx: Context) -> str:
-        return await ctx.listen("win")
+        return await ctx.listen("win", type=str)
 
     async def races(ctx: Context) -> list[str]:
         won = await ctx.race("race", {"takes": takes, "wins": wins})
@@ -176,11 +176,11 @@ async def open_branches(ctx: Context) -> dict[str, Any]:
     async def tries(ctx: Context) -> bool:
         return (await ctx.attempt("try", listens_inside)).ok
 
-    async def listens_inside(ctx: Context) -> str:
-        return await ctx.listen("inside")
+    async def listens_inside(ctx: Context) -> int:
+        return await ctx.listen("inside", type=int)
 
     async def waits(ctx: Context, n: int) -> int:
-        return n if n == 0 else await ctx.listen("number")
+        return n if n == 0 else await ctx.listen("number", type=int)
 
     async def maps(ctx: Context) -> list[int]:
         return await ctx.map("map", waits, [0, 1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ MEMORY = SETTINGS[0]
 
 
 @asynccontextmanager
-async def fresh_world(directory: Path) -> AsyncIterator[World]:
+async def fresh_world(directory: Path) -> AsyncGenerator[World, None]:
     """An empty store in memory, and a clock."""
     driver = await open_store(MEMORY.store, directory)
     try:

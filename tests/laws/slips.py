@@ -175,12 +175,12 @@ SCOPES = [
         "forgotten before another",
         forgotten_before_another,
         "forgotten",
-        ("'next'", "await"),
+        ("next'", "await"),
         ConcurrentOperationError,
     ),
     Slip("forgotten at the end", forgotten_at_the_end, "forgotten", ("await",), ConcurrentOperationError),
     Slip("gathered", gathered, "one", ("two", "await"), ConcurrentOperationError),
-    Slip("side by side", side_by_side, "one", ("two", "under way", "ctx.join"), ConcurrentOperationError),
+    Slip("side by side", side_by_side, None, ("one'", "two'", "under way", "ctx.join"), ConcurrentOperationError),
     Slip("inside a step", inside_a_step, "inner", ("inside a step",)),
     Slip("inside a plain step", inside_a_plain_step, "inner", ("inside a step",)),
     Slip(
@@ -223,8 +223,8 @@ OPTIONS = [
     Slip("no_retry=5", lambda ctx: ctx.step("s", give, no_retry=5), None, ("no_retry", "exception types")),
     Slip("backoff=5", lambda ctx: ctx.step("s", give, backoff=5), None, ("Backoff",)),
     Slip("rollback=5", lambda ctx: ctx.step("s", give, rollback=5), None, ("rollback", "function")),
-    Slip("no function", lambda ctx: ctx.step("s"), None, ("'s'", "no function")),
-    Slip("a number to run", lambda ctx: ctx.step("s", 5), None, ("'s'", "no function")),
+    Slip("no function", lambda ctx: ctx.step("s"), None, ("s'", "no function")),
+    Slip("a number to run", lambda ctx: ctx.step("s", 5), None, ("s'", "no function")),
     Slip("nothing to run", lambda ctx: ctx.step(5), None, ("no function to run", "ctx.step(name, fn, *args)")),
     Slip("version=0", lambda ctx: ctx.version("v", 0), "v", ("from 1 on", "0")),
     Slip("version=True", lambda ctx: ctx.version("v", True), "v", ("whole numbers",)),
@@ -301,7 +301,7 @@ def _with_name(call: Callable[[Any, Any], Awaitable[object]], name: Any) -> Call
 
 
 NAMED = [
-    Slip(f"{operation} with name: {what}", _with_name(call, name), None, ("a name",) if says is None else (says,))
+    Slip(f"{operation} with name: {what}", _with_name(call, name), None, (says,))
     for operation, call in OPERATIONS.items()
     for what, (name, says) in BAD_NAMES.items()
     # A step takes its name from its function if it is given none.

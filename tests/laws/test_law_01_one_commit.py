@@ -187,7 +187,7 @@ async def test_putting_away_is_one_commit(world: World) -> None:
     assert result.status is Status.SLEEPING
     away = only(driver.changes[1:])
     assert away.status is Status.SLEEPING
-    assert {Field.STATUS, Field.WAITS} <= away.fields
+    assert {Field.STATUS, Field.ALARM} <= away.fields
     assert (away.alarms, away.lease_released) == (1, True)
     assert set(away.entries) == {"rides along", "nap"}
     assert away.names == ["rides along", "nap"]
@@ -218,7 +218,7 @@ async def test_waiting_in_memory_is_one_commit(world: World) -> None:
     await world.once(nap, driver=driver, mode="live")
     assert [change.status for change in driver.changes[:2]] == [Status.RUNNING, Status.SLEEPING]
     asleep = driver.changes[1]
-    assert Field.WAITS in asleep.fields
+    assert Field.STATUS in asleep.fields
     assert not asleep.is_final("nap")
     awake = only(driver.of("nap"))
     assert awake.status in (Status.RUNNING, Status.COMPLETED)

@@ -278,6 +278,20 @@ async def test_code_that_shields_itself_is_unwound_all_the_same(world: World, fa
     assert set(author.ran) == {"after"}
 
 
+async def test_cancelling_the_run_reaches_code_that_shields_itself(world: World) -> None:
+    @workflow
+    async def shielded(ctx: Context) -> None:
+        with anyio.CancelScope(shield=True):
+            await ctx.listen("never")
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: world.once(shielded, mode="live"))
+            await world.until_waiting()
+            group.cancel_scope.cancel()
+    assert await world.driver.get(InstanceKeys("i").lease) is None
+
+
 async def test_a_loser_of_a_race_sees_no_exception(world: World) -> None:
     caught: list[BaseException] = []
     after: list[str] = []

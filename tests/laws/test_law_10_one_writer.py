@@ -47,6 +47,7 @@ class Rivals:
 
     async def run(self, *, takeover: Any = None) -> RunResult[Any]:
         """Check that the older run is fenced off; the result of the newer."""
+        newer: object = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._older)
             with anyio.fail_after(10):
@@ -175,6 +176,7 @@ async def test_taken_over_while_parked_in_memory(world: World) -> None:
         return address
 
     older: list[BaseException] = []
+    before: list[Row] = []
     async with anyio.create_task_group() as group:
 
         async def run() -> None:

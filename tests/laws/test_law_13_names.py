@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import World
-from workflow_sdk import Break, Context, Continue, HistoryEntry, Kind, Status, run_workflow, workflow
+from workflow_sdk import Break, Context, Continue, HistoryEntry, Kind, Status, Success, run_workflow, workflow
 from workflow_sdk.core.location import escape, join_path, pack_pair, pack_segment, subtree
 
 NAMES = [
@@ -145,7 +145,7 @@ async def in_attempt(ctx: Context, name: str) -> object:
         return await ctx.step(name, give, name)
 
     done = await ctx.attempt(name, fn)
-    assert done.ok
+    assert isinstance(done, Success)
     return done.value
 
 

@@ -30,6 +30,7 @@ class Change:
     entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
     """By path; turns of loops and branches of maps as ~number."""
     cleared: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
+    """Ranges of the history."""
     fields: set[Field] = field(default_factory=set[Field])
     """The ones that were stored."""
     status: Status | None = None
@@ -121,7 +122,8 @@ class WatchedDriver:
         for write in batch.writes:
             match write:
                 case ClearRange(begin, end):
-                    change.cleared.append((begin, end))
+                    if begin.startswith(self.keys.space + HISTORY):
+                        change.cleared.append((begin, end))
                 case Append(_, _):
                     change.sent += 1
                 case Clear(key):

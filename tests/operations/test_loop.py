@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +69,7 @@ async def test_a_dataclass_comes_back_as_what_it_was(world: World) -> None:
 
 
 async def test_a_body_without_hints_keeps_its_types(world: World) -> None:
-    async def body(ctx, state):  # type: ignore[no-untyped-def]  # pyright: ignore
+    async def body(ctx, state):  # type: ignore[no-untyped-def]  # pyright: ignore[reportMissingParameterType]
         await ctx.sleep("pause", 1)
         return Break(state) if state["n"] == (3,) else Continue({"n": (state["n"][0] + 1,), 1: {1.5}})
 

@@ -74,6 +74,7 @@ async def test_the_first_to_return_wins(world: World) -> None:
 async def test_the_value_of_the_winner_keeps_its_type(world: World, value: Any) -> None:
     result = await world.run(racing({"a": sleeping(1, value), "b": sleeping(2)}))
     assert result.output == ["a", value]
+    assert result.output is not None
     assert type(result.output[1]) is type(value)
 
 

@@ -52,6 +52,10 @@ class Inbox:
         """The names that there are messages with."""
         return list(self._by_name)
 
+    def count(self, name: str) -> int:
+        """How many messages have this name."""
+        return len(self._by_name.get(name, ()))
+
     def find(self, names: Iterable[str], count: int = 1) -> list[InboxMessage]:
         """Up to `count` messages with one of the names, oldest first. They stay where they are."""
         queues = [queue for name in names if (queue := self._by_name.get(name))]

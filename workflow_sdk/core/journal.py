@@ -6,7 +6,10 @@ goes with the next flush; if the write fails, everything is changed still.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+
+from sortedcontainers import SortedDict
 
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry, EntryTrouble
@@ -19,10 +22,12 @@ from workflow_sdk.core.keys import (
     INBOX,
     METADATA,
     TAKINGS,
+    WAITS,
     Field,
     InstanceKeys,
     field_key,
     sequence_key,
+    waits_of,
 )
 from workflow_sdk.core.location import pack_segment, split_last, subtree
 from workflow_sdk.core.names import Names
@@ -47,16 +52,18 @@ class Journal:
     def __init__(self, keys: InstanceKeys) -> None:
         self.keys = keys
         self.names = Names(self._write_here)
-        self.loaded: dict[bytes, dict[bytes, Entry]] = {}
+        self.loaded: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
         """History that was recorded before this run, by scope and segment. A scope takes its part when it opens."""
         self.inbox = Inbox()
         self.fields: dict[Field, bytes] = {}
         """The fields as the store will have them after the next flush."""
-        self.takings: dict[bytes, InboxMessage] = {}
+        self.takings: SortedDict[bytes, InboxMessage] = SortedDict()
         """Messages taken inside races that are still open, by their key in the instance's space."""
         self.compensations = 0
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
         self.next_sequence = 0
+        self.weight = 0
+        """About how many bytes of values the next flush will write."""
         self._rows: dict[bytes, Entry | bytes | None] = {}
         self._clears: list[Range] = []
         self._history = keys.space + HISTORY
@@ -75,6 +82,8 @@ class Journal:
     def put(self, location: bytes, entry: Entry) -> None:
         """Record an entry as it will stand when the next flush takes it."""
         self._rows[self._history + location] = entry
+        if entry.value is not None:
+            self.weight += len(entry.value)
 
     def trouble(self, location: bytes, trouble: EntryTrouble) -> None:
         """Record that an entry did not succeed at once."""
@@ -99,11 +108,12 @@ class Journal:
         return None if raw is None else unpack_record(raw)
 
     def clear_history(self, location: bytes) -> None:
-        """Forget everything recorded under a location: entries, metadata, and the names of loops there."""
+        """Forget what is recorded at and under a location: entries, metadata, and the names of loops there."""
         self.names.drop(location)
         for part in (HISTORY, METADATA):
+            self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
-        for scope in [scope for scope in self.loaded if scope.startswith(location)]:
+        for scope in list(self.loaded.irange(location, location + b"\xff")):
             del self.loaded[scope]
 
     def clear_turns(self, first: bytes, end: bytes) -> None:
@@ -116,6 +126,23 @@ class Journal:
         for key in [key for key in self._rows if begin <= key < end]:
             del self._rows[key]
         self._clears.append(cleared)
+
+    # Waits.
+
+    def begin_wait(self, location: bytes, messages: Iterable[str], fields: list[object]) -> None:
+        """A branch parks. With the next flush, everybody can see what it waits for."""
+        raw = pack_record(fields)
+        for key in _wait_keys(location, messages):
+            self._write_here(key, raw)
+
+    def end_wait(self, location: bytes, messages: Iterable[str]) -> None:
+        """A branch goes on."""
+        for key in _wait_keys(location, messages):
+            self._write_here(key, None)
+
+    def forget_waits(self) -> None:
+        """Nothing is waited for any more."""
+        self._clear(subtree(self._space + WAITS))
 
     # Messages.
 
@@ -138,7 +165,7 @@ class Journal:
     def settle_takings(self, location: bytes, *, give_back: bool) -> None:
         """What was taken under a location is given back to the inbox, or its taking is final."""
         begin, end = subtree(TAKINGS + location)
-        for key in [key for key in self.takings if begin <= key < end]:
+        for key in list(self.takings.irange(begin, end)):
             message = self.takings.pop(key)
             self._write_here(key, None)
             if give_back:
@@ -179,6 +206,7 @@ class Journal:
         clears = self._clears
         self._rows = {}
         self._clears = []
+        self.weight = 0
         return WriteSet(clears, rows)
 
     def discard(self, *, keep_fields: bool = False) -> None:
@@ -207,3 +235,8 @@ class Journal:
         scope, segment = split_last(location)
         self.loaded.setdefault(scope, {})[segment] = entry
         return entry
+
+
+def _wait_keys(location: bytes, messages: Iterable[str]) -> Iterator[bytes]:
+    for name in messages or ("",):
+        yield waits_of(name) + location

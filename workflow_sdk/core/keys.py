@@ -18,6 +18,7 @@ In the space of an instance:
     (6, sequence)       compensation, in order of completion
     (7, *segments, n)   message taken inside a race that is still open, to be given back if its branch loses
     (8, *segments)      history of a race's losers that is needed to find their compensations
+    (9, name, *segments) what a parked branch waits for, by the name of the message (empty: for a time)
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ __all__ = [
     "METADATA",
     "NAMES",
     "TAKINGS",
+    "WAITS",
     "Field",
     "InstanceKeys",
     "field_key",
     "sequence_key",
+    "waits_of",
 ]
 
 ROOT: bytes = pack(("workflow_sdk",))
@@ -52,6 +55,7 @@ METADATA = pack_segment(5)
 COMPENSATIONS = pack_segment(6)
 TAKINGS = pack_segment(7)
 ATTIC = pack_segment(8)
+WAITS = pack_segment(9)
 
 
 class Field(IntEnum):
@@ -65,8 +69,8 @@ class Field(IntEnum):
     INPUT = 5
     BIRTH = 6
     """When it was created, and the seed of its uuids and random numbers."""
-    WAITS = 7
-    """When it was last put away: its alarm, and what it waits for."""
+    ALARM = 7
+    """The time of its alarm, while it has one."""
     DEATHS = 8
     """How many workers died under it in a row; absent if none did."""
 
@@ -79,6 +83,11 @@ def field_key(field: Field) -> bytes:
 def sequence_key(sequence: int) -> bytes:
     """The key of a compensation, in the space of its instance."""
     return COMPENSATIONS + pack_segment(sequence)
+
+
+def waits_of(message: str) -> bytes:
+    """What the keys of the waits for a message begin with; for an empty one, of the waits for a time."""
+    return WAITS + pack((message,))
 
 
 class InstanceKeys:

@@ -43,7 +43,7 @@ class Backoff:
     def __post_init__(self) -> None:
         if seconds(self.initial, "Backoff.initial") < 0 or seconds(self.maximum, "Backoff.maximum") < 0:
             raise DefinitionError("Backoff.initial and Backoff.maximum can't be negative")
-        if self.factor < 1 or not 0 <= self.jitter <= 1:
+        if not self.factor >= 1 or not 0 <= self.jitter <= 1:
             raise DefinitionError("Backoff.factor is at least 1, and Backoff.jitter between 0 and 1")
 
     def delay(self, attempts: int, chance: float) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
-from heapq import heapify, heappop, heappush
 from threading import get_ident
 from typing import Any, Literal, NoReturn
 
@@ -30,6 +29,7 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.mail import Mail
+from workflow_sdk.execution.waiting import Waits
 from workflow_sdk.operations.engine import Facts, Unwound, Wait
 
 __all__ = ["Execution", "Mode"]
@@ -38,6 +38,9 @@ Mode = Literal["yield", "live"]
 
 THREADS_MAX = 40
 """Steps that are plain functions and run at once, in one event loop."""
+
+ATTIC_PAGE = 256
+"""Rows of history that are set aside in one commit."""
 
 _NEVER = -float("inf")
 
@@ -80,13 +83,11 @@ class Execution:
         """How the instance was put away."""
         self._cancel: anyio.CancelScope | None = None
         self._signal = anyio.Event()
-        self._waits: dict[Wait, None] = {}
-        self._listeners: dict[str, dict[Wait, None]] = {}
-        """Waits by the names of their messages."""
-        self._timers: list[tuple[float, int, Wait]] = []
-        self._timer_count = 0
+        self._waits = Waits(journal)
         self._threads_busy = 0
         self._is_idle = False
+        self._is_over = False
+        """Nobody wakes the branches any more."""
         self._thread = get_ident()
         """Of the event loop."""
 
@@ -112,25 +113,18 @@ class Execution:
         finally:
             self._threads_busy -= 1
 
-    async def flush(self, *, shield: bool) -> None:
-        stored = False
-        if shield:
-            # A branch that is cancelled in mid-commit would not know whether its siblings' changes were written.
-            with anyio.CancelScope(shield=True):
-                stored = await self.flusher.flush()
-        else:
-            stored = await self.flusher.flush()
-        if not stored:
+    async def flush(self) -> None:
+        if not await self.flusher.flush():
             await self.never()
 
-    async def park(self, wait: Wait, *, shield: bool) -> None:
+    async def park(self, wait: Wait) -> None:
         if self.halted:
             await self.never()
-        self._begin(wait)
+        self._waits.add(wait)
         try:
             if self.active > 1:
                 # Siblings go on. Else the commit that records the instance as idle takes our changes along.
-                await self.flush(shield=shield)
+                await self.flush()
                 if wait.fired:
                     return
             wait.parked = True
@@ -141,31 +135,14 @@ class Execution:
             finally:
                 if not wait.fired:
                     self.active += 1
-            if self.halted:
+                    self._leave_idle()
+            if self.halted or self._is_over:
                 await self.never()
         finally:
-            self._end(wait)
-
-    def _begin(self, wait: Wait) -> None:
-        self._waits[wait] = None
-        for name in wait.messages:
-            self._listeners.setdefault(name, {})[wait] = None
-        if wait.until is not None:
-            self._timer_count += 1
-            heappush(self._timers, (wait.until, self._timer_count, wait))
-
-    def _end(self, wait: Wait) -> None:
-        wait.fired = True
-        del self._waits[wait]
-        for name in wait.messages:
-            listeners = self._listeners[name]
-            del listeners[wait]
-            if not listeners:
-                del self._listeners[name]
-        if len(self._timers) > 2 * len(self._waits) + 64:
-            # Waits that ended early leave their timers behind.
-            self._timers = [timer for timer in self._timers if not timer[2].fired]
-            heapify(self._timers)
+            self._waits.remove(wait)
+            if wait.messages and len(self.journal.inbox):
+                # It may have been woken for a message that it has left to others.
+                self._signal.set()
 
     def rest(self) -> None:
         self.active -= 1
@@ -203,16 +180,21 @@ class Execution:
             await self.never()
 
     async def keep_for_rollback(self, location: bytes) -> None:
-        await self.flush(shield=True)
         space = self.journal.keys.space
         begin, end = subtree(space + HISTORY + location)
-        try:
-            rows = await self.driver.scan(begin, end)
-        except Exception as error:  # noqa: BLE001  # the store failed
-            self.storage_failed(error)
-            await self.never()
         start = len(space) + len(HISTORY)
-        self.journal.keep_in_attic([(key[start:], raw) for key, raw in rows])
+        while True:
+            # In pages, each a commit of its own: they only copy what is there, and may be copied again.
+            await self.flush()
+            try:
+                rows = await self.driver.scan(begin, end, limit=ATTIC_PAGE)
+            except Exception as error:  # noqa: BLE001  # the store failed
+                self.storage_failed(error)
+                await self.never()
+            self.journal.keep_in_attic([(key[start:], raw) for key, raw in rows])
+            if len(rows) < ATTIC_PAGE:
+                return
+            begin = rows[-1][0] + b"\x00"
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
         self.handlers[location] = (handler, hint)
@@ -255,7 +237,10 @@ class Execution:
         try:
             await root()
         except (Unwound, BaseExceptionGroup) as error:
-            rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
+            # What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
+            # cancellation together with the mistake that stopped the run.
+            over = (Unwound, Exception, anyio.get_cancelled_exc_class()) if self.halted else Unwound
+            rest = None if isinstance(error, Unwound) else error.split(over)[1]
             if rest is not None:
                 raise rest from None
         self._stop()
@@ -269,9 +254,8 @@ class Execution:
             return
         if self._cancel is not None:
             self._cancel.cancel()
-        for wait in self._waits:
-            # Code that shields itself from the cancellation has to be told as well.
-            wait.event.set()
+        # Code that shields itself from the cancellation has to be told as well.
+        self._waits.let_all_go()
 
     def set_status(self, status: Status) -> None:
         """Record what the instance is doing, from the next commit on."""
@@ -291,12 +275,19 @@ class Execution:
         assert fields, "an instance has a status"
         return Status(str(fields[0]))
 
+    def let_go(self, batch: Batch, alarm: float | None) -> None:
+        """Nobody has the instance any more; it is due at the time of the alarm, if it has one."""
+        keys = self.journal.keys
+        batch.clear(keys.lease)
+        self.journal.set_field(Field.ALARM, None if alarm is None else [alarm])
+        if alarm is not None:
+            batch.set(keys.alarm(alarm), pack_record([]))
+
     async def finish(self, status: Status) -> None:
         """The last commit: how the instance ended, and that it is nobody's any more."""
         self.set_status(status)
-        self.journal.set_field(Field.WAITS, None)
         batch = Batch()
-        batch.clear(self.journal.keys.lease)
+        self.let_go(batch, None)
         await self.flusher.commit(batch)
         if self.failure is None:
             self.is_away = True
@@ -308,6 +299,14 @@ class Execution:
         return Activity.CODE if self.active else Activity.NONE
 
     async def _supervise(self, group: anyio.abc.TaskGroup) -> None:
+        try:
+            await self._wake_what_is_due(group)
+        finally:
+            # Also if the run was cancelled from outside.
+            self._is_over = True
+            self._stop()
+
+    async def _wake_what_is_due(self, group: anyio.abc.TaskGroup) -> None:
         while True:
             signal = self._signal = anyio.Event()
             if self.mail.has_come:
@@ -321,10 +320,10 @@ class Execution:
                     return
                 if not self._is_idle:
                     continue
-            if self._listeners and not self.mail.is_watched:
+            if self._waits.listens and not self.mail.is_watched:
                 self.mail.is_watched = True
                 group.start_soon(self._watch, self.mail)
-            await self.clock.wait(signal, self._timers[0][0] if self._timers else None, self.activity)
+            await self.clock.wait(signal, self._waits.next_time, self.activity)
 
     async def _check_lease(self) -> None:
         """Whoever has taken the instance over may have taken the message, too: there would be nothing to wait for."""
@@ -345,14 +344,10 @@ class Execution:
 
     def _fire(self) -> None:
         """Wake the branches whose time has come, or for whom there may be a message."""
-        now = self.clock.now()
-        while self._timers and (self._timers[0][2].fired or self._timers[0][0] <= now):
-            self._wake(heappop(self._timers)[2])
-        inbox = self.journal.inbox
-        for name in inbox.names():
-            for wait in self._listeners.get(name, ()):
-                if not wait.fired and len(inbox.find(wait.messages, wait.count)) >= wait.count:
-                    self._wake(wait)
+        for wait in self._waits.due(self.clock.now()):
+            self._wake(wait)
+        for wait in self._waits.served():
+            self._wake(wait)
 
     def _wake(self, wait: Wait) -> None:
         if wait.fired:
@@ -361,50 +356,35 @@ class Execution:
         if wait.parked:
             self.active += 1
         wait.event.set()
-        if self._is_idle:
-            self._is_idle = False
-            self._leave_idle()
+        self._leave_idle()
 
     def _leave_idle(self) -> None:
+        """Something goes on: with the next commit, the instance is not stored as waiting any more."""
+        self._is_idle = False
         if self.status is not Status.ROLLING_BACK:
             self.set_status(Status.RUNNING)
-        self.journal.set_field(Field.WAITS, None)
-
-    @property
-    def wake_at(self) -> float | None:
-        """When the first timer is due."""
-        return min((wait.until for wait in self._waits if wait.until is not None), default=None)
-
-    @property
-    def waiting_for(self) -> list[str]:
-        """The names of the messages that are awaited."""
-        return sorted(self._listeners)
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
         if self.status is not Status.ROLLING_BACK:
-            self.set_status(Status.WAITING if self.waiting_for else Status.SLEEPING)
-        alarm = self.wake_at if self.mode == "yield" else None
-        waits = [[wait.kind, wait.name, wait.path, list(wait.messages), wait.until] for wait in self._waits]
-        self.journal.set_field(Field.WAITS, [alarm, waits])
+            self.set_status(Status.WAITING if self._waits.listens else Status.SLEEPING)
         batch = Batch()
         if self.mode == "live":
             self._is_idle = True
             await self.flusher.commit(batch)
             return
-        keys = self.journal.keys
-        batch.check(keys.nudge, self.mail.nudge)
-        batch.clear(keys.lease)
-        if alarm is not None:
-            batch.set(keys.alarm(alarm), pack_record([]))
+        when = self._waits.next_time
+        batch.check(self.journal.keys.nudge, self.mail.nudge)
+        self.let_go(batch, when)
         error = await self.flusher.try_commit(batch)
         if error is None:
-            self.idle_result = (self.status, alarm, self.waiting_for)
+            self.idle_result = (self.status, when, self._waits.messages)
             self.is_away = True
         elif not isinstance(error, ConflictError) or not await self._has_mail():
             self.storage_failed(error)
         else:
             # It is not put away after all, and what goes on now must not be stored as waiting.
+            self.journal.set_field(Field.ALARM, None)
             self._leave_idle()
 
     async def _has_mail(self) -> bool:

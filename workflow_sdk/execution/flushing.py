@@ -37,53 +37,60 @@ class Flusher:
         """Set when the flush after that has landed. Whoever made it writes it; others only wait."""
 
     async def flush(self) -> bool:
-        """Return True once everything that changed so far is stored; False if that has failed."""
-        if self._next is not None:
-            # Someone is about to write, and will take our changes along.
-            await self._next.wait()
-            return not self.is_broken
-        landed: anyio.Event | None = None
-        if self._writing:
-            if self._written is None:
-                self._written = anyio.Event()
-            landed = self._next = anyio.Event()
-            try:
+        """Return True once everything that changed so far is stored; False if that has failed.
+
+        A cancelled flush is finished first: who is cancelled in mid-commit would not know what is written.
+        """
+        with anyio.CancelScope(shield=True):
+            if self._next is not None:
+                # Someone is about to write, and will take our changes along.
+                await self._next.wait()
+            elif self._writing:
+                if self._written is None:
+                    self._written = anyio.Event()
+                landed = self._next = anyio.Event()
                 await self._written.wait()
-            except BaseException:
-                # Cancelled: the run is over. Let those who counted on us go.
                 self._next = None
-                landed.set()
-                raise
-            self._next = None
-        if self.is_broken:
-            if landed is not None:
-                landed.set()
-            return False
-        await self._write(landed)
+                try:
+                    await self._write()
+                finally:
+                    landed.set()
+            else:
+                await self._write()
         return not self.is_broken
 
-    async def _write(self, landed: anyio.Event | None) -> None:
+    async def _write(self) -> None:
+        if self.is_broken or not self._journal.is_dirty:
+            return
         self._writing = True
         try:
-            if self._journal.is_dirty:
-                await self.commit(Batch())
+            error = await self._commit(Batch())
         finally:
             self._writing = False
             written, self._written = self._written, None
             if written is not None:
                 written.set()
-            if landed is not None:
-                landed.set()
+        if error is not None:
+            self._break(error)
 
     async def commit(self, batch: Batch) -> None:
         """Write everything that changed, and what is in the batch already, in one commit."""
         error = await self.try_commit(batch)
         if error is not None:
-            self.is_broken = True
-            self._failed(error)
+            self._break(error)
 
     async def try_commit(self, batch: Batch) -> Exception | None:
         """Like `commit`, but a failure is returned, and left to the caller."""
+        error: Exception | None = None
+        with anyio.CancelScope(shield=True):
+            error = await self._commit(batch)
+        return error
+
+    def _break(self, error: Exception) -> None:
+        self.is_broken = True
+        self._failed(error)
+
+    async def _commit(self, batch: Batch) -> Exception | None:
         journal = self._journal
         batch.checks.append((journal.keys.lease, self._lease))
         writes = journal.take()
@@ -94,7 +101,8 @@ class Flusher:
             journal.restore(writes)
             return error
         except BaseException:
-            # Cancelled on the way. It may have landed; writing the same rows again is harmless.
+            # Not a cancellation, which does not come this far: whoever waits must not take it for stored.
+            self.is_broken = True
             journal.restore(writes)
             raise
         return None

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.failures import pack_error_info, unpack_error_info
-from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys
+from workflow_sdk.core.keys import FIELDS, WAITS, Field, InstanceKeys
 from workflow_sdk.core.location import segments
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
@@ -84,7 +84,7 @@ async def claim(who: Claimant, value: object) -> Claim:
         batch = Batch()
         batch.check(who.keys.lease, lease)
         batch.check(who.keys.field(Field.STATUS), expected)
-        _write(batch, who, found, claimed)
+        _write(batch, who, found, claimed, lease)
         try:
             await who.driver.commit(batch)
         except ConflictError:
@@ -95,22 +95,25 @@ async def claim(who: Claimant, value: object) -> Claim:
         return claimed
 
 
-def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Claim) -> None:
+def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Claim, before: bytes | None) -> None:
     for key in found.keys() - claimed.fields.keys():
         batch.clear(who.keys.field(key))
     for key, raw in claimed.fields.items():
         if found.get(key) != raw:
             batch.set(who.keys.field(key), raw)
-    if Field.WAITS in found:
-        alarm = unpack_record(found[Field.WAITS])[0]
-        if alarm is not None:
-            batch.clear(who.keys.alarm(float(alarm)))
+    # What waits still will say so again.
+    batch.clear_range(*who.keys.range(WAITS))
+    if Field.ALARM in found:
+        batch.clear(who.keys.alarm(float(unpack_record(found[Field.ALARM])[0])))
     if claimed.status is Status.STUCK:
         batch.clear(who.keys.lease)
         claimed.lease = None
     else:
         assert claimed.lease is not None, "an instance that runs has a lease"
         batch.set(who.keys.lease, claimed.lease)
+        if before is not None:
+            # Whoever had it, and is waiting for a message, learns at once that it lost it.
+            batch.set(who.keys.nudge, token_bytes(16))
 
 
 def _new_lease(who: Claimant, old: bytes | None) -> bytes:
@@ -173,7 +176,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
             # Nobody gave it back: its worker died under it, or is being fenced off while it runs.
             deaths += 1
         after = status if status is Status.ROLLING_BACK else move(status, Status.RUNNING)
-    fields.pop(Field.WAITS, None)
+    fields.pop(Field.ALARM, None)
     if deaths:
         fields[Field.DEATHS] = pack_record([deaths])
     if deaths >= DEATHS_MAX:

@@ -103,6 +103,8 @@ async def run_workflow(
     clock = clock or SystemClock()
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
     ttl = seconds(lease_ttl, "lease_ttl")
+    if ttl <= 0:
+        raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
     claimed = await claim(Claimant(driver, keys, workflow, values, clock.now, ttl), input)
     if claimed.lease is None:
         return _stored(workflow, values, claimed.fields)
@@ -122,7 +124,8 @@ def _check_call(workflow: object, instance_id: object, mode: str, max_value_byte
         raise DefinitionError(
             f"an instance id is a text of 1 to 1000 characters, which can be encoded; not {instance_id!r:.100}"
         )
-    if not isinstance(max_value_bytes, int) or not 0 < max_value_bytes <= VALUE_BYTES_LIMIT:
+    size = max_value_bytes
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= VALUE_BYTES_LIMIT:
         raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {max_value_bytes!r}")
 
 
@@ -284,6 +287,7 @@ class _Run:
         failed = self.journal.get_field(Field.ERROR) if execution.status is Status.ROLLING_BACK else None
         original = None if failed is None else cast("list[object]", failed[0])
         self.journal.discard(keep_fields=True)
+        self.journal.forget_waits()
         info = describe(error, self.codec, kind)
         self.journal.set_field(Field.ERROR, error_fields(info, self.codec, original))
         execution.is_away = False
@@ -304,7 +308,7 @@ class _Run:
             self.journal.discard()
         with anyio.CancelScope(shield=True):
             batch = Batch()
-            batch.clear(self.journal.keys.lease)
+            execution.let_go(batch, execution.now())
             await execution.flusher.try_commit(batch)
 
     async def _why(self, error: Exception) -> Exception:

@@ -53,7 +53,7 @@ class Unwinding:
             await execution.finish(Status.FAILED)
             return
         execution.set_status(Status.ROLLING_BACK)
-        await execution.flush(shield=False)
+        await execution.flush()
         await self.go_on()
 
     async def go_on(self) -> None:
@@ -96,7 +96,9 @@ class Unwinding:
         options = StepOptions()
         while True:
             while compensation.retry_at is not None and execution.now() < compensation.retry_at:
-                await execution.park(Wait("retry", "rollback", compensation.path, compensation.retry_at), shield=False)
+                await execution.park(
+                    Wait(compensation.location, "retry", "rollback", compensation.path, compensation.retry_at)
+                )
             failure: BaseException
             try:
                 await self._call(compensation)
@@ -131,7 +133,7 @@ class Unwinding:
 
     async def _record(self, compensation: Compensation) -> None:
         self._execution.journal.compensate(compensation)
-        await self._execution.flush(shield=False)
+        await self._execution.flush()
 
     async def _stuck(self, compensation: Compensation) -> None:
         execution = self._execution

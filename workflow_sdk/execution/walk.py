@@ -104,10 +104,10 @@ class Walk:
     async def refresh_inbox(self) -> None:
         """There are no messages."""
 
-    async def flush(self, *, shield: bool) -> None:
+    async def flush(self) -> None:
         """There is nothing to store."""
 
-    async def park(self, wait: Wait, *, shield: bool) -> None:
+    async def park(self, wait: Wait) -> None:
         await self.never()
 
     async def keep_for_rollback(self, location: bytes) -> None:

@@ -164,7 +164,6 @@ class Branches:
     async def _one(self, branch: Branch) -> None:
         engine = self.engine
         scope = branch.scope = self._scope(branch)
-        scope.in_branch = True
         if self.is_race:
             scope.in_race = True
             scope.fate = scope.fate.branch()

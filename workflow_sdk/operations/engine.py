@@ -36,6 +36,7 @@ class Facts:
 class Wait:
     """What a parked branch waits for."""
 
+    location: bytes
     kind: str
     """`sleep`, `retry` or `listen`."""
     name: str
@@ -84,11 +85,11 @@ class Engine(Protocol):
         """Run a plain function in a worker thread. A cancelled call does not wait for it."""
         ...
 
-    async def flush(self, *, shield: bool) -> None:
+    async def flush(self) -> None:
         """Return once everything changed so far is in the store. Does not return if it can't be stored."""
         ...
 
-    async def park(self, wait: Wait, *, shield: bool) -> None:
+    async def park(self, wait: Wait) -> None:
         """Return once what the branch waits for may be there; it is stored before that the branch waits."""
         ...
 

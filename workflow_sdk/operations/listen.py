@@ -85,7 +85,7 @@ class Message(Generic[T]):
         if engine.walking or engine.halted:
             return
         engine.journal.reply(reply_to, pack_record([raw]))
-        await engine.flush(shield=self._place.scope.in_branch)
+        await engine.flush()
 
     def __repr__(self) -> str:
         return f"Message(name={self.name!r}, payload={self.payload!r}, sent_at={self.sent_at.isoformat()})"
@@ -106,7 +106,7 @@ def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any,
     if isinstance(how.count, bool) or not isinstance(how.count, int) or how.count < 1:
         raise place.slip(f"{place.what} takes a count of 1 or more, not {how.count!r}")
     until = deadline(place, how.timeout, how.until)
-    return scope.start(_listen(place, ListenData(names, until, how.count), how))
+    return scope.start(_listen(place, ListenData(tuple(dict.fromkeys(names)), until, how.count), how))
 
 
 async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
@@ -150,8 +150,8 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> None:
         if not recorded:
             place.put(entry)
             recorded = True
-        wait = Wait("listen", place.name, place.path, data.until, data.names, data.count)
-        await engine.park(wait, shield=scope.in_branch)
+        wait = Wait(place.location, "listen", place.name, place.path, data.until, data.names, data.count)
+        await engine.park(wait)
         refreshed = False
     _take(place, entry, data, found, how)
     place.put(entry)

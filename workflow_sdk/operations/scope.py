@@ -72,7 +72,6 @@ class Scope:
         "ended",
         "engine",
         "fate",
-        "in_branch",
         "in_loop",
         "in_race",
         "label",
@@ -120,12 +119,12 @@ class Scope:
         self._path: str | None = None
         if parent is None:
             self.names = names or engine.journal.names.root
-            self.in_branch = self.in_race = self.in_loop = False
+            self.in_race = self.in_loop = False
             self.fate = Fate()
         else:
             self.fate = parent.fate
             self.names = names or parent.names
-            self.in_branch, self.in_race, self.in_loop = parent.in_branch, parent.in_race, parent.in_loop
+            self.in_race, self.in_loop = parent.in_race, parent.in_loop
 
     @property
     def path(self) -> str:
@@ -363,7 +362,7 @@ class Place:
 
     async def flush(self) -> None:
         """Return once what was put is stored."""
-        await self.scope.engine.flush(shield=self.scope.in_branch)
+        await self.scope.engine.flush()
 
     def close(self, entry: Entry) -> None:
         """The operation is over, and its outcome is known."""

@@ -64,8 +64,8 @@ async def _sleep(place: Place, duration: float | None, until: float | None) -> N
             while engine.now() < entry.data.until:
                 if wait is None and place.entry is None:
                     place.put(entry)
-                wait = Wait("sleep", place.name, place.path, entry.data.until)
-                await engine.park(wait, shield=scope.in_branch)
+                wait = Wait(place.location, "sleep", place.name, place.path, entry.data.until)
+                await engine.park(wait)
             entry.complete(None, engine.now())
             place.put(entry)
             await place.flush()

@@ -180,7 +180,7 @@ async def _wait_for_retry(place: Place, entry: Entry) -> None:
     if isinstance(entry.data, RetryData):
         due = entry.data.retry_at
         while engine.now() < due:
-            await engine.park(Wait("retry", place.name, place.path, due), shield=scope.in_branch)
+            await engine.park(Wait(place.location, "retry", place.name, place.path, due))
         entry.data = None
         entry.status = EntryStatus.RUNNING
         entry.attempts += 1

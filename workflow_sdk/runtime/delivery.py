@@ -8,7 +8,8 @@ from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
+from workflow_sdk.core.keys import INBOX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
@@ -59,7 +60,7 @@ async def send_message(
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {message!r} to")
         if Status(unpack_record(status)[0]).is_terminal:
             return Delivery.CLOSED
-        waits = await driver.get(keys.field(Field.WAITS))
+        awaited = await driver.scan(*subtree(keys.space + waits_of(message)), limit=1)
         batch = Batch()
         batch.check(keys.field(Field.STATUS), status)
         batch.append(keys.space + INBOX, row)
@@ -70,8 +71,4 @@ async def send_message(
             if await driver.get(keys.field(Field.VERSION)) == version:
                 raise
             continue
-        return Delivery.ACCEPTED if waits is not None and _awaits(waits, message) else Delivery.QUEUED
-
-
-def _awaits(waits: bytes, message: str) -> bool:
-    return any(message in wait[3] for wait in unpack_record(waits)[1])
+        return Delivery.ACCEPTED if awaited else Delivery.QUEUED

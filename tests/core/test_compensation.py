@@ -1,0 +1,105 @@
+"""What has to be undone, and how its handlers are found again."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_sdk import step
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress, importable
+
+CODEC = Codec()
+
+
+async def undo(*args: Any, **kwargs: Any) -> None:
+    raise NotImplementedError
+
+
+@step(retries=1)
+async def stepped(result: str) -> None:
+    raise NotImplementedError
+
+
+class Shop:
+    async def bound(self, result: str) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    async def static(result: str) -> None:
+        raise NotImplementedError
+
+
+replaced = undo
+
+
+def test_functions_of_modules_are_importable() -> None:
+    assert importable(undo) == f"{__name__}:undo"
+    assert importable(stepped) == f"{__name__}:stepped"
+    assert importable(Shop.static) == f"{__name__}:Shop.static"
+    assert importable(Shop.bound) == f"{__name__}:Shop.bound"
+
+
+def test_others_are_not() -> None:
+    async def local(result: str) -> None:
+        raise NotImplementedError
+
+    async def named_like_another(result: str) -> None:
+        raise NotImplementedError
+
+    named_like_another.__qualname__ = "undo"
+    for handler in (local, lambda result: None, Shop().bound, named_like_another, 3, partial(undo)):
+        assert importable(handler) is None
+
+
+def test_a_partial_is_found_with_its_arguments() -> None:
+    ref = HandlerRef.of(partial(partial(undo, 1, b=2), (2,), b="3"), CODEC)
+    assert ref is not None
+    assert ref.name == f"{__name__}:undo"
+    assert [CODEC.decode(arg) for arg in ref.args] == [1, (2,)]
+    assert {key: CODEC.decode(value) for key, value in ref.kwargs} == {"b": "3"}
+    assert HandlerRef.unpack(ref.pack()) == ref
+
+
+@pytest.mark.parametrize(
+    "handler", [lambda result: None, partial(lambda result: None), partial(undo, object()), partial(undo, b=object())]
+)
+def test_what_can_not_be_recorded_has_no_reference(handler: Any) -> None:
+    assert HandlerRef.of(handler, CODEC) is None
+
+
+raw = st.binary(max_size=10)
+refs = st.builds(HandlerRef, st.text(), st.lists(raw).map(tuple), st.lists(st.tuples(st.text(), raw)).map(tuple))
+compensations = st.builds(
+    Compensation,
+    st.integers(0, 10**9),
+    raw,
+    st.text(),
+    st.none() | refs,
+    raw,
+    st.booleans(),
+    st.sampled_from(Progress),
+    st.integers(0, 99),
+    st.none() | st.floats(0, 4e9),
+    st.lists(st.text()),
+)
+
+
+@given(compensations)
+def test_a_compensation_comes_back(compensation: Compensation) -> None:
+    assert Compensation.unpack(compensation.sequence, compensation.pack()) == compensation
+
+
+def test_how_far_it_is() -> None:
+    fresh = Compensation(1, b"", "s", None, b"v", tagged=True)
+    assert (fresh.progress, fresh.attempts) == (Progress.OPEN, 0)
+    retrying = fresh.failed(["e"], 5.0)
+    assert (retrying.progress, retrying.attempts, retrying.retry_at) == (Progress.RETRYING, 1, 5.0)
+    exhausted = retrying.failed(["f"], None)
+    assert (exhausted.progress, exhausted.attempts, exhausted.error) == (Progress.EXHAUSTED, 2, ["f"])
+    done = retrying.done()
+    assert (done.progress, done.attempts, done.retry_at) == (Progress.DONE, 2, None)

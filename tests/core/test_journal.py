@@ -1,0 +1,269 @@
+"""What one instance remembers, and which part of it the store does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workflow_sdk.core.compensation import Compensation
+from workflow_sdk.core.entries import Entry, EntryTrouble
+from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.journal import Journal, WriteSet
+from workflow_sdk.core.keys import (
+    ATTIC,
+    COMPENSATIONS,
+    HISTORY,
+    INBOX,
+    METADATA,
+    TAKINGS,
+    Field,
+    InstanceKeys,
+    field_key,
+    sequence_key,
+    waits_of,
+)
+from workflow_sdk.core.location import pack_pair, pack_segment, subtree
+from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.core.wire import pack_record
+
+KEYS = InstanceKeys("i")
+Rows = dict[bytes, bytes]
+
+locations = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(lambda parts: b"".join(map(pack_segment, parts)))
+
+
+def write(rows: Rows, writes: WriteSet) -> None:
+    """What a store does with a write set."""
+    for begin, end in writes.clears:
+        for key in [key for key in rows if begin <= key < end]:
+            del rows[key]
+    for key, value in writes.rows.items():
+        if value is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = value
+
+
+class Model:
+    """The journal, the store behind it, and what the store must hold when everything is written."""
+
+    def __init__(self) -> None:
+        self.journal = Journal(KEYS)
+        self.stored: Rows = {}
+        self.expected: Rows = {}
+        self.flying: WriteSet | None = None
+        self.count = 0
+
+    def put(self, location: bytes) -> None:
+        self.count += 1
+        entry = Entry(Kind.STEP, self.count, 1.0)
+        self.journal.put(location, entry)
+        self.expected[KEYS.space + HISTORY + location] = entry.pack()
+
+    def trouble(self, location: bytes) -> None:
+        self.count += 1
+        trouble = EntryTrouble(self.count, 1.0)
+        self.journal.trouble(location, trouble)
+        self.expected[KEYS.space + METADATA + location] = trouble.pack()
+
+    def clear_history(self, location: bytes) -> None:
+        self.journal.clear_history(location)
+        for part in (HISTORY, METADATA):
+            write(
+                self.expected, WriteSet([subtree(KEYS.space + part + location)], {KEYS.space + part + location: None})
+            )
+
+    def set_field(self, value: int) -> None:
+        fields: list[object] | None = [value] if value else None
+        self.journal.set_field(Field.ALARM, fields)
+        write(self.expected, WriteSet(rows={KEYS.field(Field.ALARM): pack_record(fields) if fields else None}))
+
+    def take(self, _: Any) -> None:
+        if self.flying is None:
+            self.flying = self.journal.take()
+
+    def land(self, arrived: bool) -> None:
+        """The write that is in flight is stored; or it is not; or it is, and nobody is told."""
+        if self.flying is not None:
+            if arrived:
+                write(self.stored, self.flying)
+            else:
+                self.journal.restore(self.flying)
+            self.flying = None
+
+    def land_unseen(self, _: Any) -> None:
+        if self.flying is not None:
+            write(self.stored, self.flying)
+            self.journal.restore(self.flying)
+            self.flying = None
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.sampled_from(["put", "trouble", "clear_history"]), locations),
+    st.tuples(st.just("set_field"), st.integers(0, 3)),
+    st.tuples(st.just("take"), st.none()),
+    st.tuples(st.just("land"), st.booleans()),
+    st.tuples(st.just("land_unseen"), st.none()),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(OPERATIONS, max_size=40))
+def test_the_store_has_everything_in_the_end(operations: list[tuple[str, Any]]) -> None:
+    model = Model()
+    for name, argument in operations:
+        getattr(model, name)(argument)
+    model.land(True)
+    model.take(None)
+    model.land(True)
+    assert model.stored == model.expected
+    assert not model.journal.is_dirty
+
+
+def test_what_changes_while_it_is_written_stays_unknown() -> None:
+    journal, location = Journal(KEYS), pack_segment(0)
+    entry = Entry(Kind.STEP, 0, 1.0)
+    journal.put(location, entry)
+    writes = journal.take()
+    assert not journal.is_dirty
+    before = entry.pack()
+    entry.complete(b"v", 2.0)
+    journal.put(location, entry)
+    assert writes.rows == {KEYS.space + HISTORY + location: before}, "what is in flight does not change"
+    assert journal.is_dirty
+    journal.restore(writes)
+    assert journal.take().rows == {KEYS.space + HISTORY + location: entry.pack()}, "the newer one wins"
+
+
+def test_an_entry_is_written_as_it_stands_when_it_is_taken() -> None:
+    journal, location = Journal(KEYS), pack_segment(0)
+    entry = Entry(Kind.STEP, 0, 1.0)
+    journal.put(location, entry)
+    entry.status = EntryStatus.WAITING
+    assert journal.take().rows == {KEYS.space + HISTORY + location: entry.pack()}
+
+
+def test_what_is_cleared_after_a_failed_write_does_not_come_back() -> None:
+    journal, location = Journal(KEYS), pack_segment(0)
+    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    writes = journal.take()
+    journal.clear_history(location)
+    journal.restore(writes)
+    assert not any(journal.take().rows.values())
+
+
+def test_waits_are_told_and_taken_back() -> None:
+    journal, rows = Journal(KEYS), Rows()
+    journal.begin_wait(pack_segment(1), ["a", "b"], ["listen"])
+    journal.begin_wait(pack_segment(2), [], ["sleep"])
+    write(rows, journal.take())
+    expected = {waits_of("a") + pack_segment(1), waits_of("b") + pack_segment(1), waits_of("") + pack_segment(2)}
+    assert set(rows) == {KEYS.space + key for key in expected}
+    journal.end_wait(pack_segment(1), ["a", "b"])
+    write(rows, journal.take())
+    assert set(rows) == {KEYS.space + waits_of("") + pack_segment(2)}
+    journal.begin_wait(pack_segment(3), ["c"], ["listen"])
+    journal.forget_waits()
+    write(rows, journal.take())
+    assert rows == {}
+
+
+def test_an_unchanged_field_is_not_written() -> None:
+    journal = Journal(KEYS)
+    journal.set_field(Field.STATUS, ["running"])
+    journal.take()
+    journal.set_field(Field.STATUS, ["running"])
+    assert not journal.is_dirty
+    assert journal.get_field(Field.STATUS) == ["running"]
+    journal.set_field(Field.STATUS, None)
+    assert journal.get_field(Field.STATUS) is None
+    assert journal.take().rows == {KEYS.field(Field.STATUS): None}
+
+
+def test_turns_are_cleared_up_to_one() -> None:
+    journal, rows = Journal(KEYS), Rows()
+    for turn in range(300):
+        journal.put(pack_segment(1) + pack_pair(1, turn) + pack_segment(2), Entry(Kind.STEP, turn, 1.0))
+    write(rows, journal.take())
+    journal.clear_turns(pack_segment(1) + pack_pair(1, 3), pack_segment(1) + pack_pair(1, 298))
+    write(rows, journal.take())
+    assert sorted(Entry.unpack(raw).ordinal for raw in rows.values()) == [0, 1, 2, 298, 299]
+
+
+def test_a_cleared_scope_is_not_loaded() -> None:
+    journal = Journal(KEYS)
+    for location in (pack_segment(1), pack_segment(1) + pack_segment(2), pack_segment(10)):
+        journal.load_entry(location, Entry(Kind.ATTEMPT, 0, 1.0).pack())
+    journal.clear_history(pack_segment(1))
+    assert set(journal.loaded) == {b""}, "scopes that are still to come"
+
+
+def message(number: int) -> InboxMessage:
+    return InboxMessage(bytes([number]), "m", b"p", 1.0)
+
+
+def test_a_taken_message_leaves_the_inbox() -> None:
+    journal = Journal(KEYS)
+    journal.inbox.add(message(1))
+    journal.take_message(message(1))
+    assert len(journal.inbox) == 0
+    assert journal.take().rows == {KEYS.space + INBOX + b"\x01": None}
+
+
+def test_takings_are_given_back_or_made_final() -> None:
+    race, branch = pack_segment(1), pack_segment(1) + pack_segment(2)
+    other = pack_segment(11) + pack_segment(2)
+    for give_back in (True, False):
+        journal, rows = Journal(KEYS), Rows()
+        for number, location in enumerate([branch, branch + pack_segment(3), other]):
+            journal.inbox.add(message(number))
+            journal.take_message(message(number))
+            journal.keep_taking(location, 0, message(number))
+        write(rows, journal.take())
+        loaded = Journal(KEYS)
+        for key, raw in rows.items():
+            loaded.load_taking(key.removeprefix(KEYS.space), raw)
+        assert loaded.takings == journal.takings
+        loaded.settle_takings(race, give_back=give_back)
+        write(rows, loaded.take())
+        back = {KEYS.space + INBOX + bytes([n]): message(n).pack() for n in range(2)} if give_back else {}
+        assert rows.pop(KEYS.space + TAKINGS + other + pack_segment(0))
+        assert rows == back
+        assert len(loaded.inbox) == len(back)
+
+
+def test_compensations_are_numbered_and_forgotten() -> None:
+    journal, rows = Journal(KEYS), Rows()
+    for number in range(3):
+        assert journal.next_sequence == number
+        journal.compensate(Compensation(number, b"", "s", None, b"v", tagged=True))
+    journal.compensate(Compensation(1, b"", "s", None, b"v", tagged=True).done())
+    assert (journal.compensations, journal.next_sequence) == (3, 3)
+    journal.keep_in_attic([(pack_segment(1), b"row")])
+    write(rows, journal.take())
+    assert set(rows) == {KEYS.space + sequence_key(n) for n in range(3)} | {KEYS.space + ATTIC + pack_segment(1)}
+    journal.forget_compensations()
+    write(rows, journal.take())
+    assert (rows, journal.compensations, journal.next_sequence) == ({}, 0, 3)
+    assert sequence_key(0).startswith(COMPENSATIONS)
+
+
+def test_what_was_discarded_is_not_written() -> None:
+    journal = Journal(KEYS)
+    journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
+    journal.clear_history(pack_segment(1))
+    journal.set_field(Field.ALARM, None)
+    journal.discard(keep_fields=True)
+    assert journal.take() == WriteSet([], {KEYS.space + field_key(Field.ALARM): None})
+    journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
+    journal.set_field(Field.ALARM, ["x"])
+    journal.discard()
+    assert not journal.is_dirty
+
+
+def test_a_reply_is_written_where_the_asker_looks() -> None:
+    journal = Journal(KEYS)
+    journal.reply(b"elsewhere", b"answer")
+    assert journal.take().rows == {b"elsewhere": b"answer"}

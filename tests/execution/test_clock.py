@@ -1,0 +1,183 @@
+"""The clock on the wall, and the one of tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from workflow_drivers.memory import MemoryDriver
+from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run_workflow, workflow
+from workflow_sdk.execution.clock import Activity, Clock, SystemClock
+from workflow_sdk.testing import VirtualClock
+
+
+def doing(activity: Activity) -> Callable[[], Activity]:
+    return lambda: activity
+
+
+IDLE = doing(Activity.NONE)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_the_clock_on_the_wall() -> None:
+    clock: Clock = SystemClock()
+    assert abs(clock.now() - time.time()) < 1
+    began = time.monotonic()
+    await clock.wait(anyio.Event(), clock.now() + 0.05, IDLE)
+    assert time.monotonic() - began >= 0.045
+    await clock.wait(anyio.Event(), clock.now() - 5, IDLE)
+    event = anyio.Event()
+    event.set()
+    with anyio.fail_after(1):
+        await clock.wait(event, None, IDLE)
+        await clock.wait(event, clock.now() + 100, IDLE)
+
+
+async def test_an_event_ends_a_wait_on_the_wall() -> None:
+    clock, event = SystemClock(), anyio.Event()
+    with anyio.fail_after(1):
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.wait, event, clock.now() + 1000, IDLE)
+            await anyio.sleep(0.01)
+            event.set()
+    assert event.is_set()
+
+
+async def test_a_timeout_on_the_wall() -> None:
+    with SystemClock().timeout(0.01) as limit:
+        await anyio.sleep_forever()
+    assert limit.cancelled_caught
+    with SystemClock().timeout(1) as limit:
+        await anyio.lowlevel.checkpoint()
+    assert not limit.cancelled_caught
+
+
+async def test_a_virtual_clock_starts_where_it_is_told() -> None:
+    start = datetime(2001, 2, 3, tzinfo=UTC)
+    assert VirtualClock(start).now() == start.timestamp()
+    assert VirtualClock().now() == VirtualClock().now()
+    with pytest.raises(DefinitionError, match="aware"):
+        VirtualClock(datetime(2001, 2, 3))  # noqa: DTZ001  # that is the mistake
+
+
+async def test_it_stands_still() -> None:
+    clock = VirtualClock()
+    began = clock.now()
+    await anyio.sleep(0.01)
+    assert clock.now() == began
+    clock.advance(5)
+    clock.advance(timedelta(minutes=1))
+    assert clock.now() == began + 65
+    with pytest.raises(DefinitionError):
+        clock.advance("5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def test_it_jumps_to_the_first_timer_when_all_is_idle() -> None:
+    clock = VirtualClock()
+    began = clock.now()
+    ended: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        await clock.wait(anyio.Event(), began + seconds, IDLE)
+        ended.append(clock.now() - began)
+
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            for seconds in (3600, 86_400 * 30, 5):
+                group.start_soon(wait, seconds)
+    assert ended == [5, 3600, 86_400 * 30]
+
+
+async def test_it_does_not_jump_while_one_has_something_to_do() -> None:
+    clock = VirtualClock()
+    began = clock.now()
+    activity = [Activity.THREAD]
+    with anyio.move_on_after(0.3) as scope:
+        await clock.wait(anyio.Event(), began + 5, lambda: activity[0])
+    assert scope.cancelled_caught
+    assert clock.now() == began
+    activity[0] = Activity.NONE
+    with anyio.fail_after(2):
+        await clock.wait(anyio.Event(), began + 5, lambda: activity[0])
+    assert clock.now() == began + 5
+
+
+async def test_advance_wakes_what_is_due() -> None:
+    clock = VirtualClock()
+    began = clock.now()
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.wait, anyio.Event(), began + 5, doing(Activity.THREAD))
+            await anyio.sleep(0.01)
+            clock.advance(5)
+    assert clock.now() == began + 5
+
+
+async def test_an_event_ends_a_virtual_wait() -> None:
+    clock, event = VirtualClock(), anyio.Event()
+    began = clock.now()
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.wait, event, None, IDLE)
+            await anyio.sleep(0.01)
+            event.set()
+    assert clock.now() == began
+
+
+async def test_a_virtual_timeout() -> None:
+    clock = VirtualClock()
+    began = clock.now()
+    with clock.timeout(5) as limit:
+        clock.advance(4)
+        await anyio.lowlevel.checkpoint()
+        clock.advance(1)
+        await anyio.lowlevel.checkpoint()
+        raise AssertionError("not cancelled")
+    assert limit.cancelled_caught
+    assert clock.now() == began + 5
+
+
+async def test_a_step_that_hangs_is_timed_out_after_a_quiet_time() -> None:
+    driver_clock = VirtualClock()
+
+    @workflow
+    async def hangs(ctx: Context) -> str:
+        try:
+            await ctx.step("hangs", anyio.sleep_forever, timeout=3600)
+        except StepTimeoutError:
+            return str((ctx.now()).timestamp() - began)
+        return "no timeout"
+
+    began, real = driver_clock.now(), time.monotonic()
+    result = await run_workflow(hangs, driver=MemoryDriver(), clock=driver_clock)
+    assert result.output == "3600.0"
+    assert time.monotonic() - real < 5
+
+
+async def test_a_plain_function_takes_real_time_only() -> None:
+    clock, done = VirtualClock(), threading.Event()
+
+    async def works(ctx: Context) -> None:
+        await ctx.step("thread", done.wait, 0.3, timeout=10)
+
+    async def sleeps(ctx: Context) -> None:
+        await ctx.sleep("nap", 5)
+
+    @workflow
+    async def both(ctx: Context) -> float:
+        began = ctx.now()
+        await ctx.join("both", {"works": works, "sleeps": sleeps})
+        return (ctx.now() - began).total_seconds()
+
+    result = await run_workflow(both, driver=MemoryDriver(), clock=clock, mode="live")
+    assert (result.status, result.output) == (Status.COMPLETED, 5.0)

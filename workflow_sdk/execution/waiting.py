@@ -1,0 +1,94 @@
+"""What the parked branches of an instance wait for: timers in a heap, messages by name, and a row for each wait."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from workflow_sdk.core.journal import Journal
+from workflow_sdk.operations.engine import Wait
+
+__all__ = ["Waits"]
+
+_STALE_TIMERS = 64
+
+
+class Waits:
+    """The waits of one run. Adding and ending one costs the same, however many there are."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._waits: set[Wait] = set()
+        self._by_message: dict[str, dict[Wait, None]] = {}
+        self._timers: list[tuple[float, int, Wait]] = []
+        self._count = 0
+
+    def add(self, wait: Wait) -> None:
+        """A branch begins to wait. It is told to the world with the next commit."""
+        self._waits.add(wait)
+        self._journal.begin_wait(wait.location, wait.messages, [wait.kind, wait.name, wait.path, wait.until])
+        for name in wait.messages:
+            self._by_message.setdefault(name, {})[wait] = None
+        if wait.until is not None:
+            self._count += 1
+            heappush(self._timers, (wait.until, self._count, wait))
+
+    def remove(self, wait: Wait) -> None:
+        """A branch waits no more."""
+        wait.fired = True
+        self._waits.discard(wait)
+        self._journal.end_wait(wait.location, wait.messages)
+        for name in wait.messages:
+            waits = self._by_message[name]
+            del waits[wait]
+            if not waits:
+                del self._by_message[name]
+        if len(self._timers) > 2 * len(self._waits) + _STALE_TIMERS:
+            # Waits that ended early leave their timers behind.
+            self._timers = [timer for timer in self._timers if not timer[2].fired]
+            heapify(self._timers)
+
+    def let_all_go(self) -> None:
+        """The run is over: whoever waits is told, and finds that there is nothing to go on with."""
+        for wait in self._waits:
+            wait.event.set()
+
+    @property
+    def next_time(self) -> float | None:
+        """When the first timer is due."""
+        while self._timers and self._timers[0][2].fired:
+            heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def messages(self) -> list[str]:
+        """The names of the messages that are awaited."""
+        return sorted(self._by_message)
+
+    @property
+    def listens(self) -> bool:
+        """Whether a message is awaited."""
+        return bool(self._by_message)
+
+    def due(self, now: float) -> list[Wait]:
+        """The waits whose time has come."""
+        found: list[Wait] = []
+        while (time := self.next_time) is not None and time <= now:
+            found.append(heappop(self._timers)[2])
+        return found
+
+    def served(self) -> list[Wait]:
+        """The waits that there are messages for; no more of them than there are messages."""
+        inbox = self._journal.inbox
+        found: list[Wait] = []
+        for name in inbox.names():
+            left = inbox.count(name)
+            for wait in self._by_message.get(name, ()):
+                if left <= 0:
+                    break
+                if wait.fired:
+                    # It was woken for a message that it has not taken yet.
+                    left -= wait.count
+                elif len(inbox.find(wait.messages, wait.count)) >= wait.count:
+                    left -= wait.count
+                    found.append(wait)
+        return found
