@@ -78,6 +78,7 @@ class Taken:
     name: str
     sent_at: float
     reply_to: bytes | None = None
+    """Where the answer goes. None if there is none to be given, or no longer."""
 
     def pack(self) -> list[object]:
         return [self.id, self.name, self.sent_at, self.reply_to]

@@ -388,8 +388,10 @@ class Execution:
             self._leave_idle()
 
     async def _has_mail(self) -> bool:
-        """After a conflict: whether a message came meanwhile, which is taken in."""
+        """After a conflict: whether it was a message that came meanwhile, which is taken in."""
         try:
+            if await self.driver.get(self.journal.keys.lease) != self._lease:
+                return False
             return await self.mail.refresh()
         except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)

@@ -81,10 +81,10 @@ class Flusher:
 
     async def try_commit(self, batch: Batch) -> Exception | None:
         """Like `commit`, but a failure is returned, and left to the caller."""
-        error: Exception | None = None
+        error: Exception | None = None  # a cancel scope may end a block early, as far as type checkers know
         with anyio.CancelScope(shield=True):
             error = await self._commit(batch)
-        return error
+        return error  # noqa: RET504  # as above
 
     def _break(self, error: Exception) -> None:
         self.is_broken = True

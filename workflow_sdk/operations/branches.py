@@ -216,6 +216,7 @@ class Branches:
         else:
             # It rides with the next commit: of a sibling, or of the join itself.
             engine.journal.put(scope.prefix, entry)
+            await self.place.flush_if_heavy()
 
     def _decides(self, entry: Entry) -> bool:
         """Whether a branch's end is the end of the race: it has a value, or it unwinds the workflow."""

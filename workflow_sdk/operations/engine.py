@@ -54,7 +54,12 @@ class TimeLimit(Protocol):
 
     @property
     def cancelled_caught(self) -> bool:
-        """Whether the time was up."""
+        """Whether what ran inside was ended because the time was up."""
+        ...
+
+    @property
+    def cancel_called(self) -> bool:
+        """Whether the time is up."""
         ...
 
 

@@ -7,6 +7,7 @@ something for it: it takes the message itself, in one go with recording it, so t
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -62,11 +63,11 @@ class Listening:
 class Message(Generic[T]):
     """A message that was taken."""
 
-    __slots__ = ("_place", "_taken", "id", "name", "payload", "sent_at")
+    __slots__ = ("_entry", "_place", "id", "name", "payload", "sent_at")
 
-    def __init__(self, place: Place, taken: Taken, payload: T) -> None:
+    def __init__(self, place: Place, entry: Entry, taken: Taken, payload: T) -> None:
         self._place = place
-        self._taken = taken
+        self._entry = entry
         self.id = taken.id.hex()
         self.name = taken.name
         self.payload = payload
@@ -74,16 +75,20 @@ class Message(Generic[T]):
 
     async def reply(self, value: object) -> None:
         """Answer the one who asked. Who did not ask is not disturbed; the first answer is the one that counts."""
-        reply_to = self._taken.reply_to
-        if reply_to is None:
-            return
+        data = self._entry.data
+        assert isinstance(data, ListenData), "a listen knows what it took"
+        ((taken, raw_payload),) = data.taken
+        reply_to = taken.reply_to
         engine = self._place.scope.engine
+        if reply_to is None or engine.walking or engine.halted:
+            return
         try:
             raw = engine.codec.encode(value)
         except CodecError as error:
             raise engine.slip(about(f"the reply to {self._place.what}", error)) from None
-        if engine.walking or engine.halted:
-            return
+        # Recorded with the answer that it was given: there is none to be given any more.
+        self._entry.data = replace(data, taken=((replace(taken, reply_to=None), raw_payload),))
+        self._place.put(self._entry)
         engine.journal.reply(reply_to, pack_record([raw]))
         await engine.flush()
 
@@ -180,8 +185,13 @@ def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage
     if entry.data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:
         names = " or ".join(repr(name) for name in data.names)
         entry.fail(pack_error(ListenTimeoutError(f"{place.what}: no message {names} came in time"), engine.codec), now)
-    else:
-        entry.complete(None, now)
+        return
+    value: bytes | None = None
+    if entry.data.timed_out and how.want is not Want.LIST:
+        # What can't be encoded is an object of the code (a sentinel), which is the same in every replay by itself.
+        with suppress(CodecError):
+            value = engine.codec.encode(how.default)
+    entry.complete(value, now)
 
 
 def _result(place: Place, entry: Entry, how: Listening) -> Any:
@@ -191,6 +201,8 @@ def _result(place: Place, entry: Entry, how: Listening) -> Any:
     if entry.error is not None:
         raise unpack_error(entry.error, codec)
     if data.timed_out and how.want is not Want.LIST:
+        if entry.value is not None:
+            return place.decode(entry.value, Any)
         if how.default is NO_DEFAULT:
             raise ListenTimeoutError(f"{place.what}: no message came in time, and the code has no default any more")
         return how.default
@@ -199,4 +211,4 @@ def _result(place: Place, entry: Entry, how: Listening) -> Any:
         return values
     if how.want is Want.PAYLOAD:
         return values[0]
-    return Message(place, data.taken[0][0], values[0])
+    return Message(place, entry, data.taken[0][0], values[0])

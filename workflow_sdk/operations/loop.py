@@ -119,7 +119,6 @@ class _Turns:
         place, data = self.place, entry.data
         assert isinstance(data, LoopData), "a loop knows its turn"
         turn, raw, at = data.turn, data.state, data.at
-        self.pruned = max(0, turn - self.keep)
         names = self.engine.journal.names.open(place.location, place.scope.names, turn, max(self.keep, self.interval))
         while True:
             names.turn = turn

@@ -7,12 +7,15 @@ operation is registered when it is called, takes its place, and gives it back wh
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from hashlib import blake2b
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, TypeVar
 from uuid import UUID
+
+import anyio
 
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.location import escape, join_path, pack_segment
@@ -35,6 +38,9 @@ _NOTHING: dict[bytes, Entry] = {}
 """What was recorded in a new scope. Shared, since there may be ten thousand of them; it is never written to."""
 
 NAME_CHARACTERS_MAX = 1000
+
+COMMIT_BYTES_SOFT_MAX = 1_000_000
+"""Values of more than this do not wait for a later commit to take them along: stores limit the size of one."""
 
 
 class Fate:
@@ -74,6 +80,7 @@ class Scope:
         "fate",
         "in_loop",
         "in_race",
+        "interrupted",
         "label",
         "names",
         "now",
@@ -108,6 +115,8 @@ class Scope:
         self.busy: Place | None = None
         """The operation that is under way, or was called and not awaited."""
         self.pending: Coroutine[Any, Any, Any] | None = None
+        self.interrupted: str | None = None
+        """An operation that was cancelled, though neither the run nor its branch was."""
         self.recorded: dict[bytes, Entry] = engine.journal.loaded.pop(prefix, _NOTHING)
         self.unvisited = len(self.recorded)
         """How many recorded operations the code has not come to yet."""
@@ -135,6 +144,8 @@ class Scope:
 
     def register(self, kind: Kind, name: str, *, derived: bool = False) -> Place:
         """Give an operation its place. Mistakes of the author are raised here, where they are made."""
+        if self.interrupted is not None:
+            raise self._interrupted()
         # Inside a step there is no scope: the step is what is under way, and not the mistake.
         if self.busy is not None and current_scope.get() is not None:
             raise self._two_at_once(kind, name)
@@ -191,6 +202,14 @@ class Scope:
             reason = f"{busy.what} is still under way; use the ctx that its function is given, not the one around it"
         what = f"{kind.value} {self.path_of(name)!r}"
         return self.engine.slip(ConcurrentOperationError(f"two operations at once on one ctx: {what}, while {reason}"))
+
+    def _interrupted(self) -> Exception:
+        return self.engine.slip(
+            DefinitionError(
+                f"{self.interrupted} was cancelled by a timeout or scope of the code's own, which leaves it without an "
+                "outcome to record; give the operation a `timeout`, or let it race against `ctx.sleep` in a `ctx.race`"
+            )
+        )
 
     def forgotten(self) -> bool:
         """Whether an operation was called and not awaited. Its coroutine is closed: it will not run."""
@@ -256,6 +275,8 @@ class Scope:
         """The function of the scope is over. False if that ended the run: a slip, or history that was not reached."""
         if self.fate.lost:
             return True
+        if self.interrupted is not None:
+            self._interrupted()
         if self.busy is not None:
             what = self.busy.what
             if self.forgotten():
@@ -364,6 +385,12 @@ class Place:
         """Return once what was put is stored."""
         await self.scope.engine.flush()
 
+    async def flush_if_heavy(self) -> None:
+        """Store what was put, though it could ride with a later commit, if that would become too large by it."""
+        engine = self.scope.engine
+        if engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
+            await engine.flush()
+
     def close(self, entry: Entry) -> None:
         """The operation is over, and its outcome is known."""
         scope = self.scope
@@ -398,8 +425,11 @@ class Place:
 
     def release(self) -> None:
         """The operation is over without an outcome: it was cancelled, or is an author's mistake."""
-        if self.scope.busy is self:
-            self.scope.busy = self.scope.pending = None
+        scope = self.scope
+        if scope.busy is self:
+            scope.busy = scope.pending = None
+            if sys.exc_info()[0] is anyio.get_cancelled_exc_class():
+                scope.interrupted = self.what
 
 
 def name_problem(name: object) -> str | None:

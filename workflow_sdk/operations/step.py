@@ -79,7 +79,9 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                 if options.rollback is not None:
                     register(place, options.rollback, value, hint)
                 place.put(entry)
-                if not options.ephemeral:
+                if options.ephemeral:
+                    await place.flush_if_heavy()
+                else:
                     await place.flush()
                 place.close(entry)
                 return value
@@ -110,7 +112,13 @@ async def _attempt(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]
             return await call(engine, fn, args)
         limit = seconds(options.timeout, "timeout")
         with engine.time_limit(limit) as timing:
-            return await call(engine, fn, args)
+            try:
+                return await call(engine, fn, args)
+            except Exception as error:
+                if timing.cancel_called:
+                    # The function made an error of its own of being cancelled.
+                    raise _TimedOut(f"an attempt took longer than {limit:g} s") from error
+                raise
         assert timing.cancelled_caught, "only a timeout comes here"
         raise _TimedOut(f"an attempt took longer than {limit:g} s")
     finally:
@@ -156,6 +164,9 @@ async def _failed(place: Place, entry: Entry, failure: BaseException, options: S
         entry.data = RetryData(decision.when)
         engine.journal.trouble(place.location, EntryTrouble(entry.attempts, now, pack_error_info(info, engine.codec)))
         place.put(entry)
+        if decision.when <= now:
+            # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.
+            await place.flush()
         await _wait_for_retry(place, entry)
         return
     outcome: Exception
