@@ -1,4 +1,4 @@
-"""How `format_1.json`, `format_1.txt` and `format_1.db` were made: once, by hand, never by the tests.
+"""How `format_1.json`, `format_1.txt` and `format_1.database` were made: once, by hand, never by the tests.
 
     python -m tests.formats.make_1
 
@@ -84,7 +84,7 @@ async def make() -> None:
     (HERE / "format_1.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
     histories = [str(await read_history(driver, instance)) for instance in INSTANCES]
     (HERE / "format_1.txt").write_text("\n\n".join(histories) + "\n")
-    path = HERE / "format_1.db"
+    path = HERE / "format_1.database"
     path.unlink(missing_ok=True)
     driver = await open_driver(f"sqlite:///{path}")
     await half_way(driver, VirtualClock())

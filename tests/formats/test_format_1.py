@@ -287,7 +287,7 @@ async def test_others_go_on(driver: Driver) -> None:
 
 
 async def test_a_database_of_then_is_opened(tmp_path: Path) -> None:
-    shutil.copy(HERE / "format_1.db", tmp_path / "old.db")
+    shutil.copy(HERE / "format_1.database", tmp_path / "old.db")
     driver = await open_driver(f"sqlite:///{tmp_path}/old.db")
     try:
         assert str(await read_history(driver, "half way")) == HISTORIES[0]

@@ -207,6 +207,8 @@ class _Builder:
         data = entry.data
         if isinstance(data, ListenData):
             payloads = [self.plain(payload) for _, payload in data.taken]
+            if data.timed_out and entry.value is not None:
+                return self.plain(entry.value)
             return payloads if data.count > 1 else next(iter(payloads), None)
         if isinstance(data, BranchesData) and entry.status is EntryStatus.COMPLETED:
             if data.winner is not None:

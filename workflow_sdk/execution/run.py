@@ -29,7 +29,8 @@ from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.outcome import about
-from workflow_sdk.operations.scope import Scope, current_scope, name_problem
+from workflow_sdk.operations.place import name_problem
+from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["RunResult", "run_workflow"]
 

@@ -21,7 +21,8 @@ from workflow_sdk.errors import (
     StepError,
 )
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.scope import Place, Scope, current_scope
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Failure", "Success", "start_attempt"]
 

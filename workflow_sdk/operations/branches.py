@@ -15,7 +15,8 @@ from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Unwound
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.scope import Place, Scope, current_scope
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Branch", "Branches", "outcomes_of", "small_outcomes", "unfit"]
 
@@ -201,6 +202,9 @@ class Branches:
             return
         if not scope.end():
             await engine.never()
+        if not self.is_race:
+            # A race is decided without a wait: there must be no moment in which two have won.
+            await self.place.make_room()
         if error is None:
             try:
                 raw = engine.codec.encode(value, branch.hint)
@@ -216,7 +220,6 @@ class Branches:
         else:
             # It rides with the next commit: of a sibling, or of the join itself.
             engine.journal.put(scope.prefix, entry)
-            await self.place.flush_if_heavy()
 
     def _decides(self, entry: Entry) -> bool:
         """Whether a branch's end is the end of the race: it has a value, or it unwinds the workflow."""

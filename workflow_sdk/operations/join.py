@@ -11,7 +11,8 @@ from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import JoinError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
-from workflow_sdk.operations.scope import Place, Scope, name_problem
+from workflow_sdk.operations.place import Place, name_problem
+from workflow_sdk.operations.scope import Scope
 
 __all__ = ["BranchFn", "check_limit", "named_branches", "start_join", "start_map"]
 

@@ -21,7 +21,8 @@ from workflow_sdk.core.wire import pack_record
 from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.scope import Place, Scope, name_problem
+from workflow_sdk.operations.place import Place, name_problem
+from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.sleep import deadline
 
 __all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]

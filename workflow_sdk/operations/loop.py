@@ -15,7 +15,8 @@ from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.scope import Place, Scope, current_scope
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
 

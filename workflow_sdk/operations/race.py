@@ -18,7 +18,8 @@ from workflow_sdk.errors import RaceError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
 from workflow_sdk.operations.join import Bind, BranchFn, check_branches, named_branches
 from workflow_sdk.operations.outcome import unpack_error
-from workflow_sdk.operations.scope import Place, Scope
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import Scope
 
 __all__ = ["RaceResult", "start_race"]
 

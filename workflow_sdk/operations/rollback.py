@@ -8,7 +8,8 @@ from typing import Any
 from workflow_sdk.core.compensation import Compensation, HandlerRef
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
-from workflow_sdk.operations.scope import Place, Scope
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import Scope
 
 __all__ = ["check_handler", "register", "start_checkpoint"]
 

@@ -10,7 +10,8 @@ from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.operations.engine import Wait
-from workflow_sdk.operations.scope import Place, Scope
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import Scope
 
 __all__ = ["deadline", "start_sleep"]
 

@@ -28,8 +28,9 @@ from workflow_sdk.errors import (
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Engine, Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place
 from workflow_sdk.operations.rollback import check_handler, register
-from workflow_sdk.operations.scope import Place, Scope, current_scope
+from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["call", "start_step"]
 
@@ -75,13 +76,13 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                 # Nobody cancelled us: the function awaited something that was cancelled.
                 failure = error
             else:
+                if engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
+                    await place.make_room()
                 entry.complete(raw, engine.now())
                 if options.rollback is not None:
                     register(place, options.rollback, value, hint)
                 place.put(entry)
-                if options.ephemeral:
-                    await place.flush_if_heavy()
-                else:
+                if not options.ephemeral:
                     await place.flush()
                 place.close(entry)
                 return value

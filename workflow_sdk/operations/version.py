@@ -6,7 +6,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from workflow_sdk.core.status import Kind
-from workflow_sdk.operations.scope import Place, Scope
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import Scope
 
 __all__ = ["start_removed", "start_version"]
 

@@ -15,7 +15,7 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.operations.scope import name_problem
+from workflow_sdk.operations.place import name_problem
 
 __all__ = ["Delivery", "send_message"]
 

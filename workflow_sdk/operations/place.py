@@ -1,0 +1,158 @@
+"""The place of one operation in its scope: what was recorded there, and how its outcome gets there."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.location import pack_segment
+from workflow_sdk.core.status import Kind
+from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
+from workflow_sdk.operations.engine import Unwound
+
+if TYPE_CHECKING:
+    from workflow_sdk.operations.scope import Scope
+
+__all__ = ["COMMIT_BYTES_SOFT_MAX", "Place", "name_problem"]
+
+NAME_CHARACTERS_MAX = 1000
+
+COMMIT_BYTES_SOFT_MAX = 1_000_000
+"""Values of more than this do not wait for a later commit to take them along: stores limit the size of one."""
+
+
+class Place:
+    """One operation of a scope: its name, its location, and what was recorded there."""
+
+    __slots__ = ("entry", "kind", "location", "name", "ordinal", "scope")
+
+    def __init__(self, scope: Scope, kind: Kind, name: str) -> None:
+        self.scope = scope
+        self.kind = kind
+        self.name = name
+        self.ordinal = scope.count
+        scope.count += 1
+        self.entry: Entry | None = None
+        self.location = b""
+        index = scope.names.find(name)
+        if index is not None:
+            segment = pack_segment(index)
+            self.location = scope.prefix + segment
+            if scope.unvisited:
+                self.entry = scope.recorded.get(segment)
+
+    @property
+    def path(self) -> str:
+        """The path of the operation."""
+        return self.scope.path_of(self.name)
+
+    @property
+    def what(self) -> str:
+        """The operation, as errors name it."""
+        return f"{self.kind.value} {self.path!r}"
+
+    def open(self, *, covered: bool = False) -> bool:
+        """Take the place. False if the run is over, or ends here because the code does not fit its history.
+
+        Afterwards `entry` is what was recorded, or None if the operation is new. `covered`: it is only passed over.
+        """
+        scope = self.scope
+        engine = scope.engine
+        if engine.halted or scope.fate.lost:
+            return False
+        if scope.unvisited or self.entry is not None:
+            problem = scope.divergence(self, covered=covered)
+            if problem is not None:
+                if not engine.walking:
+                    engine.diverged(HistoryDivergedError(problem))
+                return False
+        if self.entry is not None:
+            scope.unvisited -= 1
+            return True
+        if engine.walking:
+            return False
+        if not self.location:
+            self.location = scope.prefix + pack_segment(scope.names.intern(self._checked_name()))
+        return True
+
+    def _checked_name(self) -> str:
+        problem = name_problem(self.name)
+        if problem is not None:
+            raise self.scope.engine.slip(DefinitionError(f"{self.kind.value} {self.name!r}: {problem}"))
+        return self.name
+
+    def new_entry(self) -> Entry:
+        """An entry for an operation that begins now."""
+        return Entry(self.kind, self.ordinal, self.scope.engine.now())
+
+    def put(self, entry: Entry) -> None:
+        """Have the entry written by the next flush."""
+        self.scope.engine.journal.put(self.location, entry)
+
+    async def flush(self) -> None:
+        """Return once what was put is stored."""
+        await self.scope.engine.flush()
+
+    async def make_room(self) -> None:
+        """Before a value is put: have what others put stored, if the commit would become too large by one more."""
+        engine = self.scope.engine
+        while engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
+            await engine.flush()
+
+    def close(self, entry: Entry) -> None:
+        """The operation is over, and its outcome is known."""
+        scope = self.scope
+        scope.busy = scope.pending = None
+        if entry.finished_at is not None and entry.finished_at > scope.now:
+            scope.now = entry.finished_at
+
+    def decode(self, raw: bytes, hint: object, *, checked: bool = False) -> Any:
+        """A recorded value. One that the code's types can't read any more is divergence, not a failure to be caught."""
+        engine = self.scope.engine
+        try:
+            return engine.codec.decode_checked(raw, hint) if checked else engine.codec.decode(raw, hint)
+        except CodecError as error:
+            if engine.walking:
+                raise
+            engine.diverged(
+                HistoryDivergedError(
+                    f"what {self.what} has recorded can't be read as the type that the code gives it now: {error}"
+                )
+            )
+            raise Unwound from None
+
+    def slip(self, message: str) -> Exception:
+        """A mistake in the call of the operation: the error to raise. The place is free again."""
+        self.release()
+        return self.scope.engine.slip(DefinitionError(message))
+
+    def check_function(self, fn: object) -> None:
+        """What an operation is to call can be called."""
+        if not callable(fn):
+            raise self.slip(f"{self.what} is given a function to call, not {type(fn).__name__}")
+
+    def release(self) -> None:
+        """The operation is over without an outcome: it was cancelled, or is an author's mistake."""
+        scope = self.scope
+        if scope.busy is self:
+            scope.busy = scope.pending = None
+            if isinstance(sys.exc_info()[1], anyio.get_cancelled_exc_class()):
+                scope.interrupted = self.what
+
+
+def name_problem(name: object) -> str | None:
+    """Why this can't be the name of an operation or branch, or None."""
+    if not isinstance(name, str):
+        return f"a name is a text, not {type(name).__name__}"
+    if not name:
+        return "a name can't be empty"
+    if len(name) > NAME_CHARACTERS_MAX:
+        return f"a name has at most {NAME_CHARACTERS_MAX} characters, not {len(name)}"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "a name is text that can be encoded; this one holds half a surrogate pair"
+    return None
