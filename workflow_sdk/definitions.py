@@ -184,9 +184,9 @@ class Workflow(Generic[InputT, OutputT_co]):
         self.name = name
         self.version = version
         self.divergence = divergence
-        self.takes_input = _check_signature(fn, name)
+        self.takes_input: bool = _check_signature(fn, name)
         self.__doc__ = fn.__doc__
-        self.__name__ = fn.__name__
+        self.__name__: str = fn.__name__
         self.__module__ = fn.__module__
 
     @functools.cached_property

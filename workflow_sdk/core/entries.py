@@ -181,16 +181,16 @@ class Entry:
         error: bytes | None = None,
         data: Data | None = None,
     ) -> None:
-        self.kind = kind
-        self.ordinal = ordinal
+        self.kind: Kind = kind
+        self.ordinal: int = ordinal
         """Its place among the operations of its scope, in order of creation."""
-        self.created_at = created_at
-        self.status = status
-        self.attempts = attempts
+        self.created_at: float = created_at
+        self.status: EntryStatus = status
+        self.attempts: int = attempts
         self.finished_at = finished_at
         self.value = value
         self.error = error
-        self.data = data
+        self.data: Data | None = data
 
     def complete(self, value: bytes | None, at: float) -> None:
         """Give the entry its value."""
@@ -246,8 +246,6 @@ class Entry:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Entry) and self.pack() == other.pack()
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable: what a class with __eq__ gets anyway
 
     def __repr__(self) -> str:
         return f"<Entry {self.kind.value} {self.status.value}>"

@@ -51,18 +51,18 @@ class Journal:
 
     def __init__(self, keys: InstanceKeys) -> None:
         self.keys = keys
-        self.names = Names(self._write_here)
+        self.names: Names = Names(self._write_here)
         self.loaded: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
         """History that was recorded before this run, by scope and segment. A scope takes its part when it opens."""
-        self.inbox = Inbox()
+        self.inbox: Inbox = Inbox()
         self.fields: dict[Field, bytes] = {}
         """The fields as the store will have them after the next flush."""
         self.takings: SortedDict[bytes, InboxMessage] = SortedDict()
         """Messages taken inside races that are still open, by their key in the instance's space."""
-        self.compensations = 0
+        self.compensations: int = 0
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
-        self.next_sequence = 0
-        self.weight = 0
+        self.next_sequence: int = 0
+        self.weight: int = 0
         """About how many bytes of values the next flush will write."""
         self._rows: dict[bytes, Entry | bytes | None] = {}
         self._clears: list[Range] = []

@@ -96,7 +96,7 @@ class InstanceKeys:
     __slots__ = ("instance_id", "lease", "nudge", "space")
 
     def __init__(self, instance_id: str) -> None:
-        self.instance_id = instance_id
+        self.instance_id: str = instance_id
         self.space: bytes = ROOT + pack((1, instance_id))
         self.lease: bytes = ROOT + pack((2, instance_id))
         self.nudge: bytes = ROOT + pack((4, instance_id))

@@ -18,9 +18,10 @@ class HistoryCursor:
     def __init__(self, journal: Journal, part: bytes, *, whole: bool = False) -> None:
         self._journal = journal
         self._prefix = journal.keys.space + part
-        begin, self.end = subtree(self._prefix)
+        begin, end = subtree(self._prefix)
         self.begin: bytes | None = begin
-        self.limit = PAGE_MIN
+        self.end: bytes = end
+        self.limit: int = PAGE_MIN
         """Small after a skip, since what follows may be skipped too; growing while nothing is."""
         self._whole = whole
 

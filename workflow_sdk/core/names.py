@@ -30,13 +30,13 @@ class NameTable:
 
     def __init__(self, names: Names, owner: bytes, parent: NameTable | None) -> None:
         self._names = names
-        self.owner = owner
-        self.parent = parent
+        self.owner: bytes = owner
+        self.parent: NameTable | None = parent
         self.index: dict[str, int] = {}
         self.last_used: dict[int, int] = {}
         """By index: a turn of this loop after which the name was not used. The store knows it, too."""
-        self.turn = 0
-        self.ahead = 0
+        self.turn: int = 0
+        self.ahead: int = 0
         """How many turns more a name is kept for that was used again, so that it is not written in every turn."""
 
     def find(self, text: str) -> int | None:
@@ -74,7 +74,7 @@ class Names:
         self.texts: dict[int, str] = {}
         self._write = write
         self._next = 0
-        self.root = NameTable(self, b"", None)
+        self.root: NameTable = NameTable(self, b"", None)
         self._tables: dict[bytes, NameTable] = {}
 
     def load(self, index: int, value: bytes) -> None:

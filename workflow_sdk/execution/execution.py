@@ -66,18 +66,18 @@ class Execution:
         self.clock = clock
         self.facts = facts
         self.mode: Mode = mode
-        self.mail = Mail(driver, journal)
+        self.mail: Mail = Mail(driver, journal)
         self._lease = lease
-        self.flusher = Flusher(driver, journal, lease, self.storage_failed)
+        self.flusher: Flusher = Flusher(driver, journal, lease, self.storage_failed)
         self.now: Callable[[], float] = clock.now
         self.chance: Callable[[], float] = random.random
-        self.active = 1
+        self.active: int = 1
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
         self.failure: Exception | None = None
         """The store failed, or the lease is lost. Nothing more is written."""
         self.stuck: tuple[Exception, str] | None = None
         """What stopped the instance, and its kind: the author's mistake, or divergence."""
-        self.is_away = False
+        self.is_away: bool = False
         """The instance was put away."""
         self.idle_result: tuple[Status, float | None, list[str]] | None = None
         """How the instance was put away."""

@@ -28,7 +28,7 @@ class Flusher:
         self._journal = journal
         self._lease = lease
         self._failed = failed
-        self.is_broken = False
+        self.is_broken: bool = False
         """A commit failed: nothing is written any more."""
         self._writing = False
         self._written: anyio.Event | None = None

@@ -23,8 +23,8 @@ class Mail:
         self._last = b""
         """The key up to which the inbox was read: messages are appended, so there is nothing new before it."""
         self.nudge: bytes | None = None
-        self.has_come = False
-        self.is_watched = False
+        self.has_come: bool = False
+        self.is_watched: bool = False
 
     async def refresh(self) -> bool:
         """Take in what the store has by now; True if there was a nudge since the last time."""

@@ -34,7 +34,7 @@ class Walk:
 
     def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:
         self._driver = driver
-        self.journal = Journal(journal.keys)
+        self.journal: Journal = Journal(journal.keys)
         self.codec = codec
         self.facts = facts
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}

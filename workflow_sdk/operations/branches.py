@@ -13,7 +13,7 @@ from workflow_sdk.core.location import escape, join_path
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
 from workflow_sdk.operations.cancelling import is_cancelled
-from workflow_sdk.operations.engine import Unwound
+from workflow_sdk.operations.engine import Engine, Unwound
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.place import Place
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -35,11 +35,11 @@ class Branch:
     def __init__(
         self, number: int, label: str, segment: bytes, fn: Callable[[Scope], Awaitable[Any]], hint: object
     ) -> None:
-        self.number = number
-        self.label = label
-        self.segment = segment
-        self.fn = fn
-        self.hint = hint
+        self.number: int = number
+        self.label: str = label
+        self.segment: bytes = segment
+        self.fn: Callable[[Scope], Awaitable[Any]] = fn
+        self.hint: object = hint
         self.entry: Entry | None = None
         self.scope: Scope | None = None
         self.cancel: anyio.CancelScope | None = None
@@ -85,7 +85,7 @@ class Branches:
 
     def __init__(self, place: Place, branches: Sequence[Branch], *, is_race: bool = False) -> None:
         self.place = place
-        self.engine = place.scope.engine
+        self.engine: Engine = place.scope.engine
         self.branches = branches
         self.is_race = is_race
         self.winner: Branch | None = None

@@ -69,10 +69,10 @@ class Message(Generic[T]):
     def __init__(self, place: Place, entry: Entry, taken: Taken, payload: T) -> None:
         self._place = place
         self._entry = entry
-        self.id = taken.id.hex()
-        self.name = taken.name
-        self.payload = payload
-        self.sent_at = datetime.fromtimestamp(taken.sent_at, UTC)
+        self.id: str = taken.id.hex()
+        self.name: str = taken.name
+        self.payload: T = payload
+        self.sent_at: datetime = datetime.fromtimestamp(taken.sent_at, UTC)
 
     async def reply(self, value: object) -> None:
         """Answer the one who asked. Who did not ask is not disturbed; the first answer is the one that counts."""

@@ -30,13 +30,13 @@ class Place:
     __slots__ = ("entry", "kind", "location", "name", "ordinal", "scope")
 
     def __init__(self, scope: Scope, kind: Kind, name: str) -> None:
-        self.scope = scope
-        self.kind = kind
-        self.name = name
-        self.ordinal = scope.count
+        self.scope: Scope = scope
+        self.kind: Kind = kind
+        self.name: str = name
+        self.ordinal: int = scope.count
         scope.count += 1
         self.entry: Entry | None = None
-        self.location = b""
+        self.location: bytes = b""
         index = scope.names.find(name)
         if index is not None:
             segment = pack_segment(index)

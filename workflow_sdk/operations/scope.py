@@ -41,7 +41,7 @@ class Fate:
     __slots__ = ("lost", "within")
 
     def __init__(self) -> None:
-        self.lost = False
+        self.lost: bool = False
         self.within: set[Fate] = set()
 
     def branch(self) -> Fate:
@@ -95,37 +95,34 @@ class Scope:
         label: str = "",
         names: NameTable | None = None,
     ) -> None:
-        self.engine = engine
-        self.prefix = prefix
+        self.engine: Engine = engine
+        self.prefix: bytes = prefix
         """The packed location that every entry of this scope starts with."""
-        self.now = now
+        self.now: float = now
         """The time that the code may know: when the last operation here ended."""
-        self.parent = parent
-        self.label = label
+        self.parent: Scope | None = parent
+        self.label: str = label
         """How the path of this scope ends, escaped."""
-        self.ended = False
+        self.ended: bool = False
         self.busy: Place | None = None
         """The operation that is under way, or was called and not awaited."""
         self.pending: Coroutine[Any, Any, Any] | None = None
         self.interrupted: str | None = None
         """An operation that was cancelled, though neither the run nor its branch was."""
         self.recorded: dict[bytes, Entry] = engine.journal.loaded.pop(prefix, _NOTHING)
-        self.unvisited = len(self.recorded)
+        self.unvisited: int = len(self.recorded)
         """How many recorded operations the code has not come to yet."""
         self.used: set[str] = set()
         self.derived: dict[str, int] | None = None
-        self.count = 0
-        self.draws = 0
+        self.count: int = 0
+        self.draws: int = 0
         self.rng: random.Random | None = None
         self._path: str | None = None
-        if parent is None:
-            self.names = names or engine.journal.names.root
-            self.in_race = self.in_loop = False
-            self.fate = Fate()
-        else:
-            self.fate = parent.fate
-            self.names = names or parent.names
-            self.in_race, self.in_loop = parent.in_race, parent.in_loop
+        around = parent.names if parent is not None else engine.journal.names.root
+        self.names: NameTable = names or around
+        self.fate: Fate = parent.fate if parent is not None else Fate()
+        self.in_race: bool = parent is not None and parent.in_race
+        self.in_loop: bool = parent is not None and parent.in_loop
 
     @property
     def path(self) -> str:
@@ -136,7 +133,7 @@ class Scope:
 
     def register(self, kind: Kind, name: str, *, derived: bool = False) -> Place:
         """Give an operation its place. Mistakes of the author are raised here, where they are made."""
-        if self.interrupted is not None:
+        if self.interrupted is not None and not self.fate.lost:
             raise self._interrupted()
         # Inside a step there is no scope: the step is what is under way, and not the mistake.
         if self.busy is not None and current_scope.get() is not None:

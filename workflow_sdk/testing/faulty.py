@@ -45,9 +45,9 @@ class FaultyDriver:
         seed: int | None = None,
     ) -> None:
         self.driver = driver
-        self.commits = 0
+        self.commits: int = 0
         """How many commits were begun, the ones that failed among them."""
-        self.crashed = False
+        self.crashed: bool = False
         self._fail_at = frozenset(fail_at)
         self._conflict_at = frozenset(conflict_at)
         self._crash_before = crash_before

@@ -31,7 +31,7 @@ class Writer:
     __slots__ = ("entries", "indexes", "known")
 
     def __init__(self, known: Known) -> None:
-        self.known = known
+        self.known: Known = known
         self.entries: list[list[str]] = []
         self.indexes: dict[tuple[type, tuple[str, ...]], int] = {}
 

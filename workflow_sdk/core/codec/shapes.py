@@ -65,7 +65,7 @@ class StateShape(Shape):
     def __init__(self, cls: type, names: tuple[str, ...]) -> None:
         super().__init__(cls)
         self.names = names
-        self.optional = frozenset[str]()
+        self.optional: frozenset[str] = frozenset[str]()
         for base in cls.__mro__:
             if base is not object and not base.__flags__ & _HEAP_TYPE and base.__module__ == "builtins":
                 raise Problem(
@@ -73,10 +73,10 @@ class StateShape(Shape):
                     "make it a class of its own, with the data as a field",
                 )
         slots = {slot for base in cls.__mro__ for slot in _slots_of(base)}
-        self.slots = tuple(sorted(slots - _NOT_STATE))
-        self.has_dict = cls.__dictoffset__ != 0
-        self.cached_hash = "_attrs_cached_hash" in slots or "_attrs_cached_hash" in vars(cls)
-        self.count = len(names)
+        self.slots: tuple[str, ...] = tuple(sorted(slots - _NOT_STATE))
+        self.has_dict: bool = cls.__dictoffset__ != 0
+        self.cached_hash: bool = "_attrs_cached_hash" in slots or "_attrs_cached_hash" in vars(cls)
+        self.count: int = len(names)
         self._simple_dict = self.has_dict and not self.slots
         self._simple_slots = not self.has_dict and set(self.slots) == set(names)
         self._values = _getter(names, attributes=self._simple_slots)
@@ -161,7 +161,7 @@ class DataclassShape(StateShape):
     """Dataclasses, pydantic's included."""
 
     def __init__(self, cls: Any) -> None:
-        self.fields = {f.name: f for f in dataclasses.fields(cls)}
+        self.fields: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(cls)}
         super().__init__(cls, tuple(self.fields))
 
     def default(self, name: str) -> object:
@@ -201,7 +201,7 @@ class NamedTupleShape(Shape):
 
     def __init__(self, cls: Any) -> None:
         super().__init__(cls)
-        self.names = tuple(cls._fields)
+        self.names: tuple[str, ...] = tuple(cls._fields)
         self.defaults: Mapping[str, object] = cls._field_defaults
 
     def take(self, value: Any) -> Taken:
@@ -237,7 +237,7 @@ class StructShape(Shape):
 
     def __init__(self, cls: Any) -> None:
         super().__init__(cls)
-        self.names = tuple(cls.__struct_fields__)
+        self.names: tuple[str, ...] = tuple(cls.__struct_fields__)
         self._force: Any = sys.modules["msgspec"].structs.force_setattr
         self._values = _getter(self.names, attributes=True)
 
@@ -277,7 +277,7 @@ class ModelShape(Shape):
     def __init__(self, cls: Any) -> None:
         super().__init__(cls)
         self.fields: Mapping[str, Any] = cls.__pydantic_fields__
-        self.names = tuple(self.fields)
+        self.names: tuple[str, ...] = tuple(self.fields)
 
     def take(self, value: Any) -> Taken:
         state = value.__getstate__()
