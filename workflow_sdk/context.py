@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from inspect import isawaitable
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast, overload
 from uuid import UUID
 
@@ -277,8 +278,8 @@ class Context:
         and history pruned every `commit_interval` turns, keeping the last `history_keep` (default: the interval).
         """
 
-        async def turn(scope: Scope, state: Any) -> Any:
-            return await body(Context(scope), state)
+        def turn(scope: Scope, state: Any) -> Awaitable[Any]:
+            return _coroutine(scope, body(Context(scope), state))
 
         return start_loop(self._scope, name, body, turn, state, LoopSettings(commit_interval, history_keep))
 
@@ -304,7 +305,7 @@ class Context:
         """Run `fn(ctx, item)` for every item, at most `limit` at once, and return the values in order."""
 
         def bind(item: I) -> Callable[[Scope], Awaitable[T]]:
-            return lambda scope: fn(Context(scope), item)
+            return lambda scope: _coroutine(scope, fn(Context(scope), item))
 
         return cast("Coro[list[T]]", start_map(self._scope, name, fn, items, bind, limit))
 
@@ -368,7 +369,17 @@ class Context:
 
 
 def _bind(fn: Callable[[Context], Awaitable[Any]]) -> Callable[[Scope], Awaitable[Any]]:
-    return lambda scope: fn(Context(scope))
+    return lambda scope: _coroutine(scope, fn(Context(scope)))
+
+
+def _coroutine(scope: Scope, called: Awaitable[T]) -> Awaitable[T]:
+    """What a function with a ctx has returned, which is to be awaited."""
+    if not isawaitable(called):
+        problem = (
+            f"the function at {scope.path!r} returned {called!r:.100} and is not `async def`; a plain one is for steps"
+        )
+        raise scope.engine.slip(DefinitionError(problem))
+    return called
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):

@@ -353,3 +353,18 @@ def test_options_of_a_backoff(options: dict[str, Any], says: str) -> None:
 def test_a_virtual_clock_starts_at_an_aware_time() -> None:
     with pytest.raises(DefinitionError, match="aware"):
         VirtualClock(datetime(2030, 1, 1))  # noqa: DTZ001  # that is the mistake
+
+
+async def test_a_function_with_a_ctx_is_async(world: World) -> None:
+    def plain(ctx: Context) -> int:
+        return 1
+
+    @workflow
+    async def confused(ctx: Context) -> None:
+        await ctx.join("both", {"plain": plain})  # type: ignore[arg-type]  # what is to be refused
+
+    result = await world.run(confused)
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert result.error.kind == "definition"
+    assert "'both/plain' returned 1 and is not `async def`" in result.error.message

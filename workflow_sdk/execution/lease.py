@@ -67,7 +67,8 @@ def error_fields(info: ErrorInfo, codec: Codec, original: list[object] | None = 
 async def claim(who: Claimant, value: object) -> Claim:
     """Take the instance over, whoever holds it, creating it if it is new.
 
-    A finished instance, and a stuck one whose code has not changed, is returned as it is.
+    A finished instance is returned as it is, and so is a stuck one, unless its code has changed or is what it is stuck
+    for: the fingerprint does not cover the functions beside the workflow.
     """
     while True:
         found = await read_fields(who.driver, who.keys)
