@@ -70,7 +70,7 @@ class Point:
     y: int = 0
 
 
-def back(value: object, hint: object = Any) -> Any:
+def check_back(value: object, hint: object = Any) -> Any:
     data, seen = CODEC.roundtrip(value, hint)
     assert type(seen) is type(value)
     assert seen == value
@@ -91,25 +91,25 @@ def back(value: object, hint: object = Any) -> Any:
     ],
 )
 def test_a_model_comes_back_with_and_without_its_hint(value: object) -> None:
-    back(value)
-    back(value, type(value))
-    back(value, Item | Cart | None)
+    check_back(value)
+    check_back(value, type(value))
+    check_back(value, Item | Cart | None)
 
 
 def test_a_subclass_in_a_field_of_its_base_stays_a_subclass() -> None:
-    seen = back(Cart(items=[Dear(name="b", reason="c")]), Cart)
+    seen = check_back(Cart(items=[Dear(name="b", reason="c")]), Cart)
     assert type(seen.items[0]) is Dear
 
 
 def test_validators_do_not_run_again() -> None:
-    assert back(Salted(text="a"), Salted).text == "a!"
+    assert check_back(Salted(text="a"), Salted).text == "a!"
 
 
 def test_private_attributes_and_the_fields_that_were_set_are_kept() -> None:
     cart = Cart(items=[])
     cart._token = 9  # pyright: ignore[reportPrivateUsage]
     assert cart.total == 0
-    seen = back(cart)
+    seen = check_back(cart)
     assert seen._token == 9
     assert seen.model_fields_set == {"items"}
     assert "total" not in vars(seen)
@@ -117,14 +117,14 @@ def test_private_attributes_and_the_fields_that_were_set_are_kept() -> None:
 
 def test_a_generic_model_is_found_through_its_hint() -> None:
     page = Page[Item](items=[Item(name="a")])
-    assert back(page, Page[Item]).items == [Item(name="a")]
+    assert check_back(page, Page[Item]).items == [Item(name="a")]
 
 
 def test_a_local_model_needs_a_hint() -> None:
     class Local(pydantic.BaseModel):
         x: int
 
-    assert back(Local(x=1), Local) == Local(x=1)
+    assert check_back(Local(x=1), Local) == Local(x=1)
     with pytest.raises(CodecError, match="local class"):
         CODEC.encode(Local(x=1))
 

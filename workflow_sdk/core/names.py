@@ -13,7 +13,9 @@ from workflow_sdk.core.keys import NAMES
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.wire import pack_record, unpack_record
 
-__all__ = ["NameTable", "Names"]
+__all__ = ["NameTable", "Names", "name_problem"]
+
+NAME_CHARACTERS_MAX = 1000
 
 Write = Callable[[bytes, "bytes | None"], None]
 """Where changed rows go: the key in the instance's space, and the value, or None to clear it."""
@@ -148,3 +150,18 @@ class Names:
             table = self._tables.pop(owner)
             for index in list(table.last_used):
                 self.forget(table, index)
+
+
+def name_problem(name: object) -> str | None:
+    """Why this can't be the name of an operation or branch, or None."""
+    if not isinstance(name, str):
+        return f"a name is a text, not {type(name).__name__}"
+    if not name:
+        return "a name can't be empty"
+    if len(name) > NAME_CHARACTERS_MAX:
+        return f"a name has at most {NAME_CHARACTERS_MAX} characters, not {len(name)}"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "a name is text that can be encoded; this one holds half a surrogate pair"
+    return None

@@ -15,6 +15,7 @@ from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
@@ -29,7 +30,6 @@ from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.outcome import about
-from workflow_sdk.operations.place import name_problem
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["RunResult", "run_workflow"]

@@ -21,7 +21,7 @@ from workflow_sdk.errors import (
     StepError,
 )
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Failure", "Success", "start_attempt"]
@@ -59,7 +59,7 @@ def start_attempt(
     scope: Scope, name: str, fn: Callable[..., Any], run: Callable[[Scope], Awaitable[Any]]
 ) -> Coroutine[Any, Any, Success[Any] | Failure]:
     """Register an attempt; its coroutine makes it. `run` calls `fn` with the scope of the attempt."""
-    place = scope.register(Kind.ATTEMPT, name)
+    place = register(scope, Kind.ATTEMPT, name)
     place.check_function(fn)
     return scope.start(_attempt(place, return_hint(fn), run))
 

@@ -8,10 +8,11 @@ from typing import Any
 from workflow_sdk.core.entries import BranchesData, Entry
 from workflow_sdk.core.hints import return_hint
 from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments, split_last
+from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import JoinError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
-from workflow_sdk.operations.place import Place, name_problem
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
 __all__ = ["BranchFn", "check_limit", "named_branches", "start_join", "start_map"]
@@ -26,7 +27,7 @@ def start_join(
     scope: Scope, name: str, branches: Mapping[str, BranchFn], bind: Bind, limit: int | None
 ) -> Coroutine[Any, Any, dict[str, Any]]:
     """Register a join; its coroutine runs the branches and gives their values by name."""
-    place = scope.register(Kind.JOIN, name)
+    place = register(scope, Kind.JOIN, name)
     check_limit(place, limit)
     check_branches(place, branches)
     return scope.start(_join(place, dict(branches), bind, limit))
@@ -36,7 +37,7 @@ def start_map(
     scope: Scope, name: str, fn: BranchFn, items: Iterable[Any], bind: Callable[[Any], Any], limit: int | None
 ) -> Coroutine[Any, Any, list[Any]]:
     """Register a map; its coroutine runs a branch for each item and gives their values in order."""
-    place = scope.register(Kind.MAP, name)
+    place = register(scope, Kind.MAP, name)
     check_limit(place, limit)
     place.check_function(fn)
     if not isinstance(items, Iterable):

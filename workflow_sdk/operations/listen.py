@@ -15,13 +15,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from workflow_sdk.core.entries import Entry, ListenData, Taken
 from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.place import Place, name_problem
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.sleep import deadline
 
@@ -99,7 +100,7 @@ class Message(Generic[T]):
 
 def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any, Any]:
     """Register a wait for messages; its coroutine takes them."""
-    place = scope.register(Kind.LISTEN, name)
+    place = register(scope, Kind.LISTEN, name)
     wanted = name if how.messages is None else how.messages
     if not isinstance(wanted, Iterable):
         raise place.slip(f"{place.what}: messages are a name or a sequence of names, not {wanted!r}")

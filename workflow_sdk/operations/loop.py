@@ -15,7 +15,7 @@ from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
@@ -66,7 +66,7 @@ def start_loop(
     scope: Scope, name: str, body: Callable[..., Any], run: Body, state: object, settings: LoopSettings
 ) -> Coroutine[Any, Any, Any]:
     """Register a loop; its coroutine turns. `run` calls `body` with the scope of a turn."""
-    place = scope.register(Kind.LOOP, name)
+    place = register(scope, Kind.LOOP, name)
     if (problem := settings.problem()) is not None:
         raise place.slip(f"{place.what}: {problem}")
     place.check_function(body)

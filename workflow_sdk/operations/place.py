@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.location import pack_segment
+from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
 from workflow_sdk.operations.engine import Unwound
+from workflow_sdk.operations.scope import Scope
 
-if TYPE_CHECKING:
-    from workflow_sdk.operations.scope import Scope
+__all__ = ["COMMIT_BYTES_SOFT_MAX", "Place", "register"]
 
-__all__ = ["COMMIT_BYTES_SOFT_MAX", "Place", "name_problem"]
-
-NAME_CHARACTERS_MAX = 1000
 
 COMMIT_BYTES_SOFT_MAX = 1_000_000
 """Values of more than this do not wait for a later commit to take them along: stores limit the size of one."""
+
+
+def register(scope: Scope, kind: Kind, name: str, *, derived: bool = False) -> Place:
+    """Give an operation its place, when it is called. Mistakes of the author are raised here."""
+    place = Place(scope, kind, scope.admit(kind, name, derived=derived))
+    scope.busy = place
+    return place
 
 
 class Place:
@@ -64,7 +69,7 @@ class Place:
         if engine.halted or scope.fate.lost:
             return False
         if scope.unvisited or self.entry is not None:
-            problem = scope.divergence(self, covered=covered)
+            problem = self._divergence(covered=covered)
             if problem is not None:
                 if not engine.walking:
                     engine.diverged(HistoryDivergedError(problem))
@@ -77,6 +82,30 @@ class Place:
         if not self.location:
             self.location = scope.prefix + pack_segment(scope.names.intern(self._checked_name()))
         return True
+
+    def _divergence(self, *, covered: bool) -> str | None:
+        """Why the operation does not fit what was recorded here, or None."""
+        scope, entry = self.scope, self.entry
+        if entry is not None:
+            if entry.kind is self.kind:
+                if entry.is_final or covered or scope.unvisited == 1 or scope.engine.facts.lenient:
+                    return None
+                return (
+                    f"the code goes on with {self.what}, while {scope.missing()} recorded in this scope "
+                    "and not reached; put renamed or removed operations back, or cover them with `ctx.removed`"
+                )
+            return (
+                f"{self.path!r} is recorded as {entry.kind.value}, and the code asks for {self.kind.value}; "
+                f'give the new operation another name, and put `ctx.removed({self.name!r}, "{entry.kind.value}")` '
+                "where the old one was"
+            )
+        if scope.unvisited and not scope.engine.facts.lenient and self.kind is not Kind.VERSION:
+            return (
+                f"the code asks for {self.what}, which is not recorded, while {scope.missing()} recorded in this scope "
+                "and not reached yet; put renamed or removed operations back, cover them with `ctx.removed`, or guard "
+                "the new one with `ctx.version`"
+            )
+        return None
 
     def _checked_name(self) -> str:
         problem = name_problem(self.name)
@@ -141,18 +170,3 @@ class Place:
             scope.busy = scope.pending = None
             if isinstance(sys.exc_info()[1], anyio.get_cancelled_exc_class()):
                 scope.interrupted = self.what
-
-
-def name_problem(name: object) -> str | None:
-    """Why this can't be the name of an operation or branch, or None."""
-    if not isinstance(name, str):
-        return f"a name is a text, not {type(name).__name__}"
-    if not name:
-        return "a name can't be empty"
-    if len(name) > NAME_CHARACTERS_MAX:
-        return f"a name has at most {NAME_CHARACTERS_MAX} characters, not {len(name)}"
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return "a name is text that can be encoded; this one holds half a surrogate pair"
-    return None

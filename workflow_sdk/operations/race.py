@@ -18,7 +18,7 @@ from workflow_sdk.errors import RaceError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
 from workflow_sdk.operations.join import Bind, BranchFn, check_branches, named_branches
 from workflow_sdk.operations.outcome import unpack_error
-from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
 __all__ = ["RaceResult", "start_race"]
@@ -38,7 +38,7 @@ def start_race(
     scope: Scope, name: str, branches: Mapping[str, BranchFn], bind: Bind
 ) -> Coroutine[Any, Any, RaceResult[Any]]:
     """Register a race; its coroutine runs it."""
-    place = scope.register(Kind.RACE, name)
+    place = register(scope, Kind.RACE, name)
     check_branches(place, branches)
     if not branches:
         raise place.slip(f"{place.what} has no branches, so nobody can win it")

@@ -8,10 +8,10 @@ from typing import Any
 from workflow_sdk.core.compensation import Compensation, HandlerRef
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
-from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
-__all__ = ["check_handler", "register", "start_checkpoint"]
+__all__ = ["check_handler", "register_handler", "start_checkpoint"]
 
 
 def check_handler(place: Place, handler: Callable[..., Any]) -> None:
@@ -26,7 +26,7 @@ def check_handler(place: Place, handler: Callable[..., Any]) -> None:
         )
 
 
-def register(place: Place, handler: Callable[..., Any], value: object, hint: object) -> None:
+def register_handler(place: Place, handler: Callable[..., Any], value: object, hint: object) -> None:
     """Have a step undone if the workflow fails, from the commit on that completes the step."""
     engine = place.scope.engine
     journal = engine.journal
@@ -42,7 +42,7 @@ def register(place: Place, handler: Callable[..., Any], value: object, hint: obj
 
 def start_checkpoint(scope: Scope, name: str) -> Coroutine[Any, Any, None]:
     """Register a checkpoint; its coroutine takes it."""
-    return scope.start(_checkpoint(scope.register(Kind.CHECKPOINT, name)))
+    return scope.start(_checkpoint(register(scope, Kind.CHECKPOINT, name)))
 
 
 async def _checkpoint(place: Place) -> None:

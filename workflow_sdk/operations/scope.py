@@ -11,12 +11,12 @@ from collections.abc import Coroutine
 from contextvars import ContextVar
 from hashlib import blake2b
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.location import escape, join_path, pack_segment
-from workflow_sdk.core.names import NameTable
+from workflow_sdk.core.names import NameTable, name_problem
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import (
     ConcurrentOperationError,
@@ -25,14 +25,27 @@ from workflow_sdk.errors import (
     HistoryDivergedError,
 )
 from workflow_sdk.operations.engine import Engine
-from workflow_sdk.operations.place import Place, name_problem
 
-__all__ = ["Fate", "Scope", "current_scope"]
+__all__ = ["Fate", "Operation", "Scope", "current_scope"]
 
 T = TypeVar("T")
 
 _NOTHING: dict[bytes, Entry] = {}
 """What was recorded in a new scope. Shared, since there may be ten thousand of them; it is never written to."""
+
+
+class Operation(Protocol):
+    """What a scope knows of the operation that is under way in it."""
+
+    @property
+    def kind(self) -> Kind:
+        """Its kind."""
+        ...
+
+    @property
+    def what(self) -> str:
+        """The operation, as errors name it."""
+        ...
 
 
 class Fate:
@@ -104,7 +117,7 @@ class Scope:
         self.label: str = label
         """How the path of this scope ends, escaped."""
         self.ended: bool = False
-        self.busy: Place | None = None
+        self.busy: Operation | None = None
         """The operation that is under way, or was called and not awaited."""
         self.pending: Coroutine[Any, Any, Any] | None = None
         self.interrupted: str | None = None
@@ -131,8 +144,8 @@ class Scope:
             self._path = join_path(self.parent.path, self.label) if self.parent is not None else self.label
         return self._path
 
-    def register(self, kind: Kind, name: str, *, derived: bool = False) -> Place:
-        """Give an operation its place. Mistakes of the author are raised here, where they are made."""
+    def admit(self, kind: Kind, name: str, *, derived: bool = False) -> str:
+        """The name of an operation that may begin here. Mistakes of the author are raised here, where they are made."""
         if self.interrupted is not None and not self.fate.lost:
             raise self._interrupted()
         # Inside a step there is no scope: the step is what is under way, and not the mistake.
@@ -152,9 +165,7 @@ class Scope:
                 )
             )
         self.used.add(name)
-        place = Place(self, kind, name)
-        self.busy = place
-        return place
+        return name
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""
@@ -220,30 +231,6 @@ class Scope:
                 "call operations in the function that was given this ctx"
             )
         )
-
-    def divergence(self, place: Place, *, covered: bool) -> str | None:
-        """Why the operation does not fit what was recorded here, or None."""
-        entry = place.entry
-        if entry is not None:
-            if entry.kind is place.kind:
-                if entry.is_final or covered or self.unvisited == 1 or self.engine.facts.lenient:
-                    return None
-                return (
-                    f"the code goes on with {place.what}, while {self.missing()} recorded in this scope "
-                    "and not reached; put renamed or removed operations back, or cover them with `ctx.removed`"
-                )
-            return (
-                f"{place.path!r} is recorded as {entry.kind.value}, and the code asks for {place.kind.value}; "
-                f'give the new operation another name, and put `ctx.removed({place.name!r}, "{entry.kind.value}")` '
-                "where the old one was"
-            )
-        if self.unvisited and not self.engine.facts.lenient and place.kind is not Kind.VERSION:
-            return (
-                f"the code asks for {place.what}, which is not recorded, while {self.missing()} recorded in this scope "
-                "and not reached yet; put renamed or removed operations back, cover them with `ctx.removed`, or guard "
-                "the new one with `ctx.version`"
-            )
-        return None
 
     def missing(self) -> str:
         """The recorded operations that the code has not come to, as text."""

@@ -10,7 +10,7 @@ from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.operations.engine import Wait
-from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
 __all__ = ["deadline", "start_sleep"]
@@ -18,7 +18,7 @@ __all__ = ["deadline", "start_sleep"]
 
 def start_sleep(scope: Scope, name: str, duration: Duration | datetime) -> Coroutine[None, None, None]:
     """Register a timer; its coroutine waits for it."""
-    place = scope.register(Kind.SLEEP, name)
+    place = register(scope, Kind.SLEEP, name)
     if isinstance(duration, datetime):
         return scope.start(_sleep(place, None, deadline(place, None, duration)))
     return scope.start(_sleep(place, _seconds(place, duration), None))

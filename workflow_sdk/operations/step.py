@@ -28,8 +28,8 @@ from workflow_sdk.errors import (
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Engine, Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place
-from workflow_sdk.operations.rollback import check_handler, register
+from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
+from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["call", "start_step"]
@@ -39,7 +39,7 @@ def start_step(
     scope: Scope, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions, *, derived: bool
 ) -> Coroutine[Any, Any, Any]:
     """Register a step; its coroutine runs it."""
-    place = scope.register(Kind.STEP, name, derived=derived)
+    place = register(scope, Kind.STEP, name, derived=derived)
     if options.rollback is not None:
         check_handler(place, options.rollback)
     return scope.start(_step(place, fn, args, options))
@@ -80,7 +80,7 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                     await place.make_room()
                 entry.complete(raw, engine.now())
                 if options.rollback is not None:
-                    register(place, options.rollback, value, hint)
+                    register_handler(place, options.rollback, value, hint)
                 place.put(entry)
                 if not options.ephemeral:
                     await place.flush()

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from workflow_sdk.core.status import Kind
-from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
 __all__ = ["start_removed", "start_version"]
@@ -14,7 +14,7 @@ __all__ = ["start_removed", "start_version"]
 
 def start_version(scope: Scope, name: str, latest: int) -> Coroutine[Any, Any, int]:
     """Register a version; its coroutine decides it, once."""
-    place = scope.register(Kind.VERSION, name)
+    place = register(scope, Kind.VERSION, name)
     if isinstance(latest, bool) or not isinstance(latest, int) or latest < 1:
         raise place.slip(f"{place.what}: versions are whole numbers from 1 on, not {latest!r}")
     return scope.start(_version(place, latest))
@@ -44,7 +44,7 @@ async def _version(place: Place, latest: int) -> int:
 def start_removed(scope: Scope, name: str, kind: str) -> Coroutine[Any, Any, None]:
     """Register what was here before; its coroutine passes over it."""
     kinds = [known.value for known in Kind if known is not Kind.BRANCH]
-    place = scope.register(Kind.STEP, name)
+    place = register(scope, Kind.STEP, name)
     if kind not in kinds:
         raise place.slip(f"removed {place.path!r}: the kind is one of {', '.join(kinds)}, not {kind!r}")
     place.kind = Kind(kind)

@@ -10,12 +10,12 @@ from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import INBOX, Field, InstanceKeys, waits_of
 from workflow_sdk.core.location import subtree
+from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.operations.place import name_problem
 
 __all__ = ["Delivery", "send_message"]
 
