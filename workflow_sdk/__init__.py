@@ -44,8 +44,12 @@ from workflow_sdk.operations.attempt import Failure, Success
 from workflow_sdk.operations.listen import Message
 from workflow_sdk.operations.loop import Break, Continue
 from workflow_sdk.operations.race import RaceResult
+from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import Delivery, send_message
+from workflow_sdk.runtime.handle import Handle
+from workflow_sdk.runtime.info import InstanceInfo, Page, Wait
 from workflow_sdk.runtime.reading import read_history
+from workflow_sdk.runtime.runtime import Runtime
 
 __all__ = [
     "AlreadyExistsError",
@@ -53,6 +57,7 @@ __all__ = [
     "Batch",
     "Break",
     "ChildFailedError",
+    "Client",
     "CodecError",
     "ConcurrentOperationError",
     "ConflictError",
@@ -66,10 +71,12 @@ __all__ = [
     "EntryStatus",
     "ErrorInfo",
     "Failure",
+    "Handle",
     "History",
     "HistoryDivergedError",
     "HistoryEntry",
     "InputError",
+    "InstanceInfo",
     "InstanceNotFoundError",
     "InstanceStateError",
     "JoinError",
@@ -78,11 +85,13 @@ __all__ = [
     "ListenTimeoutError",
     "Message",
     "NotAuthorizedError",
+    "Page",
     "PayloadTooLargeError",
     "RaceError",
     "RaceResult",
     "RollbackError",
     "RunResult",
+    "Runtime",
     "StaleError",
     "Status",
     "Step",
@@ -93,6 +102,7 @@ __all__ = [
     "StorageError",
     "StorageLimitError",
     "Success",
+    "Wait",
     "Workflow",
     "WorkflowCancelledError",
     "WorkflowFailedError",

@@ -255,15 +255,16 @@ class Entry:
 class EntryTrouble:
     """What is worth knowing of an entry that did not succeed at once: how often it failed, and how at last."""
 
+    path: str
     attempts: int
     failed_at: float
     error: list[object] = field(default_factory=list[object])
     """An ErrorInfo, as `failures.pack_error_info` gives it."""
 
     def pack(self) -> bytes:
-        return pack_record([self.attempts, self.failed_at, self.error])
+        return pack_record([self.path, self.attempts, self.failed_at, self.error])
 
     @classmethod
     def unpack(cls, raw: bytes) -> EntryTrouble:
-        attempts, failed_at, error = unpack_record(raw)
-        return cls(attempts, float(failed_at), cast("list[object]", error))
+        path, attempts, failed_at, error = unpack_record(raw)
+        return cls(path, attempts, float(failed_at), cast("list[object]", error))

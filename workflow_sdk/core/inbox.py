@@ -20,14 +20,16 @@ class InboxMessage:
     payload: bytes
     sent_at: float
     reply_to: bytes | None = None
+    only_for: bytes | None = None
+    """The location of the one listen that may take it; None for any."""
 
     def pack(self) -> bytes:
-        return pack_record([self.name, self.payload, self.sent_at, self.reply_to])
+        return pack_record([self.name, self.payload, self.sent_at, self.reply_to, self.only_for])
 
     @classmethod
     def unpack(cls, id: bytes, raw: bytes) -> InboxMessage:
-        name, payload, sent_at, reply_to = unpack_record(raw)
-        return cls(id, name, payload, float(sent_at), reply_to)
+        name, payload, sent_at, reply_to, only_for = unpack_record(raw)
+        return cls(id, name, payload, float(sent_at), reply_to, only_for)
 
 
 class Inbox:
@@ -36,6 +38,8 @@ class Inbox:
     def __init__(self) -> None:
         self._by_name: dict[str, list[InboxMessage]] = {}
         self._ids: set[bytes] = set()
+        self._addressed = 0
+        """How many are for one listen only."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -45,6 +49,7 @@ class Inbox:
         if message.id in self._ids:
             return False
         self._ids.add(message.id)
+        self._addressed += message.only_for is not None
         insort(self._by_name.setdefault(message.name, []), message)
         return True
 
@@ -56,9 +61,11 @@ class Inbox:
         """How many messages have this name."""
         return len(self._by_name.get(name, ()))
 
-    def find(self, names: Iterable[str], count: int = 1) -> list[InboxMessage]:
-        """Up to `count` messages with one of the names, oldest first. They stay where they are."""
+    def find(self, names: Iterable[str], count: int = 1, at: bytes = b"") -> list[InboxMessage]:
+        """Up to `count` messages with one of the names that the listen `at` a location may take, oldest first."""
         queues = [queue for name in names if (queue := self._by_name.get(name))]
+        if self._addressed:
+            queues = [[message for message in queue if message.only_for in (None, at)] for queue in queues]
         if len(queues) == 1:
             return queues[0][:count]
         return sorted(message for queue in queues for message in queue[:count])[:count]
@@ -68,5 +75,6 @@ class Inbox:
         queue = self._by_name[message.name]
         queue.remove(message)
         self._ids.discard(message.id)
+        self._addressed -= message.only_for is not None
         if not queue:
             del self._by_name[message.name]

@@ -17,6 +17,7 @@ from workflow_sdk.core.inbox import Inbox, InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
     COMPENSATIONS,
+    DIRECTORY,
     FIELDS,
     HISTORY,
     INBOX,
@@ -172,8 +173,8 @@ class Journal:
                 self._write_here(INBOX + message.id, message.pack())
                 self.inbox.add(message)
 
-    def reply(self, key: bytes, value: bytes) -> None:
-        """Answer a message: `key` is the one that its sender watches."""
+    def write_outside(self, key: bytes, value: bytes | None) -> None:
+        """Write a row that is not in the instance's own space, with what changes there."""
         self._rows[key] = value
 
     # Compensations.
@@ -215,7 +216,11 @@ class Journal:
         With `keep_fields`, what the instance itself is doing is still to be written: that it waits no more.
         """
         begin, end = self.keys.range(FIELDS)
-        self._rows = {key: row for key, row in self._rows.items() if keep_fields and begin <= key < end}
+        self._rows = {
+            key: row
+            for key, row in self._rows.items()
+            if keep_fields and (begin <= key < end or key.startswith(DIRECTORY))
+        }
         self._clears = []
 
     def restore(self, failed: WriteSet) -> None:

@@ -21,10 +21,10 @@ import anyio.to_thread
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import HISTORY, Field
+from workflow_sdk.core.keys import HISTORY, Field, WorkerKeys, listed_by_status
 from workflow_sdk.core.location import split_last, subtree
 from workflow_sdk.core.status import Kind, Status, move
-from workflow_sdk.core.wire import pack_record
+from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
@@ -58,7 +58,16 @@ class Execution:
     walking = False
 
     def __init__(
-        self, *, driver: Driver, journal: Journal, codec: Codec, clock: Clock, facts: Facts, lease: bytes, mode: Mode
+        self,
+        *,
+        driver: Driver,
+        journal: Journal,
+        codec: Codec,
+        clock: Clock,
+        facts: Facts,
+        lease: bytes,
+        mode: Mode,
+        hosted: bool = False,
     ) -> None:
         self.driver = driver
         self.journal = journal
@@ -68,6 +77,13 @@ class Execution:
         self.mode: Mode = mode
         self.mail: Mail = Mail(driver, journal)
         self._lease = lease
+        self._hosted = hosted
+        """A runtime runs it, which has a heartbeat for all it runs, and tells of messages."""
+        self.draining: bool = False
+        """Nothing new is begun: the instance is put away as soon as what is under way has ended."""
+        self.on_rest: Callable[[bool], None] | None = None
+        """Told when the instance becomes idle (True), and when it goes on."""
+        self._worker = WorkerKeys(str(unpack_record(lease)[0]))
         self.flusher: Flusher = Flusher(driver, journal, lease, self.storage_failed)
         self.now: Callable[[], float] = clock.now
         self.chance: Callable[[], float] = random.random
@@ -86,6 +102,8 @@ class Execution:
         self._waits = Waits(journal)
         self._threads_busy = 0
         self._is_idle = False
+        self._held = False
+        """A branch was kept from going on."""
         self._is_over = False
         """Nobody wakes the branches any more."""
         self._thread = get_ident()
@@ -219,19 +237,54 @@ class Execution:
         raise AssertionError("only a walk is walked")
 
     async def never(self) -> NoReturn:
+        if self.draining and not self.halted:
+            self._held = True
+            self.rest()
+            await anyio.sleep_forever()
         if anyio.current_effective_deadline() == _NEVER:
             await anyio.sleep_forever()
         raise Unwound
 
     # The run.
 
+    def poke(self) -> None:
+        """A message may have come."""
+        self.mail.has_come = True
+        self._signal.set()
+
+    def put_away(self) -> None:
+        """Begin nothing new, and put the instance away once what is under way has ended."""
+        self.mode = "yield"
+        self.draining = True
+        self._is_idle = False
+        self._signal.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits in memory, and the store says so."""
+        return self._is_idle
+
     async def run(self, root: Callable[[], Awaitable[None]]) -> None:
         """Run `root` to its end, or until the instance is put away or stopped."""
         async with anyio.create_task_group() as group:
             self._cancel = group.cancel_scope
             group.start_soon(self._supervise, group)
+            if not self._hosted:
+                group.start_soon(self._beat)
             # A task of its own: then whoever cancels this run cancels a scope around the author's code.
             group.start_soon(self._run_root, root)
+
+    async def _beat(self) -> None:
+        """Say that this run is alive, as long as it is."""
+        seconds = float(unpack_record(self._lease)[2])
+        while True:
+            await anyio.sleep(seconds / 3)
+            batch = Batch()
+            batch.check(self.journal.keys.lease, self._lease)
+            batch.set(self._worker.heartbeat, pack_record([self.clock.now() + seconds]))
+            # A beat that fails is no failure of the run: its commits will tell.
+            with suppress(Exception):
+                await self.driver.commit(batch)
 
     async def _run_root(self, root: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -264,9 +317,12 @@ class Execution:
         if now is status:
             return
         self.journal.set_field(Field.STATUS, [move(now, status).value])
+        facts = self.facts
+        self.journal.write_outside(listed_by_status(now.value, facts.created_at, facts.instance_id), None)
+        self.journal.write_outside(listed_by_status(status.value, facts.created_at, facts.instance_id), b"")
         version = self.journal.get_field(Field.VERSION)
         assert version is not None and isinstance(version[3], int), "an instance knows what code it runs"
-        self.journal.set_field(Field.VERSION, [*version[:3], version[3] + 1])
+        self.journal.set_field(Field.VERSION, [*version[:3], version[3] + 1, self.clock.now()])
 
     @property
     def status(self) -> Status:
@@ -279,6 +335,9 @@ class Execution:
         """Nobody has the instance any more; it is due at the time of the alarm, if it has one."""
         keys = self.journal.keys
         batch.clear(keys.lease)
+        batch.clear(self._worker.claimed(self.facts.instance_id))
+        if not self._hosted:
+            batch.clear(self._worker.heartbeat)
         self.journal.set_field(Field.ALARM, None if alarm is None else [alarm])
         if alarm is not None:
             batch.set(keys.alarm(alarm), pack_record([]))
@@ -320,7 +379,7 @@ class Execution:
                     return
                 if not self._is_idle:
                     continue
-            if self._waits.listens and not self.mail.is_watched:
+            if self._waits.listens and not self.mail.is_watched and not self._hosted:
                 self.mail.is_watched = True
                 group.start_soon(self._watch, self.mail)
             await self.clock.wait(signal, self._waits.next_time, self.activity)
@@ -360,6 +419,8 @@ class Execution:
 
     def _leave_idle(self) -> None:
         """Something goes on: with the next commit, the instance is not stored as waiting any more."""
+        if self._is_idle and self.on_rest is not None:
+            self.on_rest(False)
         self._is_idle = False
         if self.status is not Status.ROLLING_BACK:
             self.set_status(Status.RUNNING)
@@ -371,9 +432,12 @@ class Execution:
         batch = Batch()
         if self.mode == "live":
             self._is_idle = True
+            if self.on_rest is not None:
+                self.on_rest(True)
             await self.flusher.commit(batch)
             return
-        when = self._waits.next_time
+        # What was kept from going on is due at once.
+        when = self.clock.now() if self._held else self._waits.next_time
         batch.check(self.journal.keys.nudge, self.mail.nudge)
         self.let_go(batch, when)
         error = await self.flusher.try_commit(batch)

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from secrets import token_bytes
+from typing import Any
 from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.failures import pack_error_info, unpack_error_info
-from workflow_sdk.core.keys import FIELDS, WAITS, Field, InstanceKeys
+from workflow_sdk.core.keys import (
+    FIELDS,
+    WAITS,
+    Field,
+    InstanceKeys,
+    WorkerKeys,
+    listed,
+    listed_by_status,
+    listed_by_workflow,
+)
 from workflow_sdk.core.location import segments
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
@@ -17,7 +27,17 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import AlreadyExistsError, CodecError, ErrorInfo, InputError
 
-__all__ = ["DEATHS_MAX", "Claim", "Claimant", "claim", "encode_input", "error_fields", "read_fields"]
+__all__ = [
+    "DEATHS_MAX",
+    "Claim",
+    "Claimant",
+    "claim",
+    "encode_input",
+    "error_fields",
+    "list_instance",
+    "new_fields",
+    "read_fields",
+]
 
 DEATHS_MAX = 5
 """Workers that may die under an instance in a row, without a commit in between, before it is stuck."""
@@ -48,6 +68,12 @@ class Claimant:
     now: Callable[[], float]
     lease_ttl: float
     worker: str = field(default_factory=lambda: uuid4().hex)
+    takes_over: Callable[[str], bool] = lambda worker: True
+    """Whether it claims what this worker has. If not, that is left alone."""
+    creates: bool = True
+    """Whether it creates the instance if there is none."""
+    beats: bool = True
+    """Whether the worker's heartbeat is that of this one run: it begins and ends with the claim."""
 
 
 async def read_fields(driver: Driver, keys: InstanceKeys) -> dict[Field, bytes]:
@@ -65,7 +91,7 @@ def error_fields(info: ErrorInfo, codec: Codec, original: list[object] | None = 
 
 
 async def claim(who: Claimant, value: object) -> Claim:
-    """Take the instance over, whoever holds it, creating it if it is new.
+    """Take the instance over, creating it if it is new.
 
     A finished instance is returned as it is, and so is a stuck one, unless its code has changed or is what it is stuck
     for: the fingerprint does not cover the functions beside the workflow.
@@ -73,11 +99,15 @@ async def claim(who: Claimant, value: object) -> Claim:
     while True:
         found = await read_fields(who.driver, who.keys)
         lease = await who.driver.get(who.keys.lease)
+        if Field.STATUS not in found and not who.creates:
+            return Claim(Status.PENDING, found, None)
         if Field.STATUS not in found:
             claimed = _create(who, value)
             expected: bytes | None = None
         else:
             _check_workflow(who, found)
+            if lease is not None and not who.takes_over(str(unpack_record(lease)[0])):
+                return Claim(Status(unpack_record(found[Field.STATUS])[0]), found, None)
             claimed = _take_over(who, found, lease)
             if claimed.fields is found:
                 return claimed
@@ -102,6 +132,9 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
     for key, raw in claimed.fields.items():
         if found.get(key) != raw:
             batch.set(who.keys.field(key), raw)
+    if before is not None:
+        batch.clear(WorkerKeys(str(unpack_record(before)[0])).claimed(who.keys.instance_id))
+    list_instance(batch, who.keys.instance_id, found, claimed.fields)
     # What waits still will say so again.
     batch.clear_range(*who.keys.range(WAITS))
     if Field.ALARM in found:
@@ -112,24 +145,44 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
     else:
         assert claimed.lease is not None, "an instance that runs has a lease"
         batch.set(who.keys.lease, claimed.lease)
+        worker = WorkerKeys(who.worker)
+        batch.set(worker.claimed(who.keys.instance_id), b"")
+        if who.beats:
+            batch.set(worker.heartbeat, pack_record([who.now() + who.lease_ttl]))
         if before is not None:
             # Whoever had it, and is waiting for a message, learns at once that it lost it.
             batch.set(who.keys.nudge, token_bytes(16))
 
 
+def list_instance(batch: Batch, id: str, before: dict[Field, bytes], after: dict[Field, bytes]) -> None:
+    """Keep the directory in step with the fields of an instance."""
+    created_at = float(unpack_record(after[Field.BIRTH])[0])
+    if Field.STATUS not in before:
+        batch.set(listed(created_at, id), b"")
+        batch.set(listed_by_workflow(str(unpack_record(after[Field.VERSION])[0]), created_at, id), b"")
+    elif before[Field.STATUS] != after[Field.STATUS]:
+        batch.clear(listed_by_status(str(unpack_record(before[Field.STATUS])[0]), created_at, id))
+    batch.set(listed_by_status(str(unpack_record(after[Field.STATUS])[0]), created_at, id), b"")
+
+
 def _new_lease(who: Claimant, old: bytes | None) -> bytes:
     epoch = 0 if old is None else int(unpack_record(old)[1])
-    return pack_record([who.worker, epoch + 1, who.now() + who.lease_ttl])
+    return pack_record([who.worker, epoch + 1, who.lease_ttl])
+
+
+def new_fields(workflow: Workflow[Any, Any], status: Status, raw_input: bytes, now: float) -> dict[Field, bytes]:
+    """The fields of an instance that begins now."""
+    return {
+        Field.STATUS: pack_record([status.value]),
+        Field.VERSION: pack_record([workflow.name, workflow.version, workflow.fingerprint, 1, now]),
+        Field.INPUT: pack_record([raw_input]),
+        Field.BIRTH: pack_record([now, token_bytes(16)]),
+    }
 
 
 def _create(who: Claimant, value: object) -> Claim:
-    workflow = who.workflow
-    fields = {
-        Field.STATUS: pack_record([Status.RUNNING.value]),
-        Field.VERSION: pack_record([workflow.name, workflow.version, workflow.fingerprint, 1]),
-        Field.INPUT: pack_record([encode_input(who.codec, workflow, value)]),
-        Field.BIRTH: pack_record([who.now(), token_bytes(16)]),
-    }
+    raw = encode_input(who.codec, who.workflow, value)
+    fields = new_fields(who.workflow, Status.RUNNING, raw, who.now())
     return Claim(Status.RUNNING, fields, _new_lease(who, None), created=True)
 
 
@@ -154,7 +207,7 @@ def _check_workflow(who: Claimant, found: dict[Field, bytes]) -> None:
 def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) -> Claim:
     workflow = who.workflow
     status = Status(unpack_record(found[Field.STATUS])[0])
-    _, version, fingerprint, commits = unpack_record(found[Field.VERSION])
+    _, version, fingerprint, commits, _ = unpack_record(found[Field.VERSION])
     changed = (version, fingerprint) != (workflow.version, workflow.fingerprint)
     if status.is_terminal:
         return Claim(status, found, None)
@@ -183,7 +236,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     if deaths >= DEATHS_MAX:
         return _crashed(who, fields, status, deaths)
     fields[Field.STATUS] = pack_record([after.value])
-    fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1])
+    fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
     return Claim(after, fields, _new_lease(who, lease), deaths)
 
 

@@ -32,7 +32,7 @@ from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["RunResult", "run_workflow"]
+__all__ = ["Run", "RunResult", "run_workflow"]
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -109,7 +109,7 @@ async def run_workflow(
     claimed = await claim(Claimant(driver, keys, workflow, values, clock.now, ttl), input)
     if claimed.lease is None:
         return _stored(workflow, values, claimed.fields)
-    run = _Run(workflow, driver, keys, values, clock, claimed, mode)
+    run = Run(workflow, driver, keys, values, clock, claimed, mode)
     try:
         return await run.result()
     except BaseExceptionGroup as group:
@@ -159,7 +159,7 @@ def _not_before(at: float) -> datetime:
     return when if when.timestamp() >= at else when + timedelta(microseconds=1)
 
 
-class _Run:
+class Run:
     """One claimed instance, from loading it to giving it back."""
 
     def __init__(
@@ -171,6 +171,8 @@ class _Run:
         clock: Clock,
         claimed: Claim,
         mode: Mode,
+        *,
+        hosted: bool = False,
     ) -> None:
         assert claimed.lease is not None, "only a claimed instance is run"
         self.workflow = workflow
@@ -186,9 +188,10 @@ class _Run:
             journal=self.journal,
             codec=codec,
             clock=clock,
-            facts=Facts(keys.instance_id, workflow.name, workflow.version, lenient, seed),
+            facts=Facts(keys.instance_id, workflow.name, workflow.version, self.created_at, lenient, seed),
             lease=claimed.lease,
             mode=mode,
+            hosted=hosted,
         )
 
     async def result(self) -> RunResult[Any]:

@@ -66,7 +66,8 @@ class Unwinding:
                 if last.progress is not Progress.DONE:
                     await self._stuck(last)
                     return
-        await execution.finish(Status.ROLLED_BACK)
+        cancelled = execution.journal.get_field(Field.CANCEL) is not None
+        await execution.finish(Status.CANCELLED if cancelled else Status.ROLLED_BACK)
 
     async def _open(self) -> AsyncGenerator[Compensation, None]:
         """What is left, newest first."""

@@ -88,7 +88,7 @@ class Waits:
                 if wait.fired:
                     # It was woken for a message that it has not taken yet.
                     left -= wait.count
-                elif len(inbox.find(wait.messages, wait.count)) >= wait.count:
+                elif len(inbox.find(wait.messages, wait.count, wait.location)) >= wait.count:
                     left -= wait.count
                     found.append(wait)
         return found

@@ -30,6 +30,7 @@ class Walk:
 
     walking = True
     halted = False
+    draining = False
     active = 1
 
     def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:

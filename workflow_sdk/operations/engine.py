@@ -27,6 +27,7 @@ class Facts:
     instance_id: str
     workflow_name: str
     workflow_version: int
+    created_at: float
     lenient: bool
     seed: bytes
     """Of the instance's uuids and random numbers."""
@@ -71,6 +72,8 @@ class Engine(Protocol):
     facts: Facts
     walking: bool
     """Nothing is done, and nothing recorded: the code is walked over its history, to find compensations."""
+    draining: bool
+    """Nothing new is begun."""
     active: int
     """How many branches are not parked."""
 

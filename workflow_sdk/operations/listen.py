@@ -91,7 +91,7 @@ class Message(Generic[T]):
         # Recorded with the answer that it was given: there is none to be given any more.
         self._entry.data = replace(data, taken=((replace(taken, reply_to=None), raw_payload),))
         self._place.put(self._entry)
-        engine.journal.reply(reply_to, pack_record([raw]))
+        engine.journal.write_outside(reply_to, pack_record([raw]))
         await engine.flush()
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> None:
     recorded = place.entry is not None
     refreshed = False
     while True:
-        found = engine.journal.inbox.find(data.names, data.count)
+        found = engine.journal.inbox.find(data.names, data.count, place.location)
         due = data.until is not None and engine.now() >= data.until
         if len(found) >= data.count or (due and refreshed):
             break

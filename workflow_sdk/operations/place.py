@@ -66,7 +66,7 @@ class Place:
         """
         scope = self.scope
         engine = scope.engine
-        if engine.halted or scope.fate.lost:
+        if engine.halted or engine.draining or scope.fate.lost:
             return False
         if scope.unvisited or self.entry is not None:
             problem = self._divergence(covered=covered)

@@ -163,7 +163,9 @@ async def _failed(place: Place, entry: Entry, failure: BaseException, options: S
     if isinstance(decision, RetryAt):
         entry.status = EntryStatus.WAITING
         entry.data = RetryData(decision.when)
-        engine.journal.trouble(place.location, EntryTrouble(entry.attempts, now, pack_error_info(info, engine.codec)))
+        engine.journal.trouble(
+            place.location, EntryTrouble(place.path, entry.attempts, now, pack_error_info(info, engine.codec))
+        )
         place.put(entry)
         if decision.when <= now:
             # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.

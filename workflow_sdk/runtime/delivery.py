@@ -1,23 +1,30 @@
-"""Sending a message to an instance, from any process."""
+"""Sending a message to an instance, from any process.
+
+One commit appends the message, changes the nudge, and tells whoever has the instance, or makes it due if nobody does.
+It checks who that is: so a message falls neither before nor after a putting away that does not know of it.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import INBOX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.keys import DELIVERED, DUE_BELL, INBOX, Field, InstanceKeys, WorkerKeys, waits_of
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.tuples import pack
+from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.clock import Clock
+from workflow_sdk.execution.lease import read_fields
 
-__all__ = ["Delivery", "send_message"]
+__all__ = ["Delivery", "Letter", "deliver", "make_due", "send_message", "tell_owner"]
 
 
 class Delivery(StrEnum):
@@ -28,9 +35,25 @@ class Delivery(StrEnum):
     QUEUED = "queued"
     """It is kept until the instance listens."""
     STALE = "stale"
+    """The wait that it was for is over. Nothing was stored."""
     DUPLICATE = "duplicate"
+    """A message with the same key has come before. Nothing was stored."""
     CLOSED = "closed"
     """The instance has ended. Nothing was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message to be sent."""
+
+    message: str
+    payload: bytes
+    key: str | None = None
+    """The same key is delivered once."""
+    token: str | None = None
+    """The one wait that it is for."""
+    expected_version: int | None = None
+    reply_to: bytes | None = None
 
 
 async def send_message(
@@ -43,32 +66,94 @@ async def send_message(
     codec: Wrapper | None = None,
 ) -> Delivery:
     """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""
+    letter = Letter(message, encode_payload(Codec(wrapper=codec), instance_id, message, payload))
+    return await deliver(driver, instance_id, letter, time.time() if clock is None else clock.now())
+
+
+def encode_payload(codec: Codec, instance_id: str, message: str, payload: object) -> bytes:
+    """The payload as bytes; the error says of which message."""
     if (problem := name_problem(message)) is not None:
         raise DefinitionError(f"a message can't be called {message!r}: {problem}")
     try:
-        raw = Codec(wrapper=codec).encode(payload)
+        return codec.encode(payload)
     except CodecError as error:
         raise type(error)(f"the payload of message {message!r} to {instance_id!r}: {error}") from None
+
+
+async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float) -> Delivery:
+    """Deliver a letter, whoever has the instance."""
     keys = InstanceKeys(instance_id)
-    sent_at = time.time() if clock is None else clock.now()
-    row = InboxMessage(b"", message, raw, sent_at).pack()
     while True:
-        # Read before the status, and changed with it: what tells one `waiting` from the next.
-        version = await driver.get(keys.field(Field.VERSION))
-        status = await driver.get(keys.field(Field.STATUS))
-        if status is None:
-            raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {message!r} to")
-        if Status(unpack_record(status)[0]).is_terminal:
+        fields = await read_fields(driver, keys)
+        lease = await driver.get(keys.lease)
+        if Field.STATUS not in fields:
+            raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {letter.message!r} to")
+        if Status(unpack_record(fields[Field.STATUS])[0]).is_terminal:
             return Delivery.CLOSED
-        awaited = await driver.scan(*subtree(keys.space + waits_of(message)), limit=1)
         batch = Batch()
-        batch.check(keys.field(Field.STATUS), status)
-        batch.append(keys.space + INBOX, row)
+        batch.check(keys.lease, lease)
+        # It counts the writes of the status: what tells one `waiting` from the next.
+        batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
+        refused = await _check_letter(driver, keys, fields, letter, batch)
+        if refused is not None:
+            return refused
+        waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
+        only_for = None if letter.token is None else bytes.fromhex(letter.token)
+        row = InboxMessage(b"", letter.message, letter.payload, now, letter.reply_to, only_for)
+        batch.append(keys.space + INBOX, row.pack())
         batch.set(keys.nudge, uuid4().bytes)
+        if lease is not None:
+            tell_owner(batch, lease, instance_id)
+        elif Status(unpack_record(fields[Field.STATUS])[0]) is not Status.STUCK:
+            make_due(batch, keys, fields, now)
         try:
             await driver.commit(batch)
         except ConflictError:
-            if await driver.get(keys.field(Field.VERSION)) == version:
+            if await driver.get(keys.lease) == lease and await read_fields(driver, keys) == fields:
                 raise
             continue
-        return Delivery.ACCEPTED if awaited else Delivery.QUEUED
+        return Delivery.ACCEPTED if waits else Delivery.QUEUED
+
+
+async def _check_letter(
+    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, batch: Batch
+) -> Delivery | None:
+    """Hold the batch to what the letter asks for; what is refused already is said."""
+    if letter.key is not None:
+        delivered = keys.space + DELIVERED + pack((letter.key,))
+        if await driver.get(delivered) is not None:
+            return Delivery.DUPLICATE
+        batch.check(delivered, None)
+        batch.set(delivered, b"")
+    if letter.token is not None:
+        try:
+            wait = keys.space + waits_of(letter.message) + bytes.fromhex(letter.token)
+        except ValueError:
+            return Delivery.STALE
+        value = await driver.get(wait)
+        if value is None:
+            return Delivery.STALE
+        batch.check(wait, value)
+    version = int(unpack_record(fields[Field.VERSION])[3])
+    if letter.expected_version is not None and letter.expected_version != version:
+        return Delivery.STALE
+    return None
+
+
+def tell_owner(batch: Batch, lease: bytes, instance_id: str) -> None:
+    """Have the worker that has the instance look at it."""
+    worker = WorkerKeys(str(unpack_record(lease)[0]))
+    batch.append(worker.letters, pack_record([instance_id]))
+    batch.set(worker.bell, uuid4().bytes)
+
+
+def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
+    """Have whoever is free run the instance at once. Nobody has it."""
+    if Field.ALARM in fields:
+        alarm = float(unpack_record(fields[Field.ALARM])[0])
+        if alarm <= now:
+            return
+        batch.clear(keys.alarm(alarm))
+    batch.set(keys.field(Field.ALARM), pack_record([now]))
+    batch.set(keys.alarm(now), b"")
+    batch.set(DUE_BELL, uuid4().bytes)

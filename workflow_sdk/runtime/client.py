@@ -1,0 +1,209 @@
+"""Reaching instances from any process, without running them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+from uuid import uuid4
+
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
+from workflow_sdk.core.keys import DUE_BELL, Field, InstanceKeys
+from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
+from workflow_sdk.errors import AlreadyExistsError, DefinitionError
+from workflow_sdk.execution.clock import Clock, SystemClock
+from workflow_sdk.execution.lease import encode_input, list_instance, new_fields, read_fields
+from workflow_sdk.runtime import control
+from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.directory import list_instances
+from workflow_sdk.runtime.handle import Handle
+from workflow_sdk.runtime.info import InstanceInfo, Page
+
+__all__ = ["Client"]
+
+I = TypeVar("I")  # noqa: E741  # the input
+T = TypeVar("T")
+
+
+class Client:
+    """Starts, finds and talks to instances; whoever runs them."""
+
+    def __init__(
+        self,
+        store: str | Driver,
+        *,
+        clock: Clock | None = None,
+        codec: Wrapper | None = None,
+        max_value_bytes: int = VALUE_BYTES_MAX,
+    ) -> None:
+        self._store = store
+        self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
+        self._clock: Clock = clock or SystemClock()
+        self._access: Access | None = None
+
+    @property
+    def access(self) -> Access:
+        """The open store."""
+        if self._access is None:
+            raise DefinitionError(f"{type(self).__name__} is not open; use it in `async with`")
+        return self._access
+
+    async def __aenter__(self) -> Self:
+        driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        self._access = Access(driver, self._codec, self._clock)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        access, self._access = self._access, None
+        if access is not None and isinstance(self._store, str):
+            await access.driver.aclose()
+
+    @overload
+    async def start(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> Handle[T]: ...
+    @overload
+    async def start(self, workflow: Workflow[None, T], *, id: str | None = None) -> Handle[T]: ...
+    @overload
+    async def start(self, workflow: str, input: Any = None, *, id: str | None = None) -> Handle[Any]: ...
+    async def start(
+        self, workflow: Workflow[Any, Any] | str, input: Any = None, *, id: str | None = None
+    ) -> Handle[Any]:
+        """Start an instance. An id that has been started with the same workflow and input gives its handle."""
+        access = self.access
+        definition = self._definition(workflow)
+        if id is not None and name_problem(id) is not None:
+            raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {id!r:.100}")
+        name = workflow if isinstance(workflow, str) else workflow.name
+        if definition is not None:
+            raw = encode_input(access.codec, definition, input)
+        else:
+            raw = access.codec.encode(input)
+        keys = InstanceKeys(id if id is not None else str(uuid4()))
+        now = access.clock.now()
+        fields = new_fields(definition, Status.PENDING, raw, now) if definition else _unknown_fields(name, raw, now)
+        fields[Field.ALARM] = pack_record([now])
+        batch = Batch()
+        batch.check(keys.field(Field.STATUS), None)
+        for key, value in fields.items():
+            batch.set(keys.field(key), value)
+        list_instance(batch, keys.instance_id, {}, fields)
+        batch.set(keys.alarm(now), b"")
+        batch.set(DUE_BELL, uuid4().bytes)
+        try:
+            await access.driver.commit(batch)
+        except ConflictError:
+            await self._same(keys, name, raw)
+        return Handle(access, keys.instance_id, definition)
+
+    async def _same(self, keys: InstanceKeys, name: str, raw: bytes) -> None:
+        """An instance that exists is the one that is asked for, or that is an error."""
+        access = self.access
+        found = await read_fields(access.driver, keys)
+        if Field.VERSION not in found:
+            return
+        recorded = str(unpack_record(found[Field.VERSION])[0])
+        if recorded != name:
+            raise AlreadyExistsError(
+                f"instance {keys.instance_id!r} runs workflow {recorded!r}, not {name!r}; give this one another id"
+            )
+        stored = unpack_record(found[Field.INPUT])[0]
+        was, wanted = access.codec.decode(stored, plain=True), access.codec.decode(raw, plain=True)
+        if stored != raw and was != wanted:
+            raise AlreadyExistsError(
+                f"instance {keys.instance_id!r} of workflow {name!r} was started with the input {was!r:.200}, "
+                f"not {wanted!r:.200}; give this one another id"
+            )
+
+    def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
+        """What is known of a workflow here."""
+        if isinstance(workflow, (Workflow, str)):
+            return workflow if isinstance(workflow, Workflow) else None
+        raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {workflow!r}")
+
+    @overload
+    async def run(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> T: ...
+    @overload
+    async def run(self, workflow: Workflow[None, T], *, id: str | None = None) -> T: ...
+    @overload
+    async def run(self, workflow: str, input: Any = None, *, id: str | None = None) -> Any: ...
+    async def run(self, workflow: Workflow[Any, Any] | str, input: Any = None, *, id: str | None = None) -> Any:
+        """Start an instance and wait for its output."""
+        handle: Handle[Any] = await self.start(workflow, input, id=id)
+        return await handle.result()
+
+    @overload
+    def handle(self, workflow: Workflow[Any, T], id: str) -> Handle[T]: ...
+    @overload
+    def handle(self, workflow: str, id: str) -> Handle[Any]: ...
+    def handle(self, workflow: Workflow[Any, Any] | str, id: str) -> Handle[Any]:
+        """The handle of an instance that was started before."""
+        return Handle(self.access, id, self._definition(workflow))
+
+    async def list(
+        self,
+        *,
+        workflow: Workflow[Any, Any] | str | None = None,
+        status: Status | str | None = None,
+        created_after: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[InstanceInfo]:
+        """Instances, oldest first, a page at a time."""
+        access = self.access
+        if not 1 <= limit <= 1000:
+            raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {limit!r}")
+        return await list_instances(
+            access.driver,
+            access.codec,
+            workflow=workflow.name if isinstance(workflow, Workflow) else workflow,
+            status=None if status is None else Status(status),
+            created_after=None if created_after is None else created_after.timestamp(),
+            limit=limit,
+            cursor=cursor,
+        )
+
+    async def delete(self, id: str) -> None:
+        """Forget an instance that has ended."""
+        await control.delete(self.access.driver, id)
+
+    async def prune(
+        self,
+        *,
+        older_than: Duration,
+        statuses: Iterable[Status | str] = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK),
+    ) -> int:
+        """Forget the instances that ended longer ago than that; return how many."""
+        before = self.access.clock.now() - seconds(older_than, "older_than")
+        count = 0
+        for status in map(Status, statuses):
+            if not status.is_terminal:
+                raise DefinitionError(f"only instances that have ended can be pruned, not {status.value} ones")
+            cursor: str | None = None
+            while True:
+                page = await self.list(status=status, cursor=cursor)
+                for info in page.items:
+                    if info.updated_at.timestamp() < before:
+                        await self.delete(info.id)
+                        count += 1
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        return count
+
+
+def _unknown_fields(name: str, raw: bytes, now: float) -> dict[Field, bytes]:
+    """The fields of an instance whose workflow is not known here."""
+
+    async def unknown(ctx: object) -> None:
+        """Stands for it."""
+
+    fields = new_fields(Workflow(unknown, name, 1, "strict"), Status.PENDING, raw, now)
+    fields[Field.VERSION] = pack_record([name, 0, "", 1, now])
+    return fields

@@ -1,0 +1,136 @@
+"""One instance, from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+import anyio
+
+from workflow_sdk.core.failures import unpack_error_info
+from workflow_sdk.core.history import History
+from workflow_sdk.core.keys import Field, InstanceKeys, answer_key
+from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch
+from workflow_sdk.errors import (
+    InstanceNotFoundError,
+    WorkflowCancelledError,
+    WorkflowFailedError,
+    WorkflowStuckError,
+)
+from workflow_sdk.execution.lease import read_fields
+from workflow_sdk.runtime import control
+from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.delivery import Delivery, Letter, deliver, encode_payload
+from workflow_sdk.runtime.info import InstanceInfo, read_info
+from workflow_sdk.runtime.reading import read_history
+
+__all__ = ["Handle"]
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Handle(Generic[T_co]):
+    """An instance, whichever process runs it."""
+
+    def __init__(self, access: Access, id: str, workflow: Workflow[Any, T_co] | None) -> None:
+        self._access: Access = access
+        self.id: str = id
+        self._workflow: Workflow[Any, T_co] | None = workflow
+
+    async def result(self, timeout: Duration | None = None) -> T_co:
+        """Wait for the end, and return the output; or raise how else it ended.
+
+        A timeout, or a cancellation of the call, leaves the instance alone.
+        """
+        if timeout is None:
+            return await self._result()
+        with anyio.fail_after(seconds(timeout, "timeout")):
+            return await self._result()
+
+    async def _result(self) -> T_co:
+        driver, codec = self._access.driver, self._access.codec
+        keys = InstanceKeys(self.id)
+        while True:
+            fields = await read_fields(driver, keys)
+            if Field.STATUS not in fields:
+                raise InstanceNotFoundError(f"there is no instance {self.id!r}")
+            status = Status(unpack_record(fields[Field.STATUS])[0])
+            if status is Status.COMPLETED:
+                raw = unpack_record(fields[Field.OUTPUT])[0]
+                if self._workflow is None:
+                    output: T_co = codec.decode(raw, plain=True)
+                    return output
+                output = codec.decode(raw, self._workflow.output_hint)
+                return output
+            if status.is_terminal or status is Status.STUCK:
+                info = unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec)
+                if status is Status.STUCK:
+                    raise WorkflowStuckError(self.id, status.value, info)
+                kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
+                raise kind(self.id, status.value, info)
+            await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
+
+    async def send(
+        self,
+        message: str,
+        payload: object = None,
+        *,
+        key: str | None = None,
+        token: str | None = None,
+        expected_version: int | None = None,
+    ) -> Delivery:
+        """Put a message into the inbox of the instance. It is stored when this returns."""
+        raw = encode_payload(self._access.codec, self.id, message, payload)
+        letter = Letter(message, raw, key, token, expected_version)
+        return await deliver(self._access.driver, self.id, letter, self._access.clock.now())
+
+    async def ask(self, message: str, payload: object = None, *, timeout: Duration | None = None) -> Any:
+        """Send a message, and wait for the answer."""
+        answer = answer_key(uuid4().hex)
+        raw = encode_payload(self._access.codec, self.id, message, payload)
+        letter = Letter(message, raw, reply_to=answer)
+        await deliver(self._access.driver, self.id, letter, self._access.clock.now())
+        if timeout is None:
+            return await self._answer(answer)
+        with anyio.fail_after(seconds(timeout, "timeout")):
+            return await self._answer(answer)
+
+    async def _answer(self, answer: bytes) -> Any:
+        driver = self._access.driver
+        await driver.changed(answer, None)
+        raw = await driver.get(answer)
+        assert raw is not None, "an answer stays until it is read"
+        batch = Batch()
+        batch.clear(answer)
+        await driver.commit(batch)
+        return self._access.codec.decode(unpack_record(raw)[0])
+
+    async def info(self) -> InstanceInfo:
+        """What can be seen of it now."""
+        return await read_info(self._access.driver, self.id, self._access.codec)
+
+    async def history(self) -> History:
+        """Everything that is recorded of it; `print` draws it."""
+        return await read_history(self._access.driver, self.id, codec=self._access.codec.wrapper)
+
+    def cancel(self, *, rollback: bool = False) -> Awaitable[None]:
+        """End it, whatever it does. With `rollback`, what it did is undone first. Doing it twice is fine."""
+        access = self._access
+        return control.cancel(access.driver, self.id, access.codec, access.clock.now(), rollback=rollback)
+
+    def wake(self) -> Awaitable[None]:
+        """Have it run now. Timers that are not due go on waiting."""
+        return control.wake(self._access.driver, self.id, self._access.clock.now())
+
+    def recover(self) -> Awaitable[None]:
+        """Have it run again after it got stuck."""
+        return control.recover(self._access.driver, self.id, self._access.codec, self._access.clock.now())
+
+    def __repr__(self) -> str:
+        return f"<handle of {self.id!r}>"

@@ -1,0 +1,301 @@
+"""Running many instances. Any number of runtimes share a store; each claims what is due and nobody has."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import anyio
+from anyio.abc import TaskGroup
+
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrapper
+from workflow_sdk.core.keys import (
+    DUE_BELL,
+    ROOT,
+    Field,
+    InstanceKeys,
+    WorkerKeys,
+    alarms_until,
+    last_of,
+    listed_by_status,
+)
+from workflow_sdk.core.location import subtree
+from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import DefinitionError, LeaseLostError, WorkflowSDKError
+from workflow_sdk.execution.clock import Activity, Clock
+from workflow_sdk.execution.lease import Claimant, claim
+from workflow_sdk.execution.run import Run
+from workflow_sdk.runtime.client import Client
+
+__all__ = ["Runtime"]
+
+_log = logging.getLogger("workflow_sdk.runtime")
+
+LEASE_SECONDS = 10.0
+GRACE_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+"""After the store has failed, until it is asked again."""
+
+
+class Runtime(Client):
+    """A client that also executes."""
+
+    def __init__(
+        self,
+        store: str | Driver,
+        *,
+        workflows: Iterable[Workflow[Any, Any]],
+        max_resident: int = 4096,
+        concurrency: int = 256,
+        clock: Clock | None = None,
+        lease_ttl: Duration = LEASE_SECONDS,
+        grace: Duration = GRACE_SECONDS,
+        codec: Wrapper | None = None,
+        max_value_bytes: int = VALUE_BYTES_MAX,
+    ) -> None:
+        super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
+        self._workflows = {flow.name: flow for flow in workflows}
+        self._max_resident = max_resident
+        self._concurrency = concurrency
+        self._ttl = seconds(lease_ttl, "lease_ttl")
+        self._grace = seconds(grace, "grace")
+        self._worker = WorkerKeys(uuid4().hex)
+        self._resident: dict[str, Run] = {}
+        self._idle: OrderedDict[str, None] = OrderedDict()
+        """Those that wait in memory, the longest idle first."""
+        self._changed = anyio.Event()
+        self._stopping = False
+        self._unknown: set[str] = set()
+        """Due instances whose workflow this runtime was not given: they are left to others."""
+        self._tasks: TaskGroup | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self._beat()
+        group = self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        for loop in (self._beating, self._claiming, self._reading_letters, self._looking_for_orphans):
+            group.start_soon(self._forever, loop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._shut_down()
+        finally:
+            await self._stack.aclose()
+            await super().__aexit__(kind, error, trace)
+
+    async def serve(self) -> None:
+        """Run until SIGTERM or SIGINT, then shut down gracefully."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                return
+
+    def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        if name not in self._workflows:
+            known = ", ".join(sorted(self._workflows))
+            raise DefinitionError(f"this runtime was not given the workflow {name!r}; it has: {known}")
+        return workflow if isinstance(workflow, Workflow) else None
+
+    # The loops. Each goes on whatever the store does.
+
+    async def _forever(self, loop: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await loop()
+            except (WorkflowSDKError, OSError):
+                _log.exception("the store failed; it is asked again in %s s", RETRY_SECONDS)
+                await anyio.sleep(RETRY_SECONDS)
+
+    async def _beat(self) -> None:
+        batch = Batch()
+        batch.set(self._worker.heartbeat, pack_record([self._clock.now() + self._ttl]))
+        await self.access.driver.commit(batch)
+
+    async def _beating(self) -> None:
+        await anyio.sleep(self._ttl / 3)
+        await self._beat()
+
+    async def _claiming(self) -> None:
+        """Claim what is due and nobody has, in order of time."""
+        driver, now = self.access.driver, self._clock.now()
+        bell = await driver.get(DUE_BELL)
+        self._changed = changed = anyio.Event()
+        room = self._concurrency - (len(self._resident) - len(self._idle))
+        begin, end = alarms_until(now)
+        rows = await driver.scan(begin, end, limit=room + len(self._unknown)) if room > 0 and not self._stopping else []
+        for key, _ in rows:
+            id = last_of(key)
+            if id not in self._resident:
+                await self._claim(id)
+        upcoming = await driver.scan(end, alarms_until(float("inf"))[1], limit=1)
+        until = None
+        if upcoming:
+            when = unpack(upcoming[0][0][len(ROOT) :])[1]
+            assert isinstance(when, (int, float)), "alarms are by time"
+            until = float(when)
+        await self._wait(bell, until, changed)
+
+    async def _wait(self, bell: bytes | None, until: float | None, changed: anyio.Event) -> None:
+        """Until something else is due, or there is room for more."""
+
+        async def watch() -> None:
+            await self.access.driver.changed(DUE_BELL, bell)
+            changed.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            await self._clock.wait(changed, until, self._activity)
+            group.cancel_scope.cancel()
+
+    @staticmethod
+    def _activity() -> Activity:
+        return Activity.NONE
+
+    async def _claim(self, id: str, takes_over: Callable[[str], bool] = lambda worker: False) -> bool:
+        """Claim an instance and run it; False if its workflow is not known here, or someone else has it."""
+        access = self.access
+        keys = InstanceKeys(id)
+        version = await access.driver.get(keys.field(Field.VERSION))
+        flow = None if version is None else self._workflows.get(str(unpack_record(version)[0]))
+        if flow is None:
+            self._unknown.add(id)
+            return False
+        claimant = Claimant(
+            access.driver,
+            keys,
+            flow,
+            access.codec,
+            self._clock.now,
+            self._ttl,
+            worker=self._worker.worker,
+            takes_over=takes_over,
+            creates=False,
+            beats=False,
+        )
+        claimed = await claim(claimant, None)
+        if claimed.lease is None:
+            return False
+        run = Run(flow, access.driver, keys, access.codec, self._clock, claimed, "live", hosted=True)
+        run.execution.on_rest = lambda idle: self._rest(id, idle)
+        self._resident[id] = run
+        assert self._tasks is not None, "a runtime that claims is open"
+        self._tasks.start_soon(self._run, id, run)
+        return True
+
+    async def _run(self, id: str, run: Run) -> None:
+        try:
+            await run.result()
+        except LeaseLostError:
+            _log.info("instance %s was taken over", id)
+        except Exception:
+            _log.exception("the run of instance %s has ended; it is tried again", id)
+        finally:
+            self._resident.pop(id, None)
+            self._idle.pop(id, None)
+            self._changed.set()
+
+    def _rest(self, id: str, idle: bool) -> None:
+        """An instance waits in memory now, or goes on."""
+        if not idle:
+            self._idle.pop(id, None)
+            return
+        self._idle[id] = None
+        self._changed.set()
+        while len(self._resident) > self._max_resident and self._idle:
+            longest, _ = self._idle.popitem(last=False)
+            self._resident[longest].execution.put_away()
+
+    async def _reading_letters(self) -> None:
+        """Tell residents of their messages."""
+        driver, worker = self.access.driver, self._worker
+        bell = await driver.get(worker.bell)
+        rows = await driver.scan(*subtree(worker.letters))
+        if not rows:
+            await driver.changed(worker.bell, bell)
+            return
+        batch = Batch()
+        for key, raw in rows:
+            batch.clear(key)
+            id, *orders = unpack_record(raw)
+            run = self._resident.get(id)
+            if run is None:
+                continue
+            if orders:
+                run.execution.put_away()
+            else:
+                run.execution.poke()
+        await driver.commit(batch)
+
+    async def _looking_for_orphans(self) -> None:
+        """Take over what dead workers have left, and stuck instances whose code has changed. It never stops."""
+        driver, now = self.access.driver, self._clock.now()
+        for key, raw in await driver.scan(*WorkerKeys.heartbeats()):
+            if float(unpack_record(raw)[0]) < now and last_of(key) != self._worker.worker:
+                await self._bury(WorkerKeys(last_of(key)), raw)
+        begin, end = subtree(listed_by_status(Status.STUCK.value, 0.0, "")[: -len(pack((0.0, "")))])
+        for key, _ in await driver.scan(begin, end):
+            id = last_of(key)
+            if id not in self._resident and await self._is_mended(id):
+                await self._claim(id)
+        await anyio.sleep(self._ttl / 2)
+
+    async def _bury(self, dead: WorkerKeys, heartbeat: bytes) -> None:
+        driver = self.access.driver
+        left = await driver.scan(*dead.all_claimed())
+        taken = 0
+        for key, _ in left:
+            if len(self._resident) - len(self._idle) >= self._concurrency or self._stopping:
+                return
+            taken += await self._claim(last_of(key), lambda worker: worker == dead.worker)
+        if taken == len(left):
+            batch = Batch()
+            batch.check(dead.heartbeat, heartbeat)
+            batch.clear(dead.heartbeat)
+            batch.clear(dead.bell)
+            batch.clear_range(*subtree(dead.letters))
+            with suppress(ConflictError):
+                await driver.commit(batch)
+
+    async def _is_mended(self, id: str) -> bool:
+        raw = await self.access.driver.get(InstanceKeys(id).field(Field.VERSION))
+        if raw is None:
+            return False
+        name, version, fingerprint, *_ = unpack_record(raw)
+        flow = self._workflows.get(name)
+        return flow is not None and (flow.version, flow.fingerprint) != (version, fingerprint)
+
+    async def _shut_down(self) -> None:
+        """Begin nothing new, let what is under way end, put everything away."""
+        self._stopping = True
+        for run in list(self._resident.values()):
+            run.execution.put_away()
+        with anyio.move_on_after(self._grace):
+            while self._resident:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        assert self._tasks is not None, "a runtime that shuts down was open"
+        self._tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            while self._resident:
+                await anyio.sleep(0.01)
+            batch = Batch()
+            batch.clear(self._worker.heartbeat)
+            batch.clear(self._worker.bell)
+            batch.clear_range(*subtree(self._worker.letters))
+            with suppress(WorkflowSDKError):
+                await self.access.driver.commit(batch)
