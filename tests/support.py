@@ -63,7 +63,7 @@ class World:
     setting: Setting
     driver: Driver
     directory: Path
-    clock: VirtualClock = field(default_factory=VirtualClock)
+    clock: VirtualClock = field(default_factory=lambda: VirtualClock(quiet=0.1))
     runs: int = 0
     """How often `run_workflow` was called."""
 

@@ -86,7 +86,8 @@ class ErrorInfo:
     """What stopped an instance: `error`, `definition`, `divergence`, `rollback` or `crash`."""
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
+        name = self.type.removeprefix("workflow_sdk.errors.")
+        return f"{name}: {self.message}" if self.message else name
 
 
 class WorkflowSDKError(Exception):
@@ -140,6 +141,10 @@ class _BranchErrors(WorkflowSDKError, ExceptionGroup[Exception]):
 
     def __init__(self, message: str, errors: Mapping[str, Exception]) -> None:
         super().__init__(message, list(errors.values()))
+
+    def __str__(self) -> str:
+        first = next(iter(self.errors.items()), None)
+        return f"{self.message}; {first[0]}: {first[1]}" if first else self.message
 
     def derive(self, excs: Sequence[Exception], /) -> _BranchErrors:  # type: ignore[override]  # typeshed: generic over the exception, which a closed subclass is not
         kept = {id(error) for error in excs}

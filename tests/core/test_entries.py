@@ -127,5 +127,5 @@ def test_entries_are_compared_by_what_is_written() -> None:
 
 @given(st.integers(0, 99), times, st.lists(st.integers() | texts))
 def test_a_trouble_comes_back(attempts: int, at: float, error: list[object]) -> None:
-    trouble = EntryTrouble(attempts, at, error)
+    trouble = EntryTrouble("a/b", attempts, at, error)
     assert EntryTrouble.unpack(trouble.pack()) == trouble

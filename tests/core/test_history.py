@@ -56,7 +56,7 @@ ROWS: dict[bytes, Entry] = {
 
 
 def history(**more: Any) -> History:
-    trouble = EntryTrouble(2, 5.0, pack_error_info(describe(ValueError("again"), CODEC), CODEC))
+    trouble = EntryTrouble("a/b", 2, 5.0, pack_error_info(describe(ValueError("again"), CODEC), CODEC))
     undo = [
         Compensation(0, b"", "outer/~2/inner%2Fstep", None, b"", tagged=True),
         Compensation(1, b"", "bad", None, b"", tagged=True, progress=Progress.DONE),

@@ -64,7 +64,7 @@ class Model:
 
     def trouble(self, location: bytes) -> None:
         self.count += 1
-        trouble = EntryTrouble(self.count, 1.0)
+        trouble = EntryTrouble("a/b", self.count, 1.0)
         self.journal.trouble(location, trouble)
         self.expected[KEYS.space + METADATA + location] = trouble.pack()
 
@@ -265,5 +265,5 @@ def test_what_was_discarded_is_not_written() -> None:
 
 def test_a_reply_is_written_where_the_asker_looks() -> None:
     journal = Journal(KEYS)
-    journal.reply(b"elsewhere", b"answer")
+    journal.write_outside(b"elsewhere", b"answer")
     assert journal.take().rows == {b"elsewhere": b"answer"}

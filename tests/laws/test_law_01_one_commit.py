@@ -117,7 +117,8 @@ async def test_sending_is_one_commit_with_the_nudge(world: World) -> None:
     sent = only(driver.changes)
     assert sent.sent == 1
     assert sent.nudged
-    assert InstanceKeys("i").field(Field.STATUS) in sent.checked
+    assert InstanceKeys("i").field(Field.VERSION) in sent.checked
+    assert InstanceKeys("i").lease in sent.checked
 
 
 async def test_completing_is_one_commit(world: World) -> None:

@@ -91,7 +91,7 @@ class History:
         _draw(self.roots, "", "", lines)
         lines.extend(
             f"undo {item.path}: {item.progress}" + (f" ({_short(str(item.error))})" if item.error else "")
-            for item in self.compensations
+            for item in (() if self.status is Status.COMPLETED else self.compensations)
         )
         return "\n".join(lines)
 

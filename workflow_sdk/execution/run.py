@@ -53,6 +53,7 @@ class RunResult(Generic[OutputT]):
     """When the first timer or retry is due."""
     waiting_for: list[str] = field(default_factory=list[str])
     """The names of the messages that are awaited."""
+    instance_id: str = field(default="", compare=False)
 
 
 @overload
@@ -108,7 +109,7 @@ async def run_workflow(
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
     claimed = await claim(Claimant(driver, keys, workflow, values, clock.now, ttl), input)
     if claimed.lease is None:
-        return _stored(workflow, values, claimed.fields)
+        return _stored(workflow, values, claimed.fields, keys.instance_id)
     run = Run(workflow, driver, keys, values, clock, claimed, mode)
     try:
         return await run.result()
@@ -142,13 +143,15 @@ def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
     )
 
 
-def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, bytes]) -> RunResult[Any]:
+def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, bytes], id: str) -> RunResult[Any]:
     """The result of an instance that is not running, from what is recorded."""
     status = Status(unpack_record(fields[Field.STATUS])[0])
     if status is Status.COMPLETED:
-        return RunResult(status, codec.decode(unpack_record(fields[Field.OUTPUT])[0], workflow.output_hint))
+        output = codec.decode(unpack_record(fields[Field.OUTPUT])[0], workflow.output_hint)
+        return RunResult(status, output, instance_id=id)
     error = unpack_record(fields[Field.ERROR])[0] if Field.ERROR in fields else None
-    return RunResult(status, error=None if error is None else unpack_error_info(error, codec))
+    info = None if error is None else unpack_error_info(error, codec)
+    return RunResult(status, error=info, instance_id=id)
 
 
 def _not_before(at: float) -> datetime:
@@ -211,11 +214,12 @@ class Run:
             reason = await self._why(execution.failure)
             await self._release(write=False)
             raise reason
+        id = self.journal.keys.instance_id
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
             when = None if wake_at is None else _not_before(wake_at)
-            return RunResult(status, None, self._error(), when, waiting_for)
-        return _stored(self.workflow, self.codec, self.journal.fields)
+            return RunResult(status, None, self._error(), when, waiting_for, id)
+        return _stored(self.workflow, self.codec, self.journal.fields, id)
 
     async def _load(self) -> None:
         journal = self.journal
@@ -251,7 +255,7 @@ class Run:
             failure = error
         finally:
             current_scope.reset(token)
-        if execution.halted or not scope.end():
+        if execution.halted or not scope.end(failure):
             return
         if failure is not None:
             await unwinding.fail(failure)

@@ -17,8 +17,8 @@ from workflow_sdk.core.hints import parameter_hint
 from workflow_sdk.core.keys import COMPENSATIONS, Field
 from workflow_sdk.core.retry import RetryAt, decide
 from workflow_sdk.core.status import Status
-from workflow_sdk.definitions import StepOptions
-from workflow_sdk.errors import CodecError, CriticalError, DefinitionError, ErrorInfo
+from workflow_sdk.definitions import StepOptions, as_step_options
+from workflow_sdk.errors import DefinitionError, ErrorInfo
 from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
@@ -26,7 +26,7 @@ from workflow_sdk.execution.walk import Walk
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import call
+from workflow_sdk.operations.step import attempt, is_final
 
 __all__ = ["Unwinding"]
 
@@ -94,15 +94,18 @@ class Unwinding:
     async def _undo(self, compensation: Compensation) -> Compensation:
         """Run a handler until it is done or has no attempt left."""
         execution = self._execution
-        options = StepOptions()
         while True:
             while compensation.retry_at is not None and execution.now() < compensation.retry_at:
                 await execution.park(
                     Wait(compensation.location, "retry", "rollback", compensation.path, compensation.retry_at)
                 )
             failure: BaseException
+            options = StepOptions()
             try:
-                await self._call(compensation)
+                handler, hint = await self._find(compensation)
+                options = as_step_options(handler, {})
+                result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
+                await attempt(execution, handler, (result,), options)
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error
             except anyio.get_cancelled_exc_class() as error:
@@ -120,7 +123,7 @@ class Unwinding:
             decision = decide(
                 attempts=compensation.attempts + 1,
                 retries=options.retries,
-                final=isinstance(failure, (CriticalError, CodecError, DefinitionError)),
+                final=isinstance(failure, DefinitionError) or is_final(failure, options),
                 backoff=options.backoff,
                 now=execution.now(),
                 chance=execution.chance(),
@@ -151,12 +154,6 @@ class Unwinding:
         )
         execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec, cast("list[object]", fields[0])))
         await execution.finish(Status.STUCK)
-
-    async def _call(self, compensation: Compensation) -> None:
-        execution = self._execution
-        handler, hint = await self._find(compensation)
-        result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
-        await call(execution, handler, (result,))
 
     async def _find(self, compensation: Compensation) -> tuple[Handler, object]:
         """The handler, and the type hint of the step's value."""

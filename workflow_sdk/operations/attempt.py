@@ -108,7 +108,7 @@ async def _run(place: Place, run: Callable[[Scope], Awaitable[Any]]) -> tuple[An
         raise
     finally:
         current_scope.reset(token)
-    if not scope.end():
+    if not scope.end(error):
         await outer.engine.never()
     return value, error
 

@@ -200,7 +200,7 @@ class Branches:
         if scope.fate.lost:
             scope.forgotten()
             return
-        if not scope.end():
+        if not scope.end(error):
             await engine.never()
         if not self.is_race:
             # A race is decided without a wait: there must be no moment in which two have won.

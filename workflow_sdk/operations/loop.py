@@ -130,7 +130,7 @@ class _Turns:
             try:
                 outcome = await self.one(scope, state)
             except Exception as error:  # noqa: BLE001  # the author's body failed, and so does the loop
-                if not scope.end():
+                if not scope.end(error):
                     await self.engine.never()
                 entry.fail(pack_error(error, self.engine.codec), self.engine.now())
                 break

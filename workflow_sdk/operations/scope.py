@@ -247,7 +247,7 @@ class Scope:
         texts = self.engine.journal.names.texts
         return next((text for index, text in texts.items() if pack_segment(index) == segment), "?")
 
-    def end(self) -> bool:
+    def end(self, failure: BaseException | None = None) -> bool:
         """The function of the scope is over. False if that ended the run: a slip, or history that was not reached."""
         if self.fate.lost:
             return True
@@ -266,13 +266,14 @@ class Scope:
                     )
                 )
         elif self.unvisited and not self.engine.walking:
-            where = f"in {self.path!r}" if self.path else "at the root"
-            self.engine.diverged(
-                HistoryDivergedError(
-                    f"the code {where} ended, while {self.missing()} recorded there and not reached; put what was "
-                    "removed or renamed back, or cover it with `ctx.removed`"
-                )
+            where = f"in {self.path!r}" if self.path else "of the workflow"
+            ended = "ended" if failure is None else f"raised {type(failure).__name__} ({failure})"
+            error = HistoryDivergedError(
+                f"the code {where} {ended}, while {self.missing()} recorded there and not reached; put what was "
+                "removed or renamed back, or cover it with `ctx.removed`"
             )
+            error.__cause__ = failure
+            self.engine.diverged(error)
         self.ended = True
         return not self.engine.halted
 

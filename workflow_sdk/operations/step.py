@@ -32,7 +32,7 @@ from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["call", "start_step"]
+__all__ = ["TimedOut", "attempt", "is_final", "start_step"]
 
 
 def start_step(
@@ -64,7 +64,7 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
         while True:
             failure: BaseException
             try:
-                value = await _attempt(engine, fn, args, options)
+                value = await attempt(engine, fn, args, options)
                 raw, value = engine.codec.roundtrip(value, hint)
             except CodecError as error:
                 failure = about(f"the value of {place.what}", error)
@@ -102,11 +102,12 @@ def _replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> A
     return place.decode(entry.value, hint)
 
 
-class _TimedOut(Exception):
+class TimedOut(Exception):
     """An attempt took longer than the step's timeout."""
 
 
-async def _attempt(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Any:
+async def attempt(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Any:
+    """Call an author's function once, in the time that it has."""
     token = current_scope.set(None)
     try:
         if options.timeout is None:
@@ -118,10 +119,10 @@ async def _attempt(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]
             except Exception as error:
                 if timing.cancel_called:
                     # The function made an error of its own of being cancelled.
-                    raise _TimedOut(f"an attempt took longer than {limit:g} s") from error
+                    raise TimedOut(f"an attempt took longer than {limit:g} s") from error
                 raise
         assert timing.cancelled_caught, "only a timeout comes here"
-        raise _TimedOut(f"an attempt took longer than {limit:g} s")
+        raise TimedOut(f"an attempt took longer than {limit:g} s")
     finally:
         current_scope.reset(token)
 
@@ -143,14 +144,19 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004  # the method itself is wanted, not whether there is one
 
 
+def is_final(failure: BaseException, options: StepOptions) -> bool:
+    """Whether another attempt would not mend it."""
+    if isinstance(failure, TimedOut):
+        return not options.retry_on_timeout
+    return isinstance(failure, (CriticalError, CodecError, options.no_retry))
+
+
 async def _failed(place: Place, entry: Entry, failure: BaseException, options: StepOptions) -> None:
     """Record a failed attempt, and wait for the next; raise what the author sees if there is none."""
     engine = place.scope.engine
     now = engine.now()
-    timed_out = isinstance(failure, _TimedOut)
-    final = isinstance(failure, (CriticalError, RollbackError, CodecError, options.no_retry)) or (
-        timed_out and not options.retry_on_timeout
-    )
+    timed_out = isinstance(failure, TimedOut)
+    final = isinstance(failure, RollbackError) or is_final(failure, options)
     decision = decide(
         attempts=entry.attempts,
         retries=options.retries,

@@ -63,11 +63,9 @@ class Handle(Generic[T_co]):
             status = Status(unpack_record(fields[Field.STATUS])[0])
             if status is Status.COMPLETED:
                 raw = unpack_record(fields[Field.OUTPUT])[0]
-                if self._workflow is None:
-                    output: T_co = codec.decode(raw, plain=True)
-                    return output
-                output = codec.decode(raw, self._workflow.output_hint)
-                return output
+                hint = Any if self._workflow is None else self._workflow.output_hint
+                output: T_co = codec.decode(raw, hint, plain=self._workflow is None)
+                return output  # noqa: RET504  # the annotation says what the codec can't
             if status.is_terminal or status is Status.STUCK:
                 info = unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec)
                 if status is Status.STUCK:

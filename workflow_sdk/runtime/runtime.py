@@ -202,7 +202,7 @@ class Runtime(Client):
             await run.result()
         except LeaseLostError:
             _log.info("instance %s was taken over", id)
-        except Exception:
+        except Exception:  # noqa: BLE001  # whatever ended the run: the others go on, and this one is due again
             _log.exception("the run of instance %s has ended; it is tried again", id)
         finally:
             self._resident.pop(id, None)
@@ -285,17 +285,19 @@ class Runtime(Client):
         for run in list(self._resident.values()):
             run.execution.put_away()
         with anyio.move_on_after(self._grace):
-            while self._resident:
-                self._changed = anyio.Event()
-                await self._changed.wait()
+            await self._until_empty()
         assert self._tasks is not None, "a runtime that shuts down was open"
         self._tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
-            while self._resident:
-                await anyio.sleep(0.01)
+            await self._until_empty()
             batch = Batch()
             batch.clear(self._worker.heartbeat)
             batch.clear(self._worker.bell)
             batch.clear_range(*subtree(self._worker.letters))
             with suppress(WorkflowSDKError):
                 await self.access.driver.commit(batch)
+
+    async def _until_empty(self) -> None:
+        while self._resident:
+            self._changed = anyio.Event()
+            await self._changed.wait()

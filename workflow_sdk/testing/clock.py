@@ -16,11 +16,14 @@ from workflow_sdk.execution.clock import Activity, Timeout
 
 __all__ = ["VirtualClock"]
 
-QUIET_SECONDS = 0.1
+QUIET_SECONDS = 1.0
 """Real time that a step may be quiet before the clock takes it to be waiting for a virtual time."""
 
-SLICES = 10
-"""That moment is looked at in so many parts."""
+SHORT_SECONDS = 0.05
+"""Code that takes no longer than this in real time takes none on this clock: tests can count on its times."""
+
+GLANCE_SECONDS = 0.01
+"""Real time between two looks at what steps do."""
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -37,14 +40,16 @@ class _Waiting:
 class VirtualClock:
     """Jumps to the next timer whenever everything is idle, so that a 30-day sleep takes no time.
 
-    Timeouts of steps are timers, too. While a step runs, the clock jumps only after the step has been quiet for a
-    moment of real time, and never while a plain function runs in its worker thread.
+    Timeouts of steps are timers, too. While a step's code runs, time passes as on the wall; the clock jumps only after
+    the step has been quiet for `quiet` seconds of real time, and never while a plain function runs in its thread.
     """
 
-    def __init__(self, start: datetime | None = None) -> None:
+    def __init__(self, start: datetime | None = None, *, quiet: float = QUIET_SECONDS) -> None:
         if start is not None and start.utcoffset() is None:
             raise DefinitionError(f"the clock starts at an aware datetime, not {start!r}")
         self._now = (start or _START).timestamp()
+        self._quiet = quiet
+        self._glanced = 0.0
         self._waiting: list[_Waiting] = []
         self._limits: list[tuple[float, anyio.CancelScope]] = []
         self._version = 0
@@ -89,34 +94,48 @@ class VirtualClock:
 
     async def _drive(self, mine: _Waiting) -> None:
         """Move the clock on when nobody has anything else to do."""
+        quiet = 0.0
         while not mine.event.is_set() and (mine.until is None or mine.until > self._now):
-            if all(waiting.activity() is Activity.NONE for waiting in self._waiting):
-                quiet = await self._is_quiet(mine, 0)
+            if any(waiting.activity() is not Activity.NONE for waiting in self._waiting):
+                quiet = await self._glance(mine, quiet)
+                jump = quiet >= self._quiet
             else:
-                quiet = await self._is_quiet(mine, QUIET_SECONDS)
+                jump = await self._is_idle()
             when = self._next()
-            if quiet and when is not None:
+            if jump and when is not None:
                 self._go_to(when)
-            elif quiet:
-                with anyio.move_on_after(QUIET_SECONDS):
+                quiet = 0.0
+            elif jump:
+                with anyio.move_on_after(self._quiet):
                     await mine.event.wait()
 
-    async def _is_quiet(self, mine: _Waiting, real_seconds: float) -> bool:
+    async def _is_idle(self) -> bool:
+        """Whether nothing happens here in a few turns of the event loop."""
         before = self._version
-        if real_seconds:
-            part = real_seconds / SLICES
-            for _ in range(SLICES):
-                began = monotonic()
-                with anyio.move_on_after(part):
-                    await mine.event.wait()
-                    return False
-                if monotonic() - began > 2 * part:
-                    # Somebody computes, and keeps the event loop from us: that is not quiet.
-                    return False
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        return before == self._version
+
+    async def _glance(self, mine: _Waiting, quiet: float) -> float:
+        """Let a little real time pass, here too; return for how long it has been quiet."""
+        before, began = self._version, monotonic()
+        with anyio.move_on_after(GLANCE_SECONDS):
+            await mine.event.wait()
+        now = monotonic()
+        if quiet >= SHORT_SECONDS:
+            # Of several who wait, each adds what has passed since the last of them looked.
+            self._pass(min(now - max(self._glanced, began), 2 * GLANCE_SECONDS))
+        self._glanced = now
+        computes = now - began > 2 * GLANCE_SECONDS  # somebody keeps the event loop from us: that is not quiet
+        in_thread = any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
+        return 0.0 if computes or in_thread or before != self._version else quiet + now - began
+
+    def _pass(self, duration: float) -> None:
+        when, due = self._now + max(0.0, duration), self._next()
+        if due is not None and due <= when:
+            self._go_to(when)
         else:
-            for _ in range(3):
-                await anyio.lowlevel.checkpoint()
-        return before == self._version and not any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
+            self._now = when
 
     def _next(self) -> float | None:
         times = [waiting.until for waiting in self._waiting if waiting.until is not None]
