@@ -52,7 +52,7 @@ async def test_a_flush_writes_what_changed_and_nothing_else(world: World, watche
     # A step writes its name and its entry; the end writes output, status, version and lease.
     assert steps == [2] * 200
     assert claim < 12
-    assert end < 6
+    assert end < 10
 
 
 async def test_a_flush_in_a_wide_join_writes_what_changed(world: World, watched: WatchedDriver) -> None:

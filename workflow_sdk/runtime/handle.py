@@ -65,7 +65,7 @@ class Handle(Generic[T_co]):
                 raw = unpack_record(fields[Field.OUTPUT])[0]
                 hint = Any if self._workflow is None else self._workflow.output_hint
                 output: T_co = codec.decode(raw, hint, plain=self._workflow is None)
-                return output  # noqa: RET504  # the annotation says what the codec can't
+                return output
             if status.is_terminal or status is Status.STUCK:
                 info = unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec)
                 if status is Status.STUCK:
