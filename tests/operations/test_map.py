@@ -112,7 +112,8 @@ async def test_failures_are_as_in_a_join(world: World) -> None:
         return []
 
     assert (await world.run(maps)).output == [
-        "map 'map': 2 of 4 branches failed: 1, 3; 1: step 'map/1/double' gave up after 1 attempt: ValueError: -2 is negative",
+        "map 'map': 2 of 4 branches failed: 1, 3; 1: step 'map/1/double' gave up after 1 attempt: "
+            "ValueError: -2 is negative",
         *("1: -2 is negative", "3: -4 is negative"),
     ]
 
