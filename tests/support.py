@@ -111,7 +111,7 @@ class World:
             if result.waiting_for and left:
                 await self.send(*left.pop(0), id=id)
             elif result.wake_at is not None:
-                self.clock.advance(max(0.0, result.wake_at.timestamp() - self.clock.now()))
+                self.clock.advance(max(0.0, result.wake_at.timestamp() - self.clock.time()))
             else:
                 return result
         raise AssertionError(f"no end after {RUNS_MAX} runs")

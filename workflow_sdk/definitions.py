@@ -185,6 +185,8 @@ class Workflow(Generic[InputT, OutputT_co]):
         self.version = version
         self.divergence = divergence
         self.takes_input: bool = _check_signature(fn, name)
+        self.default_input: object = _default_input(fn)
+        """What the input is if none is given."""
         self.__doc__ = fn.__doc__
         self.__name__: str = fn.__name__
         self.__module__ = fn.__module__
@@ -222,6 +224,11 @@ def _check_signature(fn: Callable[..., Any], name: str) -> bool:
     if not 1 <= positional <= 2:
         raise DefinitionError(f"workflow {name!r} takes a ctx and at most one input, not {positional} parameters")
     return positional == 2
+
+
+def _default_input(fn: Callable[..., Any]) -> object:
+    inputs = [*inspect.signature(fn).parameters.values()][1:2]
+    return next((parameter.default for parameter in inputs if parameter.default is not parameter.empty), None)
 
 
 def _feed_code(feed: Callable[[bytes], object], code: CodeType) -> None:

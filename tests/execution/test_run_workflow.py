@@ -67,7 +67,7 @@ async def test_a_failed_run(world: World) -> None:
 
 async def test_a_run_that_waits(world: World) -> None:
     result = await world.once(waits, "m", mode="yield")
-    when = datetime.fromtimestamp(world.clock.now(), UTC) + timedelta(minutes=1)
+    when = datetime.fromtimestamp(world.clock.time(), UTC) + timedelta(minutes=1)
     assert result == RunResult(Status.WAITING, None, None, when, ["m"])
 
 

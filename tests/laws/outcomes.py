@@ -315,7 +315,7 @@ class Witness:
         while not self.seen:
             result = await self.world.once(self.workflow, mode="yield")
             assert result.wake_at is not None
-            self.world.clock.advance(result.wake_at.timestamp() - self.world.clock.now())
+            self.world.clock.advance(result.wake_at.timestamp() - self.world.clock.time())
         result = await self.world.run(self.workflow)
         assert (result.status, result.output) == (Status.COMPLETED, "end")
         assert len(self.seen) > 1

@@ -108,7 +108,7 @@ async def run_until_waiting(world: World, job: Workflow[Any, Any], mode: Mode) -
         return
     while not (result := await world.once(job, mode="yield")).waiting_for:
         assert result.wake_at is not None
-        world.clock.advance(max(0.0, result.wake_at.timestamp() - world.clock.now()))
+        world.clock.advance(max(0.0, result.wake_at.timestamp() - world.clock.time()))
 
 
 async def test_a_finished_loop_keeps_the_names_of_the_turns_it_keeps(world: World) -> None:

@@ -91,7 +91,7 @@ async def test_drawing_leaves_no_entry(world: World) -> None:
 
 
 async def test_now_is_when_the_last_operation_ended(world: World) -> None:
-    began = datetime.fromtimestamp(world.clock.now(), UTC)
+    began = datetime.fromtimestamp(world.clock.time(), UTC)
 
     @workflow
     async def times(ctx: Context) -> list[float]:

@@ -81,7 +81,7 @@ async def test_an_instance_that_waits_says_so(world: World) -> None:
 
     result = await world.once(waits, mode="yield")
     assert (result.status, result.waiting_for) == (Status.WAITING, ["a", "b"])
-    assert result.wake_at == datetime.fromtimestamp(world.clock.now() + 60, UTC)
+    assert result.wake_at == datetime.fromtimestamp(world.clock.time() + 60, UTC)
     assert (await world.history()).status is Status.WAITING
     assert (await world.history())["w"].status is EntryStatus.WAITING
 
@@ -89,7 +89,7 @@ async def test_an_instance_that_waits_says_so(world: World) -> None:
 DEADLINES: list[Callable[[World], dict[str, Any]]] = [
     lambda world: {"timeout": 60},
     lambda world: {"timeout": timedelta(minutes=1)},
-    lambda world: {"until": datetime.fromtimestamp(world.clock.now() + 60, UTC)},
+    lambda world: {"until": datetime.fromtimestamp(world.clock.time() + 60, UTC)},
     lambda world: {"timeout": 0},
     lambda world: {"until": datetime(1999, 1, 1, tzinfo=UTC)},
 ]
@@ -272,7 +272,7 @@ async def test_the_message_itself(world: World) -> None:
         await ctx.sleep("pause", 60)
         return [message.name, message.payload, message.sent_at, message.id]
 
-    began = datetime.fromtimestamp(world.clock.now(), UTC)
+    began = datetime.fromtimestamp(world.clock.time(), UTC)
     result = await world.run(waits, script=[("b", 7)])
     assert result.output is not None
     name, payload, sent_at, id_ = result.output

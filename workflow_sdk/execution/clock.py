@@ -39,7 +39,7 @@ class Activity(Enum):
 class Clock(Protocol):
     """What time it is, and how to wait."""
 
-    def now(self) -> float:
+    def time(self) -> float:
         """Seconds since 1970."""
         ...
 
@@ -55,7 +55,7 @@ class Clock(Protocol):
 class SystemClock:
     """The clock on the wall."""
 
-    def now(self) -> float:
+    def time(self) -> float:
         return time.time()
 
     async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:

@@ -85,7 +85,7 @@ class Execution:
         """Told when the instance becomes idle (True), and when it goes on."""
         self._worker = WorkerKeys(str(unpack_record(lease)[0]))
         self.flusher: Flusher = Flusher(driver, journal, lease, self.storage_failed)
-        self.now: Callable[[], float] = clock.now
+        self.now: Callable[[], float] = clock.time
         self.chance: Callable[[], float] = random.random
         self.active: int = 1
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
@@ -281,7 +281,7 @@ class Execution:
             await anyio.sleep(seconds / 3)
             batch = Batch()
             batch.check(self.journal.keys.lease, self._lease)
-            batch.set(self._worker.heartbeat, pack_record([self.clock.now() + seconds]))
+            batch.set(self._worker.heartbeat, pack_record([self.clock.time() + seconds]))
             # A beat that fails is no failure of the run: its commits will tell.
             with suppress(Exception):
                 await self.driver.commit(batch)
@@ -322,7 +322,7 @@ class Execution:
         self.journal.write_outside(listed_by_status(status.value, facts.created_at, facts.instance_id), b"")
         version = self.journal.get_field(Field.VERSION)
         assert version is not None and isinstance(version[3], int), "an instance knows what code it runs"
-        self.journal.set_field(Field.VERSION, [*version[:3], version[3] + 1, self.clock.now()])
+        self.journal.set_field(Field.VERSION, [*version[:3], version[3] + 1, self.clock.time()])
 
     @property
     def status(self) -> Status:
@@ -403,7 +403,7 @@ class Execution:
 
     def _fire(self) -> None:
         """Wake the branches whose time has come, or for whom there may be a message."""
-        for wait in self._waits.due(self.clock.now()):
+        for wait in self._waits.due(self.clock.time()):
             self._wake(wait)
         for wait in self._waits.served():
             self._wake(wait)
@@ -437,7 +437,7 @@ class Execution:
             await self.flusher.commit(batch)
             return
         # What was kept from going on is due at once.
-        when = self.clock.now() if self._held else self._waits.next_time
+        when = self.clock.time() if self._held else self._waits.next_time
         batch.check(self.journal.keys.nudge, self.mail.nudge)
         self.let_go(batch, when)
         error = await self.flusher.try_commit(batch)

@@ -188,6 +188,8 @@ def _create(who: Claimant, value: object) -> Claim:
 
 def encode_input(codec: Codec, workflow: Workflow[object, object], value: object) -> bytes:
     """The input as it is stored; it fits the workflow's annotation."""
+    if value is None:
+        value = workflow.default_input
     if value is not None and not workflow.takes_input:
         raise InputError(f"workflow {workflow.name!r} takes no input, and was given {value!r:.100}")
     try:

@@ -101,13 +101,15 @@ async def run_workflow(
     call, a failure of the store, or the cancellation of the run.
     """
     _check_call(workflow, instance_id, mode, max_value_bytes)
+    if not isinstance(driver, Driver):
+        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
     clock = clock or SystemClock()
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
     ttl = seconds(lease_ttl, "lease_ttl")
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
-    claimed = await claim(Claimant(driver, keys, workflow, values, clock.now, ttl), input)
+    claimed = await claim(Claimant(driver, keys, workflow, values, clock.time, ttl), input)
     if claimed.lease is None:
         return _stored(workflow, values, claimed.fields, keys.instance_id)
     run = Run(workflow, driver, keys, values, clock, claimed, mode)

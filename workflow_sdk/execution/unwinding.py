@@ -105,7 +105,7 @@ class Unwinding:
                 handler, hint = await self._find(compensation)
                 options = as_step_options(handler, {})
                 result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
-                await attempt(execution, handler, (result,), options)
+                await attempt(execution, None, handler, (result,), options)
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error
             except anyio.get_cancelled_exc_class() as error:

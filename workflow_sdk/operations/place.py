@@ -12,7 +12,7 @@ from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
-from workflow_sdk.operations.engine import Unwound
+from workflow_sdk.operations.engine import Engine, Unwound
 from workflow_sdk.operations.scope import Scope
 
 __all__ = ["COMMIT_BYTES_SOFT_MAX", "Place", "register"]
@@ -53,6 +53,11 @@ class Place:
     def path(self) -> str:
         """The path of the operation."""
         return self.scope.path_of(self.name)
+
+    @property
+    def engine(self) -> Engine:
+        """Which runs it."""
+        return self.scope.engine
 
     @property
     def what(self) -> str:

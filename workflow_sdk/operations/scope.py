@@ -47,6 +47,11 @@ class Operation(Protocol):
         """The operation, as errors name it."""
         ...
 
+    @property
+    def engine(self) -> Engine:
+        """Which runs it."""
+        ...
+
 
 class Fate:
     """Whether a branch of a race has lost, and with it everything in it."""
@@ -148,11 +153,11 @@ class Scope:
         """The name of an operation that may begin here. Mistakes of the author are raised here, where they are made."""
         if self.interrupted is not None and not self.fate.lost:
             raise self._interrupted()
-        # Inside a step there is no scope: the step is what is under way, and not the mistake.
-        if self.busy is not None and current_scope.get() is not None:
+        caller = current_scope.get()
+        if caller is not self or self.ended:
+            raise self._foreign(kind, name, caller)
+        if self.busy is not None:
             raise self._two_at_once(kind, name)
-        if current_scope.get() is not self or self.ended:
-            raise self._foreign(kind, name)
         if type(name) is not str and (problem := name_problem(name)) is not None:
             raise self.engine.slip(DefinitionError(f"{kind.value} {name!r}: {problem}"))
         if derived:
@@ -219,13 +224,17 @@ class Scope:
         pending.close()
         return True
 
-    def _foreign(self, kind: Kind, name: str) -> Exception:
+    def _foreign(self, kind: Kind, name: str, caller: Scope | Operation | None) -> Exception:
         what = f"{kind.value} {self.path_of(name)!r}"
+        # The mistake is the caller's, in whichever instance that is.
+        engine = self.engine if caller is None else caller.engine
+        if isinstance(caller, Scope) and engine is self.engine and self.busy is not None:
+            return self._two_at_once(kind, name)
         if self.ended:
-            return self.engine.slip(
+            return engine.slip(
                 DefinitionError(f"{what}: this ctx is finished; operations belong before the end of its function")
             )
-        return self.engine.slip(
+        return engine.slip(
             DefinitionError(
                 f"{what}: called inside a step, or on the ctx of another branch or instance; "
                 "call operations in the function that was given this ctx"
@@ -290,5 +299,5 @@ class Scope:
         return self.rng
 
 
-current_scope: ContextVar[Scope | None] = ContextVar("current_scope", default=None)
-"""The scope whose function is running. None inside a step."""
+current_scope: ContextVar[Scope | Operation | None] = ContextVar("current_scope", default=None)
+"""The scope whose function is running; inside a step, the step."""

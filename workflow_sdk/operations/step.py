@@ -64,7 +64,7 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
         while True:
             failure: BaseException
             try:
-                value = await attempt(engine, fn, args, options)
+                value = await attempt(engine, place, fn, args, options)
                 raw, value = engine.codec.roundtrip(value, hint)
             except CodecError as error:
                 failure = about(f"the value of {place.what}", error)
@@ -106,9 +106,11 @@ class TimedOut(Exception):
     """An attempt took longer than the step's timeout."""
 
 
-async def attempt(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Any:
+async def attempt(
+    engine: Engine, place: Place | None, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions
+) -> Any:
     """Call an author's function once, in the time that it has."""
-    token = current_scope.set(None)
+    token = current_scope.set(place)
     try:
         if options.timeout is None:
             return await call(engine, fn, args)

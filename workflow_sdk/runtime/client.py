@@ -86,7 +86,7 @@ class Client:
         else:
             raw = access.codec.encode(input)
         keys = InstanceKeys(id if id is not None else str(uuid4()))
-        now = access.clock.now()
+        now = access.clock.time()
         fields = new_fields(definition, Status.PENDING, raw, now) if definition else _unknown_fields(name, raw, now)
         fields[Field.ALARM] = pack_record([now])
         batch = Batch()
@@ -180,7 +180,7 @@ class Client:
         statuses: Iterable[Status | str] = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK),
     ) -> int:
         """Forget the instances that ended longer ago than that; return how many."""
-        before = self.access.clock.now() - seconds(older_than, "older_than")
+        before = self.access.clock.time() - seconds(older_than, "older_than")
         count = 0
         for status in map(Status, statuses):
             if not status.is_terminal:

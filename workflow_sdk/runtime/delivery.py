@@ -67,7 +67,7 @@ async def send_message(
 ) -> Delivery:
     """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""
     letter = Letter(message, encode_payload(Codec(wrapper=codec), instance_id, message, payload))
-    return await deliver(driver, instance_id, letter, time.time() if clock is None else clock.now())
+    return await deliver(driver, instance_id, letter, time.time() if clock is None else clock.time())
 
 
 def encode_payload(codec: Codec, instance_id: str, message: str, payload: object) -> bytes:

@@ -86,14 +86,14 @@ class Handle(Generic[T_co]):
         """Put a message into the inbox of the instance. It is stored when this returns."""
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, key, token, expected_version)
-        return await deliver(self._access.driver, self.id, letter, self._access.clock.now())
+        return await deliver(self._access.driver, self.id, letter, self._access.clock.time())
 
     async def ask(self, message: str, payload: object = None, *, timeout: Duration | None = None) -> Any:
         """Send a message, and wait for the answer."""
         answer = answer_key(uuid4().hex)
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, reply_to=answer)
-        await deliver(self._access.driver, self.id, letter, self._access.clock.now())
+        await deliver(self._access.driver, self.id, letter, self._access.clock.time())
         if timeout is None:
             return await self._answer(answer)
         with anyio.fail_after(seconds(timeout, "timeout")):
@@ -120,15 +120,15 @@ class Handle(Generic[T_co]):
     def cancel(self, *, rollback: bool = False) -> Awaitable[None]:
         """End it, whatever it does. With `rollback`, what it did is undone first. Doing it twice is fine."""
         access = self._access
-        return control.cancel(access.driver, self.id, access.codec, access.clock.now(), rollback=rollback)
+        return control.cancel(access.driver, self.id, access.codec, access.clock.time(), rollback=rollback)
 
     def wake(self) -> Awaitable[None]:
         """Have it run now. Timers that are not due go on waiting."""
-        return control.wake(self._access.driver, self.id, self._access.clock.now())
+        return control.wake(self._access.driver, self.id, self._access.clock.time())
 
     def recover(self) -> Awaitable[None]:
         """Have it run again after it got stuck."""
-        return control.recover(self._access.driver, self.id, self._access.codec, self._access.clock.now())
+        return control.recover(self._access.driver, self.id, self._access.codec, self._access.clock.time())
 
     def __repr__(self) -> str:
         return f"<handle of {self.id!r}>"

@@ -123,7 +123,7 @@ class Runtime(Client):
 
     async def _beat(self) -> None:
         batch = Batch()
-        batch.set(self._worker.heartbeat, pack_record([self._clock.now() + self._ttl]))
+        batch.set(self._worker.heartbeat, pack_record([self._clock.time() + self._ttl]))
         await self.access.driver.commit(batch)
 
     async def _beating(self) -> None:
@@ -132,7 +132,7 @@ class Runtime(Client):
 
     async def _claiming(self) -> None:
         """Claim what is due and nobody has, in order of time."""
-        driver, now = self.access.driver, self._clock.now()
+        driver, now = self.access.driver, self._clock.time()
         bell = await driver.get(DUE_BELL)
         self._changed = changed = anyio.Event()
         room = self._concurrency - (len(self._resident) - len(self._idle))
@@ -180,7 +180,7 @@ class Runtime(Client):
             keys,
             flow,
             access.codec,
-            self._clock.now,
+            self._clock.time,
             self._ttl,
             worker=self._worker.worker,
             takes_over=takes_over,
@@ -243,7 +243,7 @@ class Runtime(Client):
 
     async def _looking_for_orphans(self) -> None:
         """Take over what dead workers have left, and stuck instances whose code has changed. It never stops."""
-        driver, now = self.access.driver, self._clock.now()
+        driver, now = self.access.driver, self._clock.time()
         for key, raw in await driver.scan(*WorkerKeys.heartbeats()):
             if float(unpack_record(raw)[0]) < now and last_of(key) != self._worker.worker:
                 await self._bury(WorkerKeys(last_of(key)), raw)

@@ -55,8 +55,12 @@ class VirtualClock:
         self._version = 0
         """Changes with everything that happens here: two equal ones have been a quiet time."""
 
-    def now(self) -> float:
-        """Seconds since 1970, as far as this clock is concerned."""
+    def now(self) -> datetime:
+        """What time it is on this clock."""
+        return datetime.fromtimestamp(self._now, UTC)
+
+    def time(self) -> float:
+        """The same in seconds since 1970: what the engine counts with."""
         return self._now
 
     def advance(self, duration: Duration) -> None:
