@@ -164,6 +164,9 @@ class RaceError(_BranchErrors):
 class ListenTimeoutError(WorkflowSDKError, TimeoutError):
     """No message came before the deadline."""
 
+    path: str = ""
+    """Of the listen."""
+
 
 class ChildFailedError(WorkflowSDKError):
     """A child workflow ended without a value."""

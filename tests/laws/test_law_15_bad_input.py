@@ -222,7 +222,7 @@ async def test_an_input_that_is_too_large_or_can_not_be_stored_is_refused(world:
 
 
 async def test_an_input_that_nobody_takes_is_refused(world: World) -> None:
-    with pytest.raises(DefinitionError, match="the input of workflow 'nothing'"):
+    with pytest.raises(DefinitionError, match="workflow 'nothing' takes no input"):
         await world.once(nothing, 5)
     assert await rows_of(world.driver) == []
 

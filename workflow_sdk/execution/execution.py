@@ -132,7 +132,7 @@ class Execution:
             self._threads_busy -= 1
 
     async def flush(self) -> None:
-        if not await self.flusher.flush():
+        if not await self.flusher.flush(alone=self.active == 1):
             await self.never()
 
     async def park(self, wait: Wait) -> None:

@@ -36,11 +36,15 @@ class Flusher:
         self._next: anyio.Event | None = None
         """Set when the flush after that has landed. Whoever made it writes it; others only wait."""
 
-    async def flush(self) -> bool:
+    async def flush(self, *, alone: bool = False) -> bool:
         """Return True once everything that changed so far is stored; False if that has failed.
 
-        A cancelled flush is finished first: who is cancelled in mid-commit would not know what is written.
+        A cancelled flush is finished first: siblings may count on it. `alone` says that there are none; then the
+        driver's own promise is enough, that a cancelled commit is decided when it returns.
         """
+        if alone and not self._writing and self._next is None:
+            await self._write()
+            return not self.is_broken
         with anyio.CancelScope(shield=True):
             if self._next is not None:
                 # Someone is about to write, and will take our changes along.

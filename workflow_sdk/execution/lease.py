@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
 from typing import Any
@@ -85,9 +85,13 @@ async def read_fields(driver: Driver, keys: InstanceKeys) -> dict[Field, bytes]:
     return {Field(number): raw for number, raw in numbers if number in known}
 
 
-def error_fields(info: ErrorInfo, codec: Codec, original: list[object] | None = None) -> list[object]:
-    """The error field: what stopped the instance, and what had made it fail before, if that is something else."""
-    return [pack_error_info(info, codec), original]
+def error_fields(
+    info: ErrorInfo, codec: Codec, original: list[object] | None = None, culprits: Sequence[str] = ()
+) -> list[object]:
+    """The error field: what stopped the instance; what had made it fail before, if that is something else; and the
+    paths of the operations whose failures it died of.
+    """
+    return [pack_error_info(info, codec), original, list(culprits)]
 
 
 async def claim(who: Claimant, value: object) -> Claim:
@@ -218,14 +222,14 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     fields = dict(found)
     deaths = 0
     if status is Status.STUCK:
-        info, original = unpack_record(found[Field.ERROR])
+        info, original, _ = unpack_record(found[Field.ERROR])
         if not changed and unpack_error_info(info, who.codec).kind not in _MENDED_BY_CODE:
             return Claim(status, found, None)
         after = move(status, Status.RUNNING if original is None else Status.ROLLING_BACK)
         if original is None:
             del fields[Field.ERROR]
         else:
-            fields[Field.ERROR] = pack_record([original, None])
+            fields[Field.ERROR] = pack_record([original, None, []])
         fields.pop(Field.DEATHS, None)
     else:
         if Field.DEATHS in found:

@@ -184,11 +184,11 @@ class Run:
         self.driver = driver
         self.codec = codec
         self.claimed = claimed
-        self.journal = Journal(keys)
+        self.journal: Journal = Journal(keys)
         created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
-        self.created_at = float(created_at)
+        self.created_at: float = float(created_at)
         lenient = workflow.divergence == "lenient"
-        self.execution = Execution(
+        self.execution: Execution = Execution(
             driver=driver,
             journal=self.journal,
             codec=codec,

@@ -18,7 +18,7 @@ from workflow_sdk.core.keys import COMPENSATIONS, Field
 from workflow_sdk.core.retry import RetryAt, decide
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import StepOptions, as_step_options
-from workflow_sdk.errors import DefinitionError, ErrorInfo
+from workflow_sdk.errors import DefinitionError, ErrorInfo, JoinError, ListenTimeoutError, RaceError, StepError
 from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
@@ -48,7 +48,7 @@ class Unwinding:
         """The workflow ended with `error`."""
         execution = self._execution
         info = describe(error, execution.codec)
-        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec))
+        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec, None, culprits_of(error)))
         if not execution.journal.compensations:
             await execution.finish(Status.FAILED)
             return
@@ -177,6 +177,14 @@ class Unwinding:
                 "importable by name, so that it is recorded"
             )
         return execution.handlers[compensation.location]
+
+
+def culprits_of(error: BaseException) -> list[str]:
+    """The paths of the operations that an error tells of."""
+    if isinstance(error, (JoinError, RaceError)):
+        return [path for inner in error.errors.values() for path in culprits_of(inner)]
+    path = getattr(error, "path", None)
+    return [path] if isinstance(error, (StepError, ListenTimeoutError)) and isinstance(path, str) else []
 
 
 def _import(ref: HandlerRef, execution: Execution) -> Handler:

@@ -186,7 +186,9 @@ def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage
     now = engine.now()
     if entry.data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:
         names = " or ".join(repr(name) for name in data.names)
-        entry.fail(pack_error(ListenTimeoutError(f"{place.what}: no message {names} came in time"), engine.codec), now)
+        late = ListenTimeoutError(f"{place.what}: no message {names} came in time")
+        late.path = place.path
+        entry.fail(pack_error(late, engine.codec), now)
         return
     value: bytes | None = None
     if entry.data.timed_out and how.want is not Want.LIST:

@@ -26,8 +26,9 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.lease import error_fields, list_instance, read_fields
 from workflow_sdk.runtime.delivery import make_due, tell_owner
+from workflow_sdk.runtime.rewinding import Tape
 
-__all__ = ["cancel", "delete", "recover", "wake"]
+__all__ = ["cancel", "delete", "evict", "recover", "restart_from", "wake"]
 
 
 @dataclass(slots=True)
@@ -114,18 +115,46 @@ async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, 
             return
 
 
-async def recover(driver: Driver, instance_id: str, codec: Codec, now: float) -> None:
-    """Have a stuck instance run again."""
+async def recover(driver: Driver, instance_id: str, now: float) -> None:
+    """Have a failed or stuck instance run again, with fresh attempts for what made it fail."""
     while True:
         found = await _find(driver, instance_id)
-        if found.status is not Status.STUCK:
-            raise _refuse(found, "only a stuck one can be recovered")
-        original = unpack_record(found.fields[Field.ERROR])[1]
+        if found.status not in (Status.STUCK, Status.FAILED):
+            raise _refuse(found, "only a failed or stuck one can be recovered")
+        _, original, culprits = unpack_record(found.fields[Field.ERROR])
+        if found.status is Status.FAILED:
+            (await Tape.read(driver, found.keys)).retry(found.batch, culprits)
         if original is None:
             found.change(Status.RUNNING, now, error=None, deaths=None)
         else:
-            found.change(Status.ROLLING_BACK, now, error=pack_record([original, None]), deaths=None)
+            found.change(Status.ROLLING_BACK, now, error=pack_record([original, None, []]), deaths=None)
         make_due(found.batch, found.keys, found.fields, now)
+        if await _commit(driver, found):
+            return
+
+
+async def restart_from(driver: Driver, instance_id: str, path: str | None, now: float) -> None:
+    """Forget the entry at `path` (all, if none) and what finished after it, and have the instance run again."""
+    while True:
+        found = await _find(driver, instance_id)
+        tape = await Tape.read(driver, found.keys)
+        if path is None:
+            tape.restart(found.batch)
+        else:
+            tape.restart_from(found.batch, path)
+        found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None)
+        make_due(found.batch, found.keys, found.fields, now)
+        if await _commit(driver, found):
+            return
+
+
+async def evict(driver: Driver, instance_id: str) -> None:
+    """Have whoever has the instance put it away."""
+    while True:
+        found = await _find(driver, instance_id)
+        if found.lease is None:
+            return
+        tell_owner(found.batch, found.lease, instance_id, "evict")
         if await _commit(driver, found):
             return
 

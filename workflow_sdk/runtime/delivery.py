@@ -140,10 +140,10 @@ async def _check_letter(
     return None
 
 
-def tell_owner(batch: Batch, lease: bytes, instance_id: str) -> None:
-    """Have the worker that has the instance look at it."""
+def tell_owner(batch: Batch, lease: bytes, instance_id: str, *orders: str) -> None:
+    """Have the worker that has the instance look at it, or do what it is told."""
     worker = WorkerKeys(str(unpack_record(lease)[0]))
-    batch.append(worker.letters, pack_record([instance_id]))
+    batch.append(worker.letters, pack_record([instance_id, *orders]))
     batch.set(worker.bell, uuid4().bytes)
 
 

@@ -126,9 +126,20 @@ class Handle(Generic[T_co]):
         """Have it run now. Timers that are not due go on waiting."""
         return control.wake(self._access.driver, self.id, self._access.clock.time())
 
+    def evict(self) -> Awaitable[None]:
+        """Have it put away by whoever has it in memory. A running step may end first."""
+        return control.evict(self._access.driver, self.id)
+
+    def restart_from(self, path: str | None = None) -> Awaitable[None]:
+        """Forget the entry at `path` (all, if none) and what finished after it, give back messages, run again.
+
+        A run in progress is over at once. Any status will do.
+        """
+        return control.restart_from(self._access.driver, self.id, path, self._access.clock.time())
+
     def recover(self) -> Awaitable[None]:
-        """Have it run again after it got stuck."""
-        return control.recover(self._access.driver, self.id, self._access.codec, self._access.clock.time())
+        """Have it run again after it failed or got stuck, with fresh attempts for what made it fail."""
+        return control.recover(self._access.driver, self.id, self._access.clock.time())
 
     def __repr__(self) -> str:
         return f"<handle of {self.id!r}>"

@@ -75,6 +75,8 @@ class Runtime(Client):
         self._idle: OrderedDict[str, None] = OrderedDict()
         """Those that wait in memory, the longest idle first."""
         self._changed = anyio.Event()
+        self._ended = anyio.Event()
+        """Set when a run has ended. Not `_changed`, which the claiming replaces with every turn."""
         self._stopping = False
         self._unknown: set[str] = set()
         """Due instances whose workflow this runtime was not given: they are left to others."""
@@ -97,6 +99,11 @@ class Runtime(Client):
         finally:
             await self._stack.aclose()
             await super().__aexit__(kind, error, trace)
+
+    @property
+    def resident(self) -> int:
+        """How many instances it has in memory, running or waiting."""
+        return len(self._resident)
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT, then shut down gracefully."""
@@ -208,6 +215,7 @@ class Runtime(Client):
             self._resident.pop(id, None)
             self._idle.pop(id, None)
             self._changed.set()
+            self._ended.set()
 
     def _rest(self, id: str, idle: bool) -> None:
         """An instance waits in memory now, or goes on."""
@@ -299,5 +307,5 @@ class Runtime(Client):
 
     async def _until_empty(self) -> None:
         while self._resident:
-            self._changed = anyio.Event()
-            await self._changed.wait()
+            self._ended = anyio.Event()
+            await self._ended.wait()
