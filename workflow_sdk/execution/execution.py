@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from threading import get_ident
 from typing import Any, Literal, NoReturn
+from uuid import uuid4
 
 import anyio
 import anyio.from_thread
@@ -21,7 +22,7 @@ import anyio.to_thread
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import HISTORY, Field, WorkerKeys, listed_by_status
+from workflow_sdk.core.keys import DUE_BELL, HISTORY, Field, WorkerKeys, listed_by_status
 from workflow_sdk.core.location import split_last, subtree
 from workflow_sdk.core.status import Kind, Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
@@ -341,6 +342,8 @@ class Execution:
         self.journal.set_field(Field.ALARM, None if alarm is None else [alarm])
         if alarm is not None:
             batch.set(keys.alarm(alarm), pack_record([]))
+            # Others wait for the first alarm they know of; this one may come before it.
+            batch.set(DUE_BELL, uuid4().bytes)
 
     async def finish(self, status: Status) -> None:
         """The last commit: how the instance ended, and that it is nobody's any more."""

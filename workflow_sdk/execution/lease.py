@@ -119,12 +119,13 @@ async def claim(who: Claimant, value: object) -> Claim:
         batch = Batch()
         batch.check(who.keys.lease, lease)
         batch.check(who.keys.field(Field.STATUS), expected)
+        # A message may move the alarm, and changes no status.
+        batch.check(who.keys.field(Field.ALARM), found.get(Field.ALARM))
         _write(batch, who, found, claimed, lease)
         try:
             await who.driver.commit(batch)
         except ConflictError:
-            version = await who.driver.get(who.keys.field(Field.VERSION))
-            if await who.driver.get(who.keys.lease) == lease and version == found.get(Field.VERSION):
+            if await who.driver.get(who.keys.lease) == lease and await read_fields(who.driver, who.keys) == found:
                 raise
             continue
         return claimed

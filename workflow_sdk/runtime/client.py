@@ -96,18 +96,20 @@ class Client:
         list_instance(batch, keys.instance_id, {}, fields)
         batch.set(keys.alarm(now), b"")
         batch.set(DUE_BELL, uuid4().bytes)
-        try:
-            await access.driver.commit(batch)
-        except ConflictError:
-            await self._same(keys, name, raw)
-        return Handle(access, keys.instance_id, definition)
+        while True:
+            try:
+                await access.driver.commit(batch)
+            except ConflictError:
+                if not await self._same(keys, name, raw):
+                    continue
+            return Handle(access, keys.instance_id, definition)
 
-    async def _same(self, keys: InstanceKeys, name: str, raw: bytes) -> None:
-        """An instance that exists is the one that is asked for, or that is an error."""
+    async def _same(self, keys: InstanceKeys, name: str, raw: bytes) -> bool:
+        """An instance that exists is the one that is asked for, or that is an error; False if it is gone by now."""
         access = self.access
         found = await read_fields(access.driver, keys)
         if Field.VERSION not in found:
-            return
+            return False
         recorded = str(unpack_record(found[Field.VERSION])[0])
         if recorded != name:
             raise AlreadyExistsError(
@@ -120,6 +122,7 @@ class Client:
                 f"instance {keys.instance_id!r} of workflow {name!r} was started with the input {was!r:.200}, "
                 f"not {wanted!r:.200}; give this one another id"
             )
+        return True
 
     def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
         """What is known of a workflow here."""
@@ -157,6 +160,8 @@ class Client:
     ) -> Page[InstanceInfo]:
         """Instances, oldest first, a page at a time."""
         access = self.access
+        if created_after is not None and created_after.utcoffset() is None:
+            raise DefinitionError(f"created_after is an aware datetime, not {created_after!r}")
         if not 1 <= limit <= 1000:
             raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {limit!r}")
         return await list_instances(

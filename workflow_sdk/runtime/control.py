@@ -79,6 +79,8 @@ async def _find(driver: Driver, instance_id: str) -> _Found:
     batch = Batch()
     batch.check(keys.lease, lease)
     batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
+    # A message may move the alarm, and changes no status.
+    batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
     return _Found(keys, fields, lease, Status(unpack_record(fields[Field.STATUS])[0]), batch)
 
 
@@ -165,6 +167,8 @@ async def wake(driver: Driver, instance_id: str, now: float) -> None:
         found = await _find(driver, instance_id)
         if found.status.is_terminal:
             raise _refuse(found, "it has ended, and can't be woken")
+        if found.status is Status.STUCK:
+            raise _refuse(found, "`recover` has it run again")
         if found.lease is not None:
             tell_owner(found.batch, found.lease, instance_id)
         else:

@@ -94,6 +94,7 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float) 
         batch.check(keys.lease, lease)
         # It counts the writes of the status: what tells one `waiting` from the next.
         batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
+        batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
         refused = await _check_letter(driver, keys, fields, letter, batch)
         if refused is not None:
             return refused

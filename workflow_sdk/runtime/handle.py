@@ -111,7 +111,7 @@ class Handle(Generic[T_co]):
 
     async def info(self) -> InstanceInfo:
         """What can be seen of it now."""
-        return await read_info(self._access.driver, self.id, self._access.codec)
+        return await read_info(self._access.driver, self.id, self._access.codec, self._workflow)
 
     async def history(self) -> History:
         """Everything that is recorded of it; `print` draws it."""

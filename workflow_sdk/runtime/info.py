@@ -13,6 +13,7 @@ from workflow_sdk.core.keys import HISTORY, METADATA, ROOT, WAITS, Field, Instan
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack, unpack
 from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError
 from workflow_sdk.execution.lease import read_fields
@@ -58,6 +59,8 @@ class InstanceInfo:
     error: ErrorInfo | None
     attempts: dict[str, int] = field(default_factory=dict[str, int])
     """How often steps that are under way have failed, by path."""
+    code_changed: bool | None = None
+    """Whether the workflow's code here is another than the one that ran it last; None if it is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,10 @@ def _time(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-async def read_info(driver: Driver, instance_id: str, codec: Codec) -> InstanceInfo:
-    """Look at an instance."""
+async def read_info(
+    driver: Driver, instance_id: str, codec: Codec, workflow: Workflow[Any, Any] | None = None
+) -> InstanceInfo:
+    """Look at an instance; with its workflow, also at whether that has changed."""
     keys = InstanceKeys(instance_id)
     fields = await read_fields(driver, keys)
     if Field.STATUS not in fields:
@@ -96,6 +101,7 @@ async def read_info(driver: Driver, instance_id: str, codec: Codec) -> InstanceI
         input=codec.decode(unpack_record(fields[Field.INPUT])[0], plain=True),
         output=_plain(codec, fields, Field.OUTPUT),
         error=unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec) if Field.ERROR in fields else None,
+        code_changed=None if workflow is None else (workflow.version, workflow.fingerprint) != (version, fingerprint),
         attempts={} if status.is_terminal else await _read_attempts(driver, keys),
     )
 

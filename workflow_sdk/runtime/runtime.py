@@ -65,7 +65,7 @@ class Runtime(Client):
         max_value_bytes: int = VALUE_BYTES_MAX,
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
-        self._workflows = {flow.name: flow for flow in workflows}
+        self._workflows = _by_name(workflows)
         self._max_resident = max_resident
         self._concurrency = concurrency
         self._ttl = seconds(lease_ttl, "lease_ttl")
@@ -80,6 +80,16 @@ class Runtime(Client):
         self._stopping = False
         self._unknown: set[str] = set()
         """Due instances whose workflow this runtime was not given: they are left to others."""
+        self._claims: set[str] = set()
+        """What is being claimed now."""
+        self._missed: set[str] = set()
+        """What a letter came for while it was being claimed."""
+        self._leaving: set[str] = set()
+        """Residents that are being put away."""
+        self._dropped: set[str] = set()
+        """What may still be ours in the store though its run is over: the store failed when it was to be given back."""
+        self._alive_until = 0.0
+        """What the last heartbeat has promised."""
         self._tasks: TaskGroup | None = None
         self._stack = AsyncExitStack()
 
@@ -97,8 +107,12 @@ class Runtime(Client):
         try:
             await self._shut_down()
         finally:
-            await self._stack.aclose()
-            await super().__aexit__(kind, error, trace)
+            try:
+                await self._stack.aclose()
+                await self._leave()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await super().__aexit__(kind, error, trace)
 
     @property
     def resident(self) -> int:
@@ -124,18 +138,24 @@ class Runtime(Client):
         while True:
             try:
                 await loop()
-            except (WorkflowSDKError, OSError):
+            except* (WorkflowSDKError, OSError):
                 _log.exception("the store failed; it is asked again in %s s", RETRY_SECONDS)
                 await anyio.sleep(RETRY_SECONDS)
 
     async def _beat(self) -> None:
-        batch = Batch()
-        batch.set(self._worker.heartbeat, pack_record([self._clock.time() + self._ttl]))
+        batch, until = Batch(), self._clock.time() + self._ttl
+        batch.set(self._worker.heartbeat, pack_record([until]))
         await self.access.driver.commit(batch)
+        self._alive_until = until
 
     async def _beating(self) -> None:
         await anyio.sleep(self._ttl / 3)
+        late = self._clock.time() > self._alive_until
         await self._beat()
+        if late:
+            # We were taken for dead: what others have taken over is dropped.
+            for run in list(self._resident.values()):
+                run.execution.poke()
 
     async def _claiming(self) -> None:
         """Claim what is due and nobody has, in order of time."""
@@ -147,8 +167,13 @@ class Runtime(Client):
         rows = await driver.scan(begin, end, limit=room + len(self._unknown)) if room > 0 and not self._stopping else []
         for key, _ in rows:
             id = last_of(key)
+            if self._stopping:
+                break
             if id not in self._resident:
                 await self._claim(id)
+            else:
+                # What is due is nobody's: ours is being given back, or was taken over while we looked away.
+                self._resident[id].execution.poke()
         upcoming = await driver.scan(end, alarms_until(float("inf"))[1], limit=1)
         until = None
         if upcoming:
@@ -194,12 +219,29 @@ class Runtime(Client):
             creates=False,
             beats=False,
         )
-        claimed = await claim(claimant, None)
+        if id in self._claims or id in self._resident:
+            return False
+        self._claims.add(id)
+        try:
+            # Not to be cancelled between the claim and the run: nobody would give the instance back.
+            with anyio.CancelScope(shield=True):
+                claimed = await claim(claimant, None)
+        except WorkflowSDKError:
+            self._dropped.add(id)  # it may be ours all the same
+            raise
+        finally:
+            self._claims.discard(id)
+        was_missed = id in self._missed
+        self._missed.discard(id)
         if claimed.lease is None:
             return False
         run = Run(flow, access.driver, keys, access.codec, self._clock, claimed, "live", hosted=True)
         run.execution.on_rest = lambda idle: self._rest(id, idle)
         self._resident[id] = run
+        if was_missed:
+            run.execution.poke()
+        if self._stopping:
+            run.execution.put_away()
         assert self._tasks is not None, "a runtime that claims is open"
         self._tasks.start_soon(self._run, id, run)
         return True
@@ -211,9 +253,13 @@ class Runtime(Client):
             _log.info("instance %s was taken over", id)
         except Exception:  # noqa: BLE001  # whatever ended the run: the others go on, and this one is due again
             _log.exception("the run of instance %s has ended; it is tried again", id)
+            # Not at once: what ended it may end it again, and the others have to be served, too.
+            await anyio.sleep(RETRY_SECONDS)
+            self._dropped.add(id)
         finally:
             self._resident.pop(id, None)
             self._idle.pop(id, None)
+            self._leaving.discard(id)
             self._changed.set()
             self._ended.set()
 
@@ -224,8 +270,9 @@ class Runtime(Client):
             return
         self._idle[id] = None
         self._changed.set()
-        while len(self._resident) > self._max_resident and self._idle:
+        while len(self._resident) - len(self._leaving) > self._max_resident and self._idle:
             longest, _ = self._idle.popitem(last=False)
+            self._leaving.add(longest)
             self._resident[longest].execution.put_away()
 
     async def _reading_letters(self) -> None:
@@ -242,6 +289,8 @@ class Runtime(Client):
             id, *orders = unpack_record(raw)
             run = self._resident.get(id)
             if run is None:
+                if id in self._claims:
+                    self._missed.add(id)
                 continue
             if orders:
                 run.execution.put_away()
@@ -260,7 +309,10 @@ class Runtime(Client):
             id = last_of(key)
             if id not in self._resident and await self._is_mended(id):
                 await self._claim(id)
-        await anyio.sleep(self._ttl / 2)
+        for id in self._dropped - self._resident.keys():
+            self._dropped.discard(id)
+            await self._claim(id, lambda worker: worker == self._worker.worker)
+        await anyio.sleep(self._ttl / 3)
 
     async def _bury(self, dead: WorkerKeys, heartbeat: bytes) -> None:
         driver = self.access.driver
@@ -296,16 +348,30 @@ class Runtime(Client):
             await self._until_empty()
         assert self._tasks is not None, "a runtime that shuts down was open"
         self._tasks.cancel_scope.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._until_empty()
+
+    async def _leave(self) -> None:
+        """Forget the worker, unless something is left of it that others have to take over."""
+        driver, worker = self.access.driver, self._worker
+        with anyio.CancelScope(shield=True), suppress(WorkflowSDKError):
+            if await driver.scan(*worker.all_claimed(), limit=1):
+                return
             batch = Batch()
-            batch.clear(self._worker.heartbeat)
-            batch.clear(self._worker.bell)
-            batch.clear_range(*subtree(self._worker.letters))
-            with suppress(WorkflowSDKError):
-                await self.access.driver.commit(batch)
+            batch.clear(worker.heartbeat)
+            batch.clear(worker.bell)
+            batch.clear_range(*subtree(worker.letters))
+            await driver.commit(batch)
 
     async def _until_empty(self) -> None:
         while self._resident:
             self._ended = anyio.Event()
             await self._ended.wait()
+
+
+def _by_name(workflows: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, Any]]:
+    found: dict[str, Workflow[Any, Any]] = {}
+    for flow in workflows:
+        if not isinstance(flow, Workflow):
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {flow!r}")
+        if found.setdefault(flow.name, flow) is not flow:
+            raise DefinitionError(f"two workflows are called {flow.name!r}; give one of them another name")
+    return found
