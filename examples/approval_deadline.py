@@ -43,15 +43,46 @@ async def expense(ctx: Context, claim: Claim) -> str:
     return f"approved by {decision.by}"
 
 
-async def until_waiting(handle: Handle[str]) -> str:
-    """The token of its wait: what a mail with a link to click would carry."""
-    while not (waits := (await handle.info()).waits):
+async def token_of(handle: Handle[str]) -> str:
+    """What a link in a mail would carry: it reaches this wait, and no other one."""
+    while True:
+        waits = (await handle.info()).waits
+        if waits:
+            return waits[0].token
         await asyncio.sleep(0.005)
-    return waits[0].token
 
 
-async def use(client: Client) -> None:
-    quick, slow, dropped = (
-        await client.start(expense, claim, id=claim.id)
+async def decide(client: Client) -> None:
+    """What people do, in any process: a client is enough."""
+    handles = {
+        claim.id: await client.start(expense, claim, id=claim.id)
         for claim in (Claim("claim-1", 120, 60), Claim("claim-2", 80, 0.3), Claim("claim-3", 20, 60))
-    )
+    }
+    tokens = {id: await token_of(handle) for id, handle in handles.items()}
+    page = await client.list(workflow=expense, status="waiting")
+    print("to be decided:", ", ".join(info.id for info in page.items))
+
+    answer = await handles["claim-1"].ask("decision", Decision(approved=True, by="Ada"))
+    print(f"claim-1: Ada is told: {answer}")
+    print(f"  {await handles['claim-1'].result()}")
+
+    # The handle by its id, as another process would get it.
+    handle = client.handle(expense, "claim-2")
+    print(f"claim-2: {await handle.result()}")
+    late = await handle.send("decision", Decision(approved=True, by="Bob"), token=tokens["claim-2"])
+    print(f"  Bob comes too late: {late}")
+
+    await handles["claim-3"].cancel()
+    try:
+        await handles["claim-3"].result()
+    except WorkflowCancelledError as error:
+        print(f"claim-3: {error.status}")
+
+
+async def main() -> None:
+    async with Runtime("memory://", workflows=[expense]) as runtime:
+        await decide(runtime)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

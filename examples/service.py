@@ -101,8 +101,8 @@ async def result(id: str, workflows: Workflows) -> dict[str, str]:
 
 async def refuse(request: Request, error: Exception) -> JSONResponse:
     """Errors of the library as answers."""
-    codes = {InstanceNotFoundError: 404, AlreadyExistsError: 409}
-    return JSONResponse({"detail": str(error)}, status_code=codes.get(type(error), 500))
+    code = 404 if isinstance(error, InstanceNotFoundError) else 409 if isinstance(error, AlreadyExistsError) else 500
+    return JSONResponse({"detail": str(error)}, status_code=code)
 
 
 def create_app(store: str = "sqlite:///orders.db") -> FastAPI:

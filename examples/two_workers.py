@@ -13,12 +13,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from workflow_sdk import Client, Context, Runtime, workflow
+from workflow_sdk import Client, Context, Handle, Runtime, workflow
 
 
 async def render(picture: int) -> int:
     """Some work; returns the process that did it."""
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
     return os.getpid()
 
 
@@ -53,6 +53,14 @@ def until_ready(worker: subprocess.Popen[bytes]) -> None:
     worker.stdout.readline()
 
 
+async def until_waiting(handle: Handle[list[int]]) -> int:
+    """Who did the first page, once that is done."""
+    while True:
+        if (await handle.info()).status == "waiting":
+            return int((await handle.history())["first page"].value)
+        await asyncio.sleep(0.01)
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{Path(folder)}/work.db"
@@ -70,14 +78,12 @@ async def main() -> None:
 async def use(store: str, workers: list[subprocess.Popen[bytes]]) -> None:
     # A client starts workflows and waits for them; it runs none.
     async with Client(store) as client:
-        handles = [await client.start(thumbnail, picture) for picture in range(40)]
+        handles = [await client.start(thumbnail, picture) for picture in range(24)]
         shares = Counter([await handle.result() for handle in handles])
         print(f"{shares.total()} pictures, by {len(shares)} processes")
 
         handle = await client.start(album, 3, id="holidays")
-        while not (await handle.history()).roots or (await handle.info()).status != "waiting":
-            await asyncio.sleep(0.01)
-        begun_by = (await handle.history())["first page"].value
+        begun_by = await until_waiting(handle)
         (killed,) = (worker for worker in workers if worker.pid == begun_by)
         (left,) = (worker for worker in workers if worker is not killed)
         killed.kill()

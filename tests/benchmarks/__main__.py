@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks [scenario ...]`: measure, and print one line of JSON per scenario and store.
 
 Every scenario runs a few times, each on an instance of its own; the line tells the median. CPU time is that of the
-whole process, the store's threads included.
+whole process, the store's threads included; of the measurements in `many.py`, also that of the processes they start.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from tests.benchmarks.many import MEASUREMENTS, measured
 from tests.benchmarks.scenarios import SCENARIOS, Scenario
 from workflow_sdk import Driver, open_driver
 
@@ -57,6 +58,12 @@ async def main(wanted: list[str]) -> None:
                     print(json.dumps(await measure(scenario, store, driver)), flush=True)
                 finally:
                     await driver.aclose()
+        for measurement in MEASUREMENTS:
+            if wanted and measurement.name not in wanted:
+                continue
+            urls = {"memory": "memory://", "sqlite": f"sqlite:///{Path(directory)}/{measurement.name}.db"}
+            for store in measurement.stores:
+                print(json.dumps(await measured(measurement, store, urls[store])), flush=True)
 
 
 asyncio.run(main(sys.argv[1:]))

@@ -67,6 +67,39 @@ SHOWS = {
         "  new-user: come on a tour",
         "  new-user is sleeping",
     ],
+    "service": [
+        "start: 202 {'id': '1001'}",
+        "start again: 202 {'id': '1001'}",
+        "start with another input: 409",
+        "look at an unknown one: 404",
+        "look: {'status': 'waiting', 'waits': ['paid'], 'output': None}",
+        "the service is deployed anew, with the same store",
+        "look: {'status': 'waiting', 'waits': ['paid'], 'output': None}",
+        "pay: 200 {'delivery': 'accepted'}",
+        "result: {'output': 'teapot, paid with card-42'}",
+    ],
+    "two_workers": [
+        "24 pictures, by 2 processes",
+        "a process is killed, with an album in its memory",
+        "the album: page 1 by the one that was killed: True",
+        "  the others by the one that is left: True",
+        "the one that is left is told to end: exit code 0",
+    ],
+    "approval_deadline": [
+        "to be decided: claim-1, claim-2, claim-3",
+        "claim-1: Ada is told: transfer of 120 EUR",
+        "  approved by Ada",
+        "claim-2: escalated: nobody has decided",
+        "  Bob comes too late: closed",
+        "claim-3: cancelled",
+    ],
+    "agent": [
+        "  thinks, with 0 notes",
+        "after a while: waiting",
+        "the process ends; a new one goes on with what the agent knows",
+        "  rolls shop-2 back",
+        "done: shop-2 is gone, shop-1 is back",
+    ],
 }
 
 
@@ -94,6 +127,13 @@ def test_the_example_shows_what_it_promises(name: str) -> None:
 
 def test_nothing_happens_twice_in_the_main_example() -> None:
     assert run("order").stdout.count("charging") == 1
+
+
+def test_nothing_happens_twice_in_the_service() -> None:
+    printed = run("service").stdout
+    assert printed.count("is reserved") == 1
+    again = printed.split("pay again: ")[1].splitlines()[0]
+    assert again in ("200 {'delivery': 'duplicate'}", "409 {'detail': 'the order is done'}")
 
 
 def test_a_careless_release_runs_nothing() -> None:

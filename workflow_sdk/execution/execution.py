@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from threading import get_ident
 from typing import Any, Literal, NoReturn
-from uuid import uuid4
 
 import anyio
 import anyio.from_thread
@@ -22,14 +21,16 @@ import anyio.to_thread
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import DUE_BELL, HISTORY, Field, WorkerKeys, listed_by_status
-from workflow_sdk.core.location import split_last, subtree
-from workflow_sdk.core.status import Kind, Status, move
+from workflow_sdk.core.keys import Field, WorkerKeys
+from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.mail import Mail
+from workflow_sdk.execution.recall import read_branches, read_page
+from workflow_sdk.execution.standing import Standing
+from workflow_sdk.execution.threads import run_in_thread
 from workflow_sdk.execution.waiting import Waits
 from workflow_sdk.operations.engine import Facts, Unwound, Wait
 
@@ -37,20 +38,7 @@ __all__ = ["Execution", "Mode"]
 
 Mode = Literal["yield", "live"]
 
-THREADS_MAX = 40
-"""Steps that are plain functions and run at once, in one event loop."""
-
-ATTIC_PAGE = 256
-"""Rows of history that are set aside in one commit."""
-
 _NEVER = -float("inf")
-
-_threads: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("workflow_sdk_threads")
-
-
-def _boxed(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any]:
-    # trio refuses to hand a bare coroutine out of a thread, which is what a lambda around an async function returns.
-    return (fn(*args),)
 
 
 class Execution:
@@ -85,6 +73,7 @@ class Execution:
         self.on_rest: Callable[[bool], None] | None = None
         """Told when the instance becomes idle (True), and when it goes on."""
         self._worker = WorkerKeys(str(unpack_record(lease)[0]))
+        self.standing: Standing = Standing(journal, facts, clock, self._worker, beats=not hosted)
         self.flusher: Flusher = Flusher(driver, journal, lease, self.storage_failed)
         self.now: Callable[[], float] = clock.time
         self.chance: Callable[[], float] = random.random
@@ -120,15 +109,9 @@ class Execution:
         return self.clock.timeout(seconds)
 
     async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        try:
-            limiter = _threads.get()
-        except LookupError:
-            limiter = anyio.CapacityLimiter(THREADS_MAX)
-            _threads.set(limiter)
         self._threads_busy += 1
         try:
-            (value,) = await anyio.to_thread.run_sync(_boxed, fn, args, abandon_on_cancel=True, limiter=limiter)
-            return value
+            return await run_in_thread(fn, args)
         finally:
             self._threads_busy -= 1
 
@@ -180,40 +163,23 @@ class Execution:
             await self.never()
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
-        found: dict[bytes, Entry] = {}
-        begin, end = subtree(self.journal.keys.space + HISTORY + location)
-        start = len(self.journal.keys.space) + len(HISTORY)
         try:
-            while True:
-                rows = await self.driver.scan(begin, end, limit=256)
-                for key, raw in rows:
-                    scope, segment = split_last(key[start:])
-                    if scope == location and (entry := Entry.unpack(raw)).kind is Kind.BRANCH:
-                        found[segment] = entry
-                        begin = subtree(key)[1]
-                if len(rows) < 256:
-                    return found
-                begin = max(begin, rows[-1][0] + b"\x00")
+            return await read_branches(self.driver, self.journal.keys, location)
         except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             await self.never()
 
     async def keep_for_rollback(self, location: bytes) -> None:
-        space = self.journal.keys.space
-        begin, end = subtree(space + HISTORY + location)
-        start = len(space) + len(HISTORY)
-        while True:
+        after: bytes | None = b""
+        while after is not None:
             # In pages, each a commit of its own: they only copy what is there, and may be copied again.
             await self.flush()
             try:
-                rows = await self.driver.scan(begin, end, limit=ATTIC_PAGE)
+                rows, after = await read_page(self.driver, self.journal.keys, location, after)
             except Exception as error:  # noqa: BLE001  # the store failed
                 self.storage_failed(error)
                 await self.never()
-            self.journal.keep_in_attic([(key[start:], raw) for key, raw in rows])
-            if len(rows) < ATTIC_PAGE:
-                return
-            begin = rows[-1][0] + b"\x00"
+            self.journal.keep_in_attic(rows)
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
         self.handlers[location] = (handler, hint)
@@ -311,45 +277,11 @@ class Execution:
         # Code that shields itself from the cancellation has to be told as well.
         self._waits.let_all_go()
 
-    def set_status(self, status: Status) -> None:
-        """Record what the instance is doing, from the next commit on."""
-        fields = self.journal.get_field(Field.STATUS)
-        now = Status(str(fields[0])) if fields else Status.RUNNING
-        if now is status:
-            return
-        self.journal.set_field(Field.STATUS, [move(now, status).value])
-        facts = self.facts
-        self.journal.write_outside(listed_by_status(now.value, facts.created_at, facts.instance_id), None)
-        self.journal.write_outside(listed_by_status(status.value, facts.created_at, facts.instance_id), b"")
-        version = self.journal.get_field(Field.VERSION)
-        assert version is not None and isinstance(version[3], int), "an instance knows what code it runs"
-        self.journal.set_field(Field.VERSION, [*version[:3], version[3] + 1, self.clock.time()])
-
-    @property
-    def status(self) -> Status:
-        """What is recorded as the status, or will be with the next commit."""
-        fields = self.journal.get_field(Field.STATUS)
-        assert fields, "an instance has a status"
-        return Status(str(fields[0]))
-
-    def let_go(self, batch: Batch, alarm: float | None) -> None:
-        """Nobody has the instance any more; it is due at the time of the alarm, if it has one."""
-        keys = self.journal.keys
-        batch.clear(keys.lease)
-        batch.clear(self._worker.claimed(self.facts.instance_id))
-        if not self._hosted:
-            batch.clear(self._worker.heartbeat)
-        self.journal.set_field(Field.ALARM, None if alarm is None else [alarm])
-        if alarm is not None:
-            batch.set(keys.alarm(alarm), pack_record([]))
-            # Others wait for the first alarm they know of; this one may come before it.
-            batch.set(DUE_BELL, uuid4().bytes)
-
     async def finish(self, status: Status) -> None:
         """The last commit: how the instance ended, and that it is nobody's any more."""
-        self.set_status(status)
+        self.standing.become(status)
         batch = Batch()
-        self.let_go(batch, None)
+        self.standing.let_go(batch, None)
         await self.flusher.commit(batch)
         if self.failure is None:
             self.is_away = True
@@ -425,13 +357,13 @@ class Execution:
         if self._is_idle and self.on_rest is not None:
             self.on_rest(False)
         self._is_idle = False
-        if self.status is not Status.ROLLING_BACK:
-            self.set_status(Status.RUNNING)
+        if self.standing.status is not Status.ROLLING_BACK:
+            self.standing.become(Status.RUNNING)
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
-        if self.status is not Status.ROLLING_BACK:
-            self.set_status(Status.WAITING if self._waits.listens else Status.SLEEPING)
+        if self.standing.status is not Status.ROLLING_BACK:
+            self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
         batch = Batch()
         if self.mode == "live":
             self._is_idle = True
@@ -442,10 +374,10 @@ class Execution:
         # What was kept from going on is due at once.
         when = self.clock.time() if self._held else self._waits.next_time
         batch.check(self.journal.keys.nudge, self.mail.nudge)
-        self.let_go(batch, when)
+        self.standing.let_go(batch, when)
         error = await self.flusher.try_commit(batch)
         if error is None:
-            self.idle_result = (self.status, when, self._waits.messages)
+            self.idle_result = (self.standing.status, when, self._waits.messages)
             self.is_away = True
         elif not isinstance(error, ConflictError) or not await self._has_mail():
             self.storage_failed(error)

@@ -33,6 +33,7 @@ __all__ = [
     "Claimant",
     "claim",
     "encode_input",
+    "encode_plain_input",
     "error_fields",
     "list_instance",
     "new_fields",
@@ -202,6 +203,19 @@ def encode_input(codec: Codec, workflow: Workflow[object, object], value: object
     except CodecError as error:
         kind = type(error) if type(error) is not CodecError else InputError
         raise kind(f"the input of workflow {workflow.name!r}: {error}") from None
+
+
+def encode_plain_input(codec: Codec, workflow: Workflow[object, object], value: object) -> bytes:
+    """The same from plain data, as it comes from whoever knows the workflow by its name only."""
+    if value is None or not workflow.takes_input:
+        return encode_input(codec, workflow, value)
+    try:
+        raw = codec.encode(value)
+        codec.decode_checked(raw, workflow.input_hint)
+    except CodecError as error:
+        kind = type(error) if type(error) is not CodecError else InputError
+        raise kind(f"the input of workflow {workflow.name!r}: {error}") from None
+    return raw
 
 
 def _check_workflow(who: Claimant, found: dict[Field, bytes]) -> None:

@@ -294,7 +294,7 @@ class Run:
     async def _stick(self, error: Exception, kind: str) -> None:
         """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
         execution = self.execution
-        failed = self.journal.get_field(Field.ERROR) if execution.status is Status.ROLLING_BACK else None
+        failed = self.journal.get_field(Field.ERROR) if execution.standing.status is Status.ROLLING_BACK else None
         original = None if failed is None else cast("list[object]", failed[0])
         self.journal.discard(keep_fields=True)
         self.journal.forget_waits()
@@ -318,7 +318,7 @@ class Run:
             self.journal.discard()
         with anyio.CancelScope(shield=True):
             batch = Batch()
-            execution.let_go(batch, execution.now())
+            execution.standing.let_go(batch, execution.now())
             await execution.flusher.try_commit(batch)
 
     async def _why(self, error: Exception) -> Exception:

@@ -52,7 +52,7 @@ class Unwinding:
         if not execution.journal.compensations:
             await execution.finish(Status.FAILED)
             return
-        execution.set_status(Status.ROLLING_BACK)
+        execution.standing.become(Status.ROLLING_BACK)
         await execution.flush()
         await self.go_on()
 

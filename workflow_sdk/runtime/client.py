@@ -18,7 +18,7 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import AlreadyExistsError, DefinitionError
 from workflow_sdk.execution.clock import Clock, SystemClock
-from workflow_sdk.execution.lease import encode_input, list_instance, new_fields, read_fields
+from workflow_sdk.execution.lease import encode_input, encode_plain_input, list_instance, new_fields, read_fields
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.directory import list_instances
@@ -81,13 +81,16 @@ class Client:
         if id is not None and name_problem(id) is not None:
             raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {id!r:.100}")
         name = workflow if isinstance(workflow, str) else workflow.name
+        known = definition or self._known(name)
         if definition is not None:
             raw = encode_input(access.codec, definition, input)
+        elif known is not None:
+            raw = encode_plain_input(access.codec, known, input)
         else:
             raw = access.codec.encode(input)
         keys = InstanceKeys(id if id is not None else str(uuid4()))
         now = access.clock.time()
-        fields = new_fields(definition, Status.PENDING, raw, now) if definition else _unknown_fields(name, raw, now)
+        fields = new_fields(known, Status.PENDING, raw, now) if known else _unknown_fields(name, raw, now)
         fields[Field.ALARM] = pack_record([now])
         batch = Batch()
         batch.check(keys.field(Field.STATUS), None)
@@ -123,6 +126,10 @@ class Client:
                 f"not {wanted!r:.200}; give this one another id"
             )
         return True
+
+    def _known(self, name: str) -> Workflow[Any, Any] | None:
+        """The workflow of that name, if there is one here."""
+        return None
 
     def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
         """What is known of a workflow here."""

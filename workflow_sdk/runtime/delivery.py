@@ -110,10 +110,18 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float) 
         try:
             await driver.commit(batch)
         except ConflictError:
-            if await driver.get(keys.lease) == lease and await read_fields(driver, keys) == fields:
+            if not await _has_moved_on(driver, batch):
                 raise
             continue
         return Delivery.ACCEPTED if waits else Delivery.QUEUED
+
+
+async def _has_moved_on(driver: Driver, batch: Batch) -> bool:
+    """After a conflict: whether there was one, so that it is worth looking again."""
+    for key, expected in batch.checks:
+        if await driver.get(key) != expected:
+            return True
+    return False
 
 
 async def _check_letter(

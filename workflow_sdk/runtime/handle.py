@@ -18,6 +18,7 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import (
     InstanceNotFoundError,
+    InstanceStateError,
     WorkflowCancelledError,
     WorkflowFailedError,
     WorkflowStuckError,
@@ -93,7 +94,8 @@ class Handle(Generic[T_co]):
         answer = answer_key(uuid4().hex)
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, reply_to=answer)
-        await deliver(self._access.driver, self.id, letter, self._access.clock.time())
+        if await deliver(self._access.driver, self.id, letter, self._access.clock.time()) is Delivery.CLOSED:
+            raise InstanceStateError(f"instance {self.id!r} has ended, and answers no {message!r} any more")
         if timeout is None:
             return await self._answer(answer)
         with anyio.fail_after(seconds(timeout, "timeout")):

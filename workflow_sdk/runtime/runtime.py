@@ -132,6 +132,9 @@ class Runtime(Client):
             raise DefinitionError(f"this runtime was not given the workflow {name!r}; it has: {known}")
         return workflow if isinstance(workflow, Workflow) else None
 
+    def _known(self, name: str) -> Workflow[Any, Any] | None:
+        return self._workflows.get(name)
+
     # The loops. Each goes on whatever the store does.
 
     async def _forever(self, loop: Callable[[], Awaitable[None]]) -> None:

@@ -1,0 +1,183 @@
+"""What is measured of a runtime: many instances, messages there and back, what waiting costs, how soon it is there.
+
+Unlike the scenarios, these have figures of their own, and some run in fresh processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from tests.benchmarks.child import echoing
+from tests.benchmarks.scenarios import sequential
+from workflow_sdk import Client, Handle, Runtime
+
+__all__ = ["MEASUREMENTS", "Measurement"]
+
+CONCURRENT, STEPS = 500, 5
+ASKS = 1000
+PAUSED_ASKS, PAUSE_SECONDS = 20, 0.5
+RESIDENT, PUT_AWAY = 3000, 3000
+STARTS = 5
+
+Figures = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something to measure, on a store of its own."""
+
+    name: str
+    measure: Callable[[str], Awaitable[Figures]]
+    stores: tuple[str, ...] = ("memory", "sqlite")
+
+
+async def concurrent(url: str) -> Figures:
+    """Instances that are started all at once, until the last one has ended."""
+    rates: list[float] = []
+    async with Runtime(url, workflows=[sequential]) as runtime:
+        for _ in range(4):
+            began = time.perf_counter()
+            await asyncio.gather(*[runtime.run(sequential, STEPS) for _ in range(CONCURRENT)])
+            rates.append(CONCURRENT * STEPS / (time.perf_counter() - began))
+    # The first time warms up.
+    return {"workflows": CONCURRENT, "steps_each": STEPS, "runs": 3, "steps_per_s": round(median(rates[1:]))}
+
+
+async def _ask(handle: Handle[None], count: int, pause: float = 0.0) -> list[float]:
+    """How many milliseconds each of the answers took."""
+    took: list[float] = []
+    for number in range(count):
+        await asyncio.sleep(pause)
+        began = time.perf_counter()
+        assert await handle.ask("ping", number, timeout=30) == number
+        took.append((time.perf_counter() - began) * 1e3)
+    return took
+
+
+async def _round_trips(client: Client) -> Figures:
+    handle = await client.start(echoing)
+    await _ask(handle, 50)
+    cuts = quantiles(await _ask(handle, ASKS), n=100)
+    paused = await _ask(handle, PAUSED_ASKS, PAUSE_SECONDS)
+    await handle.ask("stop")
+    await handle.result()
+    return {
+        "asks": ASKS,
+        "p50_ms": round(cuts[49], 2),
+        "p99_ms": round(cuts[98], 2),
+        # Each after a while in which nothing happened.
+        "p50_ms_after_a_pause": round(median(paused), 2),
+    }
+
+
+async def round_trip(url: str) -> Figures:
+    """Ask and answer in one process."""
+    async with Runtime(url, workflows=[echoing]) as runtime:
+        return await _round_trips(runtime)
+
+
+@asynccontextmanager
+async def _child(*arguments: str) -> AsyncGenerator[asyncio.StreamReader]:
+    """A process of its own; what it prints."""
+    command = [sys.executable, "-m", "tests.benchmarks.child", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None, "it is a pipe"
+    try:
+        yield process.stdout
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def round_trip_across(url: str) -> Figures:
+    """Ask in one process, and answer in another."""
+    async with _child("serve", url) as output:
+        await output.readline()
+        async with Client(url) as client:
+            return await _round_trips(client)
+
+
+async def _park(url: str, count: int, max_resident: int) -> dict[str, int]:
+    async with _child("parked", url, str(count), str(max_resident)) as output:
+        figures: dict[str, int] = json.loads(await output.read())
+    return figures
+
+
+async def parked_resident(url: str) -> Figures:
+    """Instances that wait in memory. With `memory://`, what the store keeps of them is in the same memory."""
+    found = await _park(url, RESIDENT, 1_000_000)
+    assert found["resident"] >= RESIDENT, found
+    per_1000 = found["memory_bytes"] / RESIDENT * 1000
+    return {"instances": RESIDENT, "memory_mb_per_1000": round(per_1000 / 1e6, 2)}
+
+
+async def parked_away(url: str) -> Figures:
+    """Instances that wait in the store, and what is left of them in memory."""
+    found = await _park(url, PUT_AWAY, 1)
+    assert found["resident"] <= 1, found
+    return {
+        "instances": PUT_AWAY,
+        "stored_bytes_each": round(found["stored_bytes"] / PUT_AWAY),
+        "memory_mb_per_1000": round(found["memory_bytes"] / PUT_AWAY * 1000 / 1e6, 2),
+    }
+
+
+async def _seconds(*command: str) -> float:
+    began = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    await process.communicate()
+    assert process.returncode == 0, command
+    return time.perf_counter() - began
+
+
+async def cold_start(url: str) -> Figures:
+    """From the start of a process: the interpreter alone, with the import, until its first workflow is done."""
+    bare = [await _seconds("-c", "pass") for _ in range(STARTS)]
+    imported = [await _seconds("-c", "import workflow_sdk") for _ in range(STARTS)]
+    first: list[float] = []
+    for _ in range(STARTS):
+        began = time.perf_counter()
+        async with _child("first", url) as output:
+            assert await output.readline() == b"done\n"
+            first.append(time.perf_counter() - began)
+            await output.read()  # until it has ended, by itself
+    return {
+        "runs": STARTS,
+        "interpreter_s": round(median(bare), 3),
+        "import_s": round(median(imported) - median(bare), 3),
+        "first_workflow_s": round(median(first), 3),
+    }
+
+
+def spent() -> tuple[float, float]:
+    """Wall and CPU time so far; the latter with that of processes that have ended."""
+    times = os.times()
+    return times.elapsed, times.user + times.system + times.children_user + times.children_system
+
+
+async def measured(measurement: Measurement, store: str, url: str) -> Figures:
+    """The line of a measurement."""
+    wall, cpu = spent()
+    figures = await measurement.measure(url)
+    wall_after, cpu_after = spent()
+    times = {"wall_s": round(wall_after - wall, 2), "cpu_s": round(cpu_after - cpu, 2)}
+    return {"scenario": measurement.name, "store": store, **figures, **times}
+
+
+MEASUREMENTS = [
+    Measurement("concurrent", concurrent),
+    Measurement("round_trip", round_trip),
+    Measurement("round_trip_across", round_trip_across, stores=("sqlite",)),
+    Measurement("parked_resident", parked_resident),
+    Measurement("parked_away", parked_away),
+    Measurement("cold_start", cold_start),
+]

@@ -1,0 +1,68 @@
+"""The command line on a store in a file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click.testing
+
+from workflow_sdk import Driver, RunResult, Workflow, open_driver, run_workflow
+from workflow_sdk.cli.commands import cli
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass
+class Line:
+    """The command line, on one store."""
+
+    store: str
+    folder: Path
+
+    def __call__(self, *args: str, input: str | None = None, code: int = 0) -> click.testing.Result:
+        """Run it in this process."""
+        result = click.testing.CliRunner(env={"WORKFLOW_STORE": self.store}).invoke(cli, args, input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        if code:
+            assert result.stderr.count("\n") == 1, "an error is one line"
+            assert result.stderr.startswith("workflow: ")
+        return result
+
+    def process(self, *args: str, **environment: str) -> subprocess.Popen[str]:
+        """Run it in a process of its own, where `shop` can be imported."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "workflow_sdk.cli", *args],
+            cwd=FOLDER,
+            env={"PATH": "/usr/bin:/bin", "WORKFLOW_STORE": self.store, "SHOP_STORE": self.store} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, workflow: Workflow[Any, Any], input: Any = None, *, id: str) -> RunResult[Any]:
+        """Run an instance as far as it goes by itself."""
+
+        async def use(driver: Driver) -> RunResult[Any]:
+            return await run_workflow(workflow, input, driver=driver, instance_id=id)
+
+        return self.on_store(use)
+
+    def on_store(self, use: Callable[[Driver], Awaitable[Any]]) -> Any:
+        """Do something with the open store."""
+
+        async def opened() -> Any:
+            driver = await open_driver(self.store)
+            try:
+                return await use(driver)
+            finally:
+                await driver.aclose()
+
+        return anyio.run(opened)

@@ -1,0 +1,144 @@
+"""The commands about instances: what they print, and how they fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.line import Line
+from tests.cli.shop import checkout, fails, slips
+
+
+def test_start_prints_the_id(line: Line) -> None:
+    assert line("start", "checkout", '"o"', "--id", "order-1").output == "order-1\n"
+    assert len(line("start", "checkout", '"o"').output.strip()) == 36
+
+
+def test_starting_twice_is_starting_once(line: Line) -> None:
+    line("start", "checkout", '"o"', "--id", "order-1")
+    line("start", "checkout", '"o"', "--id", "order-1")
+    assert "was started with the input 'o', not 'p'" in line(
+        *("start", "checkout", '"p"', "--id", "order-1"), code=1
+    ).stderr.replace("\\'", "'")
+    assert len(line("list").output.splitlines()) == 1
+
+
+def test_input_comes_over_a_pipe(line: Line) -> None:
+    line("start", "checkout", "-", "--id", "order-1", input='{"cups": 2}')
+    assert json.loads(line("show", "order-1", "--json").output)["input"] == {"cups": 2}
+
+
+@pytest.mark.parametrize("args", [("start", "checkout", "o"), ("send", "i", "m", "{")])
+def test_json_that_is_none(line: Line, args: tuple[str, ...]) -> None:
+    assert "no JSON" in line(*args, code=2).stderr
+
+
+def test_list_over_a_pipe_is_tabs(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    line.run(fails, id="f\n1")
+    first, second = (row.split("\t") for row in line("list").output.splitlines())
+    assert (first[:3], first[6]) == (["order-1", "checkout", "waiting"], "packed")
+    assert first[3].endswith("Z")
+    assert (second[:3], second[5:]) == (["f\\n1", "fails", "failed"], ["", "ValueError: no tea\\nleft"])
+
+
+def test_list_filters(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    line.run(fails, id="f1")
+    line.run(fails, id="f2")
+    assert line("list", "--status", "waiting").output.startswith("order-1\t")
+    assert line("list", "--workflow", "checkout").output.startswith("order-1\t")
+    limited = line("list", "--workflow", "fails", "--limit", "1")
+    assert (limited.stdout.count("\n"), limited.stdout[:3]) == (1, "f1\t")
+    assert limited.stderr == "there are more than these 1; see --limit\n"
+    assert line("list", "--limit", "3").stderr == ""
+    assert line("list", "--workflow", "none").output == ""
+
+
+def test_show_draws_the_history(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    lines = line("show", "order-1").output.splitlines()
+    assert lines[0] == "checkout order-1  waiting"
+    assert lines[3].split() == ["input", '"o"']
+    assert lines[4].startswith("├─ charge  step completed  ")
+    assert lines[4].endswith('= "charge-o"')
+    assert lines[5].startswith("└─ both  join running  ")
+    assert lines[6].startswith("   ├─ pack  branch running")
+    assert lines[7].startswith("   │  └─ packed  listen waiting  ")
+    assert "  for packed until " in lines[7]
+    assert lines[-1] == "undo charge  open"
+
+
+def test_show_in_ascii(line: Line) -> None:
+    line.run(checkout, "ö", id="order-1")
+    process = line.process("show", "order-1", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert "   |  `- packed  listen waiting" in output
+
+
+def test_show_in_json(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    shown = json.loads(line("show", "order-1", "--json").output)
+    assert (shown["id"], shown["status"], shown["input"]) == ("order-1", "waiting", "o")
+    assert [wait["message"] for wait in shown["waits"]] == ["packed"]
+    assert [entry["path"] for entry in shown["history"]] == ["charge", "both"]
+    assert shown["history"][1]["children"][0]["children"][0]["path"] == "both/pack/packed"
+    assert shown["compensations"] == [{"path": "charge", "progress": "open", "attempts": 0, "error": None}]
+    line.run(fails, id="f1")
+    assert json.loads(line("show", "f1", "--json").output)["error"]["message"] == "no tea\nleft"
+
+
+def test_send_tells_what_became_of_it(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    assert line("send", "order-1", "other").output == "queued\n"
+    assert line("send", "order-1", "packed", '"tea"', "--key", "k").output == "accepted\n"
+    assert line("send", "order-1", "packed", '"tea"', "--key", "k").output == "duplicate\n"
+    line.run(checkout, id="order-1")
+    assert "has ended" in line("send", "order-1", "packed", code=1).stderr
+    assert line("result", "order-1").output == '{"charge": "charge-o", "packed": "tea"}\n'
+
+
+def test_other_ends_are_errors(line: Line) -> None:
+    line.run(fails, id="f1")
+    line.run(slips, id="s1")
+    line.run(checkout, "o", id="order-1")
+    assert line("result", "f1", code=1).stderr == "workflow: workflow 'f1' failed: ValueError: no tea left\n"
+    assert "'s1' is stuck: DefinitionError" in line("result", "s1", code=1).stderr
+    error = line("result", "order-1", "--timeout", "0.01", code=1).stderr
+    assert error == "workflow: instance 'order-1' has not ended in 10ms; it goes on\n"
+
+
+def test_cancel_and_recover(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    line.run(checkout, "o", id="order-2")
+    line.run(slips, id="s1")
+    assert line("cancel", "order-1").output == "cancelled\n"
+    assert line("cancel", "order-1").output == "cancelled\n"
+    assert line("cancel", "order-2", "--rollback").output == "rolling_back\n"
+    assert "is cancelled" in line("recover", "order-1", code=1).stderr
+    assert line("recover", "s1").output == "running\n"
+
+
+def test_prune(line: Line) -> None:
+    line.run(fails, id="f1")
+    line.run(checkout, "o", id="order-1")
+    assert line("prune", "--older-than", "30d").output == "0\n"
+    assert line("prune", "--older-than", "0", "--status", "completed").output == "0\n"
+    assert line("prune", "--older-than", "0s").output == "1\n"
+    assert line("list").output.startswith("order-1\t")
+
+
+@pytest.mark.parametrize("text", ["", "1y", "-1", "inf", "1e3", "1 d", "9999999999w", "1.d", "١d"])
+def test_no_duration(line: Line, text: str) -> None:
+    assert "a duration is a number of seconds" in line("prune", "--older-than", text, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("show",), ("result",), ("cancel",), ("recover",), ("watch",), ("send", "m")],
+    ids=lambda args: str(args[0]),
+)
+def test_an_unknown_instance(line: Line, args: tuple[str, ...]) -> None:
+    assert "there is no instance 'nobody'" in line(args[0], "nobody", *args[1:], code=1).stderr

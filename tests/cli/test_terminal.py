@@ -1,0 +1,146 @@
+"""What a person sees, in a terminal of its width; and what comes over a pipe while an instance runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from tests.cli.line import FOLDER, Line
+from tests.cli.shop import checkout, fails, slips
+from workflow_sdk import Workflow
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A command in a terminal."""
+
+    def __init__(self, line: Line, *args: str, width: int, height: int = 24) -> None:
+        self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+        environment = {"PATH": "/usr/bin:/bin", "TERM": "xterm", "LANG": "C.UTF-8", "WORKFLOW_STORE": line.store}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "workflow_sdk.cli", *args],
+            cwd=FOLDER,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.close(theirs)
+        self.raw = b""
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                found = os.read(self.ours, 65_536)
+            except OSError:  # what a terminal says at its end
+                return
+            if not found:
+                return
+            self.raw += found
+
+    def ends(self) -> tuple[int, str, str]:
+        """Exit code, output without colours, and errors."""
+        _, errors = self.process.communicate(timeout=30)
+        self.thread.join(timeout=10)
+        os.close(self.ours)
+        return self.process.returncode, ESCAPES.sub("", self.raw.decode()).replace("\r\n", "\n"), errors
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_a_table_fits(line: Line, width: int) -> None:
+    line.run(checkout, "o", id="order-1-" + "茶" * 100)
+    line.run(fails, id="f1")
+    code, output, errors = Terminal(line, "list", width=width).ends()
+    assert (code, errors) == (0, "")
+    rows = output.splitlines()
+    assert len(rows) == 3
+    assert max(map(cell_len, rows)) <= width
+    assert rows[0].startswith("ID")
+
+
+def test_ids_are_whole_where_there_is_room(line: Line) -> None:
+    id = line("start", "checkout", '"o"').output.strip()
+    _, output, _ = Terminal(line, "list", width=80).ends()
+    assert output.splitlines()[1].split()[:3] == [id, "checkout", "pending"]
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_a_tree_fits(line: Line, width: int) -> None:
+    line.run(checkout, "o" * 500, id="order-1")
+    code, output, _ = Terminal(line, "show", "order-1", width=width).ends()
+    assert code == 0
+    assert "└─" in output
+    assert max(map(cell_len, output.splitlines())) <= width
+
+
+def test_nothing_moves_the_cursor(line: Line) -> None:
+    line.run(checkout, "\x1b[2Jgone", id="evil\x1b[2J")
+    for command in (("list",), ("show", "evil\x1b[2J")):
+        terminal = Terminal(line, *command, width=80)
+        terminal.ends()
+        assert b"\x1b[2J" not in terminal.raw
+
+
+def test_watching_over_a_pipe(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    watcher = line.process("watch", "order-1")
+    assert watcher.stdout is not None
+    seen = ""
+    while not re.search(r"^order-1  waiting", seen, re.MULTILINE):
+        seen += watcher.stdout.readline()
+    assert re.search(r"^both/pack/packed  listen waiting .* for packed until ", seen, re.MULTILINE)
+    line("send", "order-1", "packed", '"tea"')
+    line.run(checkout, id="order-1")
+    rest, errors = watcher.communicate(timeout=20)
+    assert (watcher.returncode, errors) == (0, "")
+    events = [row.split("  ")[0] for row in rest.splitlines()]
+    assert events[-1] == "order-1"
+    assert events.index("both/pack/packed") < events.index("both/pack") < events.index("both")
+
+
+def test_watching_in_a_terminal(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    terminal = Terminal(line, "watch", "order-1", width=60, height=6)
+    while b"waiting" not in terminal.raw:
+        assert terminal.process.poll() is None
+    assert b"... " in terminal.raw, "of a tree that is too long, the end is shown"
+    line("send", "order-1", "packed", '"tea"')
+    line.run(checkout, id="order-1")
+    code, output, errors = terminal.ends()
+    assert (code, errors) == (0, "")
+    assert "checkout order-1  completed" in output
+    assert '= "charge-o"' in output
+
+
+@pytest.mark.parametrize(("workflow", "says"), [(fails, "failed: ValueError: no tea left"), (slips, "is stuck: ")])
+def test_watching_what_ends_otherwise(line: Line, workflow: Workflow[Any, Any], says: str) -> None:
+    line.run(workflow, id="i")
+    assert says in line("watch", "i", code=1).stderr
+
+
+def test_a_watcher_that_is_interrupted(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    watcher = line.process("watch", "order-1")
+    assert watcher.stdout is not None
+    watcher.stdout.readline()
+    watcher.send_signal(signal.SIGINT)
+    _, errors = watcher.communicate(timeout=20)
+    assert watcher.returncode == 130
+    assert errors.strip() == ""

@@ -1,0 +1,120 @@
+"""`workflow worker`: it runs what is due, in one process or several, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli.line import Line
+
+
+@contextmanager
+def working(line: Line, *args: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A worker, once every process of it runs; and the ids of those processes."""
+    worker = line.process("worker", *args)
+    assert worker.stderr is not None
+    try:
+        processes = int(args[args.index("--processes") + 1]) if "--processes" in args else 1
+        pids = [pid_in(worker.stderr.readline()) for _ in range(processes)]
+        yield worker, pids
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def pid_in(text: str) -> int:
+    found = re.fullmatch(r"workflow: shop:\w+ runs in process (\d+)\n", text)
+    assert found is not None, text
+    return int(found[1])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("target", ["shop:make", "shop:runtime"])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_runs_what_is_due_until_it_is_stopped(line: Line, target: str, sent: signal.Signals) -> None:
+    line("start", "checkout", '"o"', "--id", "order-1")
+    with working(line, target) as (worker, _):
+        line("start", "checkout", '"o"', "--id", "order-2")
+        for id in ("order-1", "order-2"):
+            line("send", id, "packed", '"tea"')
+            assert '"packed": "tea"' in line("result", id, "--timeout", "20").output
+        line("start", "checkout", '"o"', "--id", "order-3")
+        worker.send_signal(sent)
+        output, errors = worker.communicate(timeout=20)
+        assert (worker.returncode, output) == (0, ""), errors
+    assert line("send", "order-3", "packed").output in ("accepted\n", "queued\n"), "it is left for the next"
+
+
+def test_several_processes_are_stopped_together(line: Line) -> None:
+    line("start", "fails", "--id", "f1")
+    with working(line, "shop:make", "--processes", "2") as (worker, pids):
+        assert "no tea" in line("result", "f1", "--timeout", "20", code=1).stderr
+        worker.terminate()
+        _, errors = worker.communicate(timeout=20)
+        assert worker.returncode == 0, errors
+        assert not any(map(is_alive, pids))
+
+
+def test_a_process_that_was_killed_is_started_again(line: Line) -> None:
+    with working(line, "shop:make", "--processes", "2") as (worker, pids):
+        line("start", "kills_once", f'"{line.folder}/marker"', "--id", "k1")
+        assert line("result", "k1", "--timeout", "30").output == '"survived"\n'
+        assert worker.stderr is not None
+        assert worker.stderr.readline() == "workflow: a worker was killed by signal 9; it is started again\n"
+        assert pid_in(worker.stderr.readline()) not in pids
+        worker.terminate()
+        assert worker.wait(timeout=20) == 0
+
+
+def test_a_process_that_fails_ends_them_all(line: Line) -> None:
+    began = time.monotonic()
+    worker = line.process("worker", "shop:raises", "--processes", "2")
+    _, errors = worker.communicate(timeout=30)
+    assert worker.returncode == 1
+    assert "workflow: shop:raises has made no runtime: RuntimeError: no database (" in errors
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("target", "says", "code"),
+    [
+        ("shop", "write module:runtime", 2),
+        (":make", "write module:runtime", 2),
+        ("shop_that_is_not:make", "there is no module 'shop_that_is_not'", 2),
+        ("shop:nothing", "the module 'shop' has no 'nothing'", 2),
+        ("shop:STORE", "shop:STORE is 'str'", 2),
+        ("shop:no_runtime", "shop:no_runtime is 'int'", 2),
+        ("shop:raises", "RuntimeError: no database (", 1),
+    ],
+)
+def test_what_is_no_runtime(line: Line, target: str, says: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(os.path.dirname(__file__))
+    assert says in line("worker", target, code=code).stderr
+
+
+@pytest.mark.parametrize("source", ["import what_is_not_there", "1 / 0", "def"])
+def test_a_module_that_can_not_be_imported(line: Line, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"broken_{abs(hash(source))}"
+    (line.folder / f"{name}.py").write_text(f"# a comment\n{source}\n")
+    monkeypatch.chdir(line.folder)
+    error = line("worker", f"{name}:runtime", code=1).stderr
+    assert f"the module '{name}' can't be imported: " in error
+    assert source == "def" or f"{name}.py:2)" in error
+
+
+def test_a_store_is_not_for_a_worker(line: Line) -> None:
+    assert "a worker's store" in line("--store", line.store, "worker", "shop:make", code=2).stderr

@@ -1,0 +1,24 @@
+"""The command line, `workflow`: a door to a store, on public names only.
+
+`app.py` is the group of commands and how errors are told; `options.py` what is read from the command line; `output.py`
+and `tree.py` how things are shown. The commands are in `instances.py`, `watch.py`, `worker.py` and `doctor.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+_EXTRA = {"click", "rich"}
+
+
+def main() -> None:
+    """Run the command line of this process, and exit."""
+    try:
+        from workflow_sdk.cli.commands import cli
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
+            raise
+        sys.exit("workflow: the command line needs the extra `cli`: pip install 'workflow-sdk[cli]'")
+    cli(prog_name="workflow")

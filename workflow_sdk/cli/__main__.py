@@ -1,0 +1,5 @@
+"""`python -m workflow_sdk.cli`, the same as `workflow`."""
+
+from workflow_sdk.cli import main
+
+main()

@@ -1,0 +1,103 @@
+"""Watching an instance until it ends: a tree that lives, or over a pipe a line for all that happens."""
+
+from __future__ import annotations
+
+import anyio
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from workflow_sdk import Client, InstanceInfo, Status
+from workflow_sdk.cli.app import run
+from workflow_sdk.cli.instances import find, look
+from workflow_sdk.cli.options import instance_argument, store_option
+from workflow_sdk.cli.output import console, is_terminal, local_time, print_line, safe
+from workflow_sdk.cli.tree import Picture, draw, entry_text, wait_text
+
+__all__ = ["watch"]
+
+POLL_SECONDS = 0.25
+"""Anyone may watch: it is read like any other, and costs those who run the instance nothing."""
+
+
+@click.command()
+@instance_argument
+@store_option
+def watch(id: str, store: str) -> None:
+    """Watch an instance until it ends or is stuck.
+
+    Over a pipe, each thing that happens is a line. The exit code is 0 if it has completed.
+    """
+
+    async def use(client: Client) -> InstanceInfo:
+        return await (_live(client, id) if is_terminal() else _lines(client, id))
+
+    info = run(store, use)
+    if info.status is not Status.COMPLETED:
+        raise click.ClickException(
+            f"instance {id!r} is {info.status.value}" + (f": {info.error}" if info.error else "")
+        )
+
+
+def _is_over(info: InstanceInfo) -> bool:
+    return info.status.is_terminal or info.status is Status.STUCK
+
+
+async def _live(client: Client, id: str) -> InstanceInfo:
+    handle = find(client, id)
+    screen = console()
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
+        while True:
+            picture = await look(handle)
+            if _is_over(picture.info):
+                break
+            live.update(Group(*_fitting(draw(picture), screen.height - 1)), refresh=True)
+            await anyio.sleep(POLL_SECONDS)
+    for line in draw(picture):
+        print_line(line)
+    return picture.info
+
+
+def _fitting(lines: list[Text], height: int) -> list[Text]:
+    """The heading and the end of a long tree: that is where things happen."""
+    for line in lines:
+        line.no_wrap = True
+        line.overflow = "ellipsis"
+    if len(lines) <= height:
+        return lines
+    below = max(0, height - 2)
+    left_out = Text(f"... {len(lines) - 1 - below} lines", "dim")
+    return [lines[0], left_out, *lines[len(lines) - below :]]
+
+
+async def _lines(client: Client, id: str) -> InstanceInfo:
+    handle = find(client, id)
+    seen: dict[str, object] = {}
+    while True:
+        picture = await look(handle)
+        for line in _news(picture, seen):
+            print_line(line)
+        if _is_over(picture.info):
+            return picture.info
+        await anyio.sleep(POLL_SECONDS)
+
+
+def _news(picture: Picture, seen: dict[str, object]) -> list[Text]:
+    """What differs from what was seen before, which is brought up to date."""
+    lines: list[Text] = []
+    info = picture.info
+    # A composite comes before what is in it, but ends after.
+    for entry in sorted(picture.history, key=lambda entry: entry.finished_at or entry.created_at):
+        attempts = max(entry.attempts, info.attempts.get(entry.path, 0))
+        now = (entry.status, attempts, entry.created_at)
+        if seen.get(entry.path) != now:
+            seen[entry.path] = now
+            lines.append(Text(f"{safe(entry.path)}  ").append_text(entry_text(picture, entry)))
+    whole = (info.status, [(wait.path, wait.message) for wait in info.waits])
+    if seen.get("") != whole:
+        seen[""] = whole
+        waits = "" if _is_over(info) else wait_text(info.waits, info.created_at)
+        line = f"{safe(info.id)}  {info.status.value}  {local_time(info.updated_at)}  {waits}"
+        lines.append(Text(line.rstrip()))
+    return lines

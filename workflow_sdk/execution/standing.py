@@ -1,0 +1,61 @@
+"""What the world knows of an instance that is run: its status, its place in the directory, and when it is due."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from workflow_sdk.core.journal import Journal
+from workflow_sdk.core.keys import DUE_BELL, Field, WorkerKeys, listed_by_status
+from workflow_sdk.core.status import Status, move
+from workflow_sdk.core.wire import pack_record
+from workflow_sdk.driver import Batch
+from workflow_sdk.execution.clock import Clock
+from workflow_sdk.operations.engine import Facts
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """Of one instance. Everything here is written with the next commit."""
+
+    def __init__(self, journal: Journal, facts: Facts, clock: Clock, worker: WorkerKeys, *, beats: bool) -> None:
+        self._journal = journal
+        self._facts = facts
+        self._clock = clock
+        self._worker = worker
+        self._beats = beats
+        """Whether the worker's heartbeat ends with this run."""
+
+    def become(self, status: Status) -> None:
+        """Record what the instance is doing, from the next commit on."""
+        fields = self._journal.get_field(Field.STATUS)
+        now = Status(str(fields[0])) if fields else Status.RUNNING
+        if now is status:
+            return
+        self._journal.set_field(Field.STATUS, [move(now, status).value])
+        facts = self._facts
+        self._journal.write_outside(listed_by_status(now.value, facts.created_at, facts.instance_id), None)
+        self._journal.write_outside(listed_by_status(status.value, facts.created_at, facts.instance_id), b"")
+        version = self._journal.get_field(Field.VERSION)
+        assert version is not None and isinstance(version[3], int), "an instance knows what code it runs"
+        self._journal.set_field(Field.VERSION, [*version[:3], version[3] + 1, self._clock.time()])
+
+    @property
+    def status(self) -> Status:
+        """What is recorded as the status, or will be with the next commit."""
+        fields = self._journal.get_field(Field.STATUS)
+        assert fields, "an instance has a status"
+        return Status(str(fields[0]))
+
+    def let_go(self, batch: Batch, alarm: float | None) -> None:
+        """Nobody has the instance any more; it is due at the time of the alarm, if it has one."""
+        keys = self._journal.keys
+        batch.clear(keys.lease)
+        batch.clear(self._worker.claimed(self._facts.instance_id))
+        if self._beats:
+            batch.clear(self._worker.heartbeat)
+        self._journal.set_field(Field.ALARM, None if alarm is None else [alarm])
+        if alarm is not None:
+            batch.set(keys.alarm(alarm), pack_record([]))
+            # Others wait for the first alarm they know of; this one may come before it.
+            batch.set(DUE_BELL, uuid4().bytes)
