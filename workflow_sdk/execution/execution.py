@@ -15,8 +15,6 @@ from typing import Any, Literal, NoReturn
 
 import anyio
 import anyio.from_thread
-import anyio.lowlevel
-import anyio.to_thread
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
