@@ -93,7 +93,7 @@ async def _child(*arguments: str) -> AsyncGenerator[asyncio.StreamReader]:
     try:
         yield process.stdout
     finally:
-        if process.returncode is None:
+        if not process.stdout.at_eof():
             process.terminate()
         await process.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -41,7 +42,7 @@ class Line:
         return subprocess.Popen(
             [sys.executable, "-m", "workflow_sdk.cli", *args],
             cwd=FOLDER,
-            env={"PATH": "/usr/bin:/bin", "WORKFLOW_STORE": self.store, "SHOP_STORE": self.store} | environment,
+            env=os.environ | {"WORKFLOW_STORE": self.store, "SHOP_STORE": self.store} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -53,7 +54,8 @@ class Line:
         async def use(driver: Driver) -> RunResult[Any]:
             return await run_workflow(workflow, input, driver=driver, instance_id=id)
 
-        return self.on_store(use)
+        result: RunResult[Any] = self.on_store(use)
+        return result
 
     def on_store(self, use: Callable[[Driver], Awaitable[Any]]) -> Any:
         """Do something with the open store."""

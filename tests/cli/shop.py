@@ -26,11 +26,11 @@ async def checkout(ctx: Context, order: str) -> dict[str, object]:
     async def pack(ctx: Context) -> str:
         return await ctx.listen("packed", type=str, timeout=timedelta(days=3))
 
-    async def nap(ctx: Context) -> None:
-        await ctx.sleep("nap", 0.01)
+    async def label(ctx: Context) -> str:
+        return await ctx.step("print", charge, order)
 
     charge_id = await ctx.step(charge, order, rollback=refund)
-    done = await ctx.join("both", {"pack": pack, "nap": nap})
+    done = await ctx.join("both", {"pack": pack, "label": label})
     return {"charge": charge_id, "packed": done["pack"]}
 
 

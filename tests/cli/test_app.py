@@ -81,10 +81,10 @@ def test_the_version() -> None:
     assert click.testing.CliRunner().invoke(cli, ["--version"]).output.count(".") == 2
 
 
-def test_a_reader_that_has_had_enough(line: Line) -> None:
-    for number in range(3):
-        line.run(fails, id=f"{number}{'x' * 900}")
-    process = line.process("list")
+@pytest.mark.parametrize("command", [("list",), ("show", "f1"), ("show", "f1", "--json"), ("watch", "f1")])
+def test_a_reader_that_has_had_enough(line: Line, command: tuple[str, ...]) -> None:
+    line.run(fails, id="f1")
+    process = line.process(*command)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None

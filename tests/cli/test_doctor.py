@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.line import Line
-from workflow_sdk import Batch, Driver, StorageError
+from workflow_sdk import Batch, Driver, StorageError, open_driver
 from workflow_sdk.cli import doctor
 from workflow_sdk.testing import FaultyDriver
 
@@ -34,7 +34,7 @@ def test_a_store_that_can_not_be_opened(line: Line) -> None:
 
 
 def test_a_store_that_can_not_be_written(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = doctor.open_driver
+    opened = open_driver
 
     async def faulty(url: str) -> Driver:
         return FaultyDriver(await opened(url), fail_at=[10])

@@ -12,6 +12,9 @@ import subprocess
 import sys
 import termios
 import threading
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -19,7 +22,8 @@ from rich.cells import cell_len
 
 from tests.cli.line import FOLDER, Line
 from tests.cli.shop import checkout, fails, slips
-from workflow_sdk import Workflow
+from workflow_sdk import Status, Workflow
+from workflow_sdk.cli.output import age, in_json, local_time, span
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -30,7 +34,9 @@ class Terminal:
     def __init__(self, line: Line, *args: str, width: int, height: int = 24) -> None:
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        environment = {"PATH": "/usr/bin:/bin", "TERM": "xterm", "LANG": "C.UTF-8", "WORKFLOW_STORE": line.store}
+        environment = os.environ | {"TERM": "xterm", "PYTHONUTF8": "1", "WORKFLOW_STORE": line.store}
+        environment.pop("COLUMNS", None)  # it would come before the terminal's own width
+        environment.pop("LINES", None)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "workflow_sdk.cli", *args],
             cwd=FOLDER,
@@ -118,11 +124,17 @@ def test_watching_over_a_pipe(line: Line) -> None:
 def test_watching_in_a_terminal(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
     terminal = Terminal(line, "watch", "order-1", width=60, height=6)
-    while b"waiting" not in terminal.raw:
-        assert terminal.process.poll() is None
-    assert b"... " in terminal.raw, "of a tree that is too long, the end is shown"
-    line("send", "order-1", "packed", '"tea"')
-    line.run(checkout, id="order-1")
+    try:
+        # Of a tree that is too long, the heading and the end are shown.
+        until = time.monotonic() + 20
+        while not (b"\x1b[2m... " in terminal.raw and b"undo" in terminal.raw) and time.monotonic() < until:
+            time.sleep(0.01)
+        line("send", "order-1", "packed", '"tea"')
+        line.run(checkout, id="order-1")
+    except BaseException:
+        terminal.process.kill()
+        raise
+    assert b"\x1b[2m... " in terminal.raw
     code, output, errors = terminal.ends()
     assert (code, errors) == (0, "")
     assert "checkout order-1  completed" in output
@@ -144,3 +156,39 @@ def test_a_watcher_that_is_interrupted(line: Line) -> None:
     _, errors = watcher.communicate(timeout=20)
     assert watcher.returncode == 130
     assert errors.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (float("nan"), '"nan"'),
+        (b"\x01\xff", '"01ff"'),
+        (datetime(2030, 1, 2, tzinfo=UTC), '"2030-01-02T00:00:00+00:00"'),
+        (timedelta(minutes=1), "60.0"),
+        ({(1, 2): {3}}, '{"[1, 2]": [3]}'),
+        (Status.FAILED, '"failed"'),
+        (Decimal("1.50"), '"1.50"'),
+    ],
+    ids=str,
+)
+def test_what_json_has_no_type_for(value: object, shown: str) -> None:
+    assert in_json(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-1, "0ms"), (0.25, "250ms"), (59.5, "59.5s"), (61, "1m01s"), (3_660, "1h01m"), (90_000 + 86_400, "2d01h")],
+)
+def test_lengths_of_time(seconds: float, shown: str) -> None:
+    assert span(seconds) == shown
+
+
+@pytest.mark.parametrize(("days", "shown"), [(0, "0s"), (3 / 24 + 0.01, "3h"), (40.1, "40d"), (0.01, "14m")])
+def test_ages(days: float, shown: str) -> None:
+    assert age(datetime.now(UTC) - timedelta(days=days)) == shown
+
+
+def test_times_of_another_day() -> None:
+    noon = datetime.now().astimezone().replace(hour=12, minute=0, second=0, microsecond=0)
+    assert local_time(noon, noon) == "12:00:00"
+    assert local_time(noon, noon - timedelta(days=1)) == noon.strftime("%Y-%m-%d 12:00:00")

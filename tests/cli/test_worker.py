@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +16,7 @@ from tests.cli.line import Line
 
 
 @contextmanager
-def working(line: Line, *args: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def working(line: Line, *args: str) -> Generator[tuple[subprocess.Popen[str], list[int]]]:
     """A worker, once every process of it runs; and the ids of those processes."""
     worker = line.process("worker", *args)
     assert worker.stderr is not None

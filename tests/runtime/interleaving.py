@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
+import anyio
+
 from workflow_sdk import Batch, Driver
 
 __all__ = ["Interleaved"]
@@ -21,20 +23,31 @@ class Interleaved:
     """
 
     def __init__(self, driver: Driver, deeds: Mapping[int, Deed], *, after: bool = False) -> None:
-        self.driver = driver
-        self.left = dict(deeds)
-        self.calls = 0
+        self.driver: Driver = driver
+        self.left: dict[int, Deed] = dict(deeds)
+        self.calls: int = 0
         self._after = after
 
     async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        deed = self._next()
+        if not self._after:
+            await self._do(deed)
+        try:
+            return await call()
+        finally:
+            if self._after:
+                await self._do(deed)
+
+    def _next(self) -> Deed | None:
         self.calls += 1
-        deed = self.left.pop(self.calls, None)
-        if deed is not None and not self._after:
-            await deed()
-        result = await call()
-        if deed is not None and self._after:
-            await deed()
-        return result
+        return self.left.pop(self.calls, None)
+
+    @staticmethod
+    async def _do(deed: Deed | None) -> None:
+        # Somebody else does it: it is not cancelled with whoever calls.
+        if deed is not None:
+            with anyio.CancelScope(shield=True):
+                await deed()
 
     async def get(self, key: bytes, /) -> bytes | None:
         """As the driver."""
@@ -52,10 +65,7 @@ class Interleaved:
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """As the driver. A deed comes before it: afterwards is when it was woken."""
-        self.calls += 1
-        deed = self.left.pop(self.calls, None)
-        if deed is not None:
-            await deed()
+        await self._do(self._next())
         await self.driver.changed(key, since)
 
     async def aclose(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ STORES = [Store("memory", "asyncio"), Store("memory", "trio"), Store("sqlite", "
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Driver]:
+async def opened(url: str) -> AsyncGenerator[Driver]:
     """A driver, as long as it is needed."""
     driver = await open_driver(url)
     try:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Log, Rows, Stop, until_status
+from tests.runtime.polling import until
 from workflow_sdk import (
     Client,
     Context,
@@ -59,7 +60,9 @@ async def expect_cancelled(handle: Handle[Any]) -> None:
     """It is over, as the world sees it."""
     with pytest.raises(WorkflowCancelledError) as caught:
         await handle.result(timeout=5)
-    assert (caught.value.status, caught.value.error.kind) == ("cancelled", "cancelled")
+    error = caught.value.error
+    assert error is not None
+    assert (caught.value.status, error.kind) == ("cancelled", "cancelled")
     info = await handle.info()
     assert (info.status, info.waits, info.wake_at, info.output) == (Status.CANCELLED, [], None, None)
 
@@ -142,9 +145,11 @@ async def test_an_instance_of_a_stranger(driver: Driver) -> None:
     async with Client(driver) as client, anyio.create_task_group() as group:
         handle = client.handle(books, "i")
         group.start_soon(run)
-        with anyio.fail_after(5):
-            while not log[1:]:
-                await anyio.sleep(0.001)
+
+        async def begun() -> bool:
+            return bool(log[1:])
+
+        await until(begun)
         await until_status(handle, Status.WAITING)
         await handle.cancel()
         await expect_cancelled(handle)
@@ -212,9 +217,7 @@ async def test_it_wins_over_any_flush(anyio_backend: str, then: str, rollback: b
             driver = Interleaved(memory, {number: cancel}, after=after)
             async with Runtime(driver, workflows=[books]):
                 if then == "ends":
-                    with anyio.fail_after(5):
-                        while not (await handle.info()).status.is_terminal:
-                            await anyio.sleep(0.001)
+                    await until_status(handle, Status.COMPLETED, Status.CANCELLED)
                 else:
                     await anyio.sleep(0.01)
                 if not outcomes:

@@ -26,6 +26,7 @@ from workflow_sdk import (
     Runtime,
     Status,
     StorageError,
+    Workflow,
     WorkflowCancelledError,
     WorkflowFailedError,
     WorkflowSDKError,
@@ -78,7 +79,7 @@ async def ends(ctx: Context, how: str) -> None:
     raise CriticalError("as told")
 
 
-FLOWS = [checkout, greets, ends, doubles, naps]
+FLOWS: list[Workflow[Any, Any]] = [checkout, greets, ends, doubles, naps]
 
 
 async def test_an_instance_runs_to_its_end(driver: Driver) -> None:
@@ -202,7 +203,7 @@ async def test_by_name_results_are_plain_data(driver: Driver) -> None:
         assert await runtime.run("checkout", {"id": "o", "items": [1]}, id="i") == plain
         assert await runtime.handle(checkout, "i").result() == Receipt(Order("o", [1]), 1)
         assert await runtime.handle("checkout", "i").result() == plain
-        assert await runtime.run(greets) == await runtime.run("greets") == "hello you"
+        assert await runtime.run("greets") == "hello you"
 
 
 async def test_a_workflow_that_is_not_there(driver: Driver) -> None:
@@ -248,14 +249,16 @@ async def test_every_other_end(driver: Driver, how: str, error: type[Any], kind:
         if how == "cancelled":
             await until_status(handle, Status.WAITING)
             await handle.cancel()
+        found: list[Any] = []
         for _ in range(2):
             with pytest.raises(error) as caught:
                 await handle.result(timeout=5)
-            assert caught.value.status == kind
+            found.append(caught.value)
+        assert [error.status for error in found] == [kind] * 2
         info = await handle.info()
         assert info.status == kind
-        assert info.error == caught.value.error
-        assert "as told" in caught.value.error.message or how in ("cancelled", "stuck")
+        assert [error.error for error in found] == [info.error] * 2
+        assert "as told" in str(info.error) or how in ("cancelled", "stuck")
 
 
 @pytest.mark.parametrize("give_up", ["timeout", "cancel"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
@@ -35,12 +33,7 @@ class App(click.Group):
         out: object = sys.stdout
         if isinstance(out, io.TextIOWrapper):
             out.reconfigure(errors="backslashreplace")
-        code = self._code(*args, **extra)
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            code = _reader_is_gone()
-        sys.exit(code)
+        sys.exit(self._code(*args, **extra))
 
     def _code(self, *args: Any, **extra: Any) -> int:
         try:
@@ -57,8 +50,7 @@ class App(click.Group):
         except WorkflowSDKError as error:
             return _tell(str(error), EXIT_FAILED)
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                return _reader_is_gone()
+            # Not that the reader of a pipe, such as `head`, has had enough: click ends quietly then.
             return _tell(str(error), EXIT_FAILED)
         return code if isinstance(code, int) else 0
 
@@ -66,13 +58,6 @@ class App(click.Group):
 def _tell(message: str, code: int) -> int:
     click.echo(f"workflow: {safe(' '.join(message.split()))}", err=True)
     return code
-
-
-def _reader_is_gone() -> int:
-    """What reads the output, such as `head`, has had enough: there is nothing to tell, and nobody to tell it to."""
-    # The interpreter flushes once more on its way out.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_FAILED
 
 
 def run(store: str, use: Callable[[Client], Awaitable[T]]) -> T:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 __all__ = ["duration", "instance_argument", "json_value", "store_option"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
@@ -45,7 +48,12 @@ def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> str
     return found
 
 
-store_option = click.option(
-    "--store", metavar="URL", callback=_store, help="The store; or in WORKFLOW_STORE. Such as sqlite:///app.db."
-)
-instance_argument = click.argument("id", metavar="ID")
+def store_option(command: F) -> F:
+    """The store: after the command, before it, or in the environment."""
+    text = "The store; or in WORKFLOW_STORE. Such as sqlite:///app.db."
+    return click.option("--store", metavar="URL", callback=_store, help=text)(command)
+
+
+def instance_argument(command: F) -> F:
+    """The id of an instance."""
+    return click.argument("id", metavar="ID")(command)

@@ -34,7 +34,7 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import DefinitionError, LeaseLostError, WorkflowSDKError
 from workflow_sdk.execution.clock import Activity, Clock
-from workflow_sdk.execution.lease import Claimant, claim
+from workflow_sdk.execution.lease import Claim, Claimant, claim
 from workflow_sdk.execution.run import Run
 from workflow_sdk.runtime.client import Client
 
@@ -44,6 +44,7 @@ _log = logging.getLogger("workflow_sdk.runtime")
 
 LEASE_SECONDS = 10.0
 GRACE_SECONDS = 10.0
+ALARMS_PAGE = 256
 RETRY_SECONDS = 1.0
 """After the store has failed, until it is asked again."""
 
@@ -78,8 +79,8 @@ class Runtime(Client):
         self._ended = anyio.Event()
         """Set when a run has ended. Not `_changed`, which the claiming replaces with every turn."""
         self._stopping = False
-        self._unknown: set[str] = set()
-        """Due instances whose workflow this runtime was not given: they are left to others."""
+        self._unknown: set[bytes] = set()
+        """Alarms of instances whose workflow this runtime was not given: they are left to others."""
         self._claims: set[str] = set()
         """What is being claimed now."""
         self._missed: set[str] = set()
@@ -109,10 +110,12 @@ class Runtime(Client):
         finally:
             try:
                 await self._stack.aclose()
-                await self._leave()
             finally:
                 with anyio.CancelScope(shield=True):
-                    await super().__aexit__(kind, error, trace)
+                    try:
+                        await self._leave()
+                    finally:
+                        await super().__aexit__(kind, error, trace)
 
     @property
     def resident(self) -> int:
@@ -165,18 +168,18 @@ class Runtime(Client):
         driver, now = self.access.driver, self._clock.time()
         bell = await driver.get(DUE_BELL)
         self._changed = changed = anyio.Event()
-        room = self._concurrency - (len(self._resident) - len(self._idle))
         begin, end = alarms_until(now)
-        rows = await driver.scan(begin, end, limit=room + len(self._unknown)) if room > 0 and not self._stopping else []
-        for key, _ in rows:
-            id = last_of(key)
-            if self._stopping:
+        seen: set[bytes] = set()
+        while self._has_room:
+            rows = await driver.scan(begin, end, limit=ALARMS_PAGE)
+            for key, _ in rows:
+                begin = key + b"\x00"
+                seen.add(key)
+                if key not in self._unknown and self._has_room:
+                    await self._due(key)
+            if len(rows) < ALARMS_PAGE:
+                self._unknown &= seen
                 break
-            if id not in self._resident:
-                await self._claim(id)
-            else:
-                # What is due is nobody's: ours is being given back, or was taken over while we looked away.
-                self._resident[id].execution.poke()
         upcoming = await driver.scan(end, alarms_until(float("inf"))[1], limit=1)
         until = None
         if upcoming:
@@ -184,6 +187,19 @@ class Runtime(Client):
             assert isinstance(when, (int, float)), "alarms are by time"
             until = float(when)
         await self._wait(bell, until, changed)
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._stopping and len(self._resident) - len(self._idle) < self._concurrency
+
+    async def _due(self, alarm: bytes) -> None:
+        """Run what an alarm is for."""
+        id = last_of(alarm)
+        if id in self._resident:
+            # What is due is nobody's: ours is being given back, or was taken over while we looked away.
+            self._resident[id].execution.poke()
+        elif await self._claim(id) is None:
+            self._unknown.add(alarm)
 
     async def _wait(self, bell: bytes | None, until: float | None, changed: anyio.Event) -> None:
         """Until something else is due, or there is room for more."""
@@ -201,15 +217,14 @@ class Runtime(Client):
     def _activity() -> Activity:
         return Activity.NONE
 
-    async def _claim(self, id: str, takes_over: Callable[[str], bool] = lambda worker: False) -> bool:
-        """Claim an instance and run it; False if its workflow is not known here, or someone else has it."""
+    async def _claim(self, id: str, takes_over: Callable[[str], bool] = lambda worker: False) -> bool | None:
+        """Claim an instance and run it; False if someone else has it, None if its workflow is not known here."""
         access = self.access
         keys = InstanceKeys(id)
         version = await access.driver.get(keys.field(Field.VERSION))
         flow = None if version is None else self._workflows.get(str(unpack_record(version)[0]))
         if flow is None:
-            self._unknown.add(id)
-            return False
+            return None
         claimant = Claimant(
             access.driver,
             keys,
@@ -225,6 +240,7 @@ class Runtime(Client):
         if id in self._claims or id in self._resident:
             return False
         self._claims.add(id)
+        claimed: Claim | None = None  # a cancel scope may end a block early, as far as type checkers know
         try:
             # Not to be cancelled between the claim and the run: nobody would give the instance back.
             with anyio.CancelScope(shield=True):
@@ -236,7 +252,7 @@ class Runtime(Client):
             self._claims.discard(id)
         was_missed = id in self._missed
         self._missed.discard(id)
-        if claimed.lease is None:
+        if claimed is None or claimed.lease is None:
             return False
         run = Run(flow, access.driver, keys, access.codec, self._clock, claimed, "live", hosted=True)
         run.execution.on_rest = lambda idle: self._rest(id, idle)
@@ -324,7 +340,7 @@ class Runtime(Client):
         for key, _ in left:
             if len(self._resident) - len(self._idle) >= self._concurrency or self._stopping:
                 return
-            taken += await self._claim(last_of(key), lambda worker: worker == dead.worker)
+            taken += bool(await self._claim(last_of(key), lambda worker: worker == dead.worker))
         if taken == len(left):
             batch = Batch()
             batch.check(dead.heartbeat, heartbeat)
@@ -355,7 +371,7 @@ class Runtime(Client):
     async def _leave(self) -> None:
         """Forget the worker, unless something is left of it that others have to take over."""
         driver, worker = self.access.driver, self._worker
-        with anyio.CancelScope(shield=True), suppress(WorkflowSDKError):
+        with suppress(WorkflowSDKError, OSError):
             if await driver.scan(*worker.all_claimed(), limit=1):
                 return
             batch = Batch()

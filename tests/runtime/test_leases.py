@@ -1,0 +1,201 @@
+"""Two runtimes on one store: one dies, or looks away for too long, and the other goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.runtime.mortal import TTL, Mortal
+from tests.runtime.parts import Log, Rows, Stop, doubles, naps, until_status
+from tests.runtime.polling import until
+from workflow_sdk import Client, Context, Driver, EntryStatus, Handle, Runtime, Status, Workflow, run_workflow, workflow
+from workflow_sdk.testing import FaultyDriver
+
+log = Log()
+stop = [Stop()]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    log.clear()
+    stop[0] = Stop()
+
+
+@workflow
+async def works(ctx: Context) -> list[str]:
+    """Three steps; the second stops until it is told to go on."""
+
+    async def middle() -> str:
+        log.append("b")
+        await stop[0].here()
+        return "b"
+
+    first = await ctx.step("a", log.note, "a")
+    return [first, await ctx.step("b", middle), await ctx.step("c", log.note, "c")]
+
+
+@workflow
+async def listens(ctx: Context) -> Any:
+    """Waits for a message."""
+    return await ctx.listen("m")
+
+
+FLOWS: list[Workflow[Any, Any]] = [works, listens, naps, doubles]
+
+
+async def first_owner(driver: Driver, group: anyio.abc.TaskGroup, flow: Any, *args: Any) -> tuple[Mortal, Handle[Any]]:
+    """A runtime that is mortal and has the instance."""
+    mortal = Mortal(driver, FLOWS)
+    group.start_soon(mortal.live)
+    await mortal.is_open.wait()
+    handle = await mortal.runtime.start(flow, *args, id="i")
+    if flow is works:
+        with anyio.fail_after(5):
+            await stop[0].reached.wait()
+    else:
+        await until_status(handle, Status.WAITING, Status.SLEEPING)
+    return mortal, handle
+
+
+async def test_the_dead_are_inherited(driver: Driver) -> None:
+    async with Client(driver) as client, anyio.create_task_group() as group:
+        mortal, _ = await first_owner(driver, group, works)
+        mortal.die()
+        died = anyio.current_time()
+        stop[0] = Stop()
+        stop[0].go_on.set()
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
+            assert await client.handle(works, "i").result(timeout=5) == ["a", "b", "c"]
+            assert anyio.current_time() - died < 2 * TTL + 0.3, "within the lease, a heartbeat, and what the work takes"
+    assert log == ["a", "b", "b", "c"], "what was recorded does not run again"
+    rows = await Rows.of(driver)
+    assert (rows.leases, rows.alarms, rows.workers) == ([], [], []), "the dead one is buried"
+
+
+@pytest.mark.parametrize("flow", [listens, naps])
+async def test_a_waiting_instance_is_inherited(driver: Driver, flow: Any) -> None:
+    async with Client(driver) as client, anyio.create_task_group() as group:
+        mortal, _ = await first_owner(driver, group, flow, *([] if flow is listens else [0.4]))
+        mortal.die()
+        handle = client.handle(flow, "i")
+        if flow is listens:
+            await handle.send("m", "letter to a dead worker")
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
+            assert await handle.result(timeout=5) == ("awake" if flow is naps else "letter to a dead worker")
+
+
+async def test_the_living_keep_what_they_have(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as one:
+        handle = await one.start(works, id="i")
+        await stop[0].reached.wait()
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
+            await anyio.sleep(3 * TTL)
+            assert log == ["a", "b"]
+            stop[0].go_on.set()
+            assert await handle.result(timeout=5) == ["a", "b", "c"]
+    assert log == ["a", "b", "c"]
+
+
+async def test_what_a_shut_down_worker_had_is_taken_at_once(driver: Driver) -> None:
+    """Also when it comes later than the first alarm that the other one knew of."""
+    async with Runtime(driver, workflows=FLOWS) as two:
+        async with Runtime(driver, workflows=FLOWS) as one:
+            first = await one.start(naps, 0.1, id="i")
+            second = await two.start(listens, id="j")
+            await until_status(first, Status.SLEEPING)
+            await until_status(second, Status.WAITING)
+        await two.handle(listens, "j").send("m", 1)
+        assert await two.handle(naps, "i").result(timeout=3) == "awake"
+        assert await two.handle(listens, "j").result(timeout=3) == 1
+
+
+async def test_who_has_lost_an_instance_lets_go(driver: Driver) -> None:
+    """A run without a runtime takes it over; the runtime's own run writes nothing any more."""
+    async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as runtime:
+        handle = await runtime.start(works, id="i")
+        await stop[0].reached.wait()
+        older, stop[0] = stop[0], Stop()
+        stop[0].go_on.set()
+        assert (await run_workflow(works, driver=driver, instance_id="i")).output == ["a", "b", "c"]
+        before = {key: value for key, value in await driver.scan(b"", b"\xff") if b"\x15\x06\x02" not in key}
+        older.go_on.set()
+
+        async def gone() -> bool:
+            return runtime.resident == 0
+
+        await until(gone)
+        after = {key: value for key, value in await driver.scan(b"", b"\xff") if b"\x15\x06\x02" not in key}
+        assert after == before
+        assert await handle.result() == ["a", "b", "c"]
+    assert log == ["a", "b", "b", "c"]
+
+
+async def test_a_zombie_does_not_stand_in_the_way(driver: Driver) -> None:
+    """What was taken over while it waited here, and given back, can be run here again."""
+    async with Runtime(driver, workflows=FLOWS) as runtime:
+        handle = await runtime.start(listens, id="i")
+        await until_status(handle, Status.WAITING)
+        assert (await run_workflow(listens, driver=driver, instance_id="i")).status is Status.WAITING
+        await handle.send("m", "after all")
+        assert await handle.result(timeout=3) == "after all"
+
+
+async def test_an_alarm_that_a_stranger_sets_is_seen(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS) as runtime:
+        await anyio.sleep(0.02)
+        assert (await run_workflow(naps, 0.05, driver=driver, instance_id="i")).status is Status.SLEEPING
+        assert await runtime.handle(naps, "i").result(timeout=3) == "awake"
+
+
+class Flaky:
+    """A driver that can't be reached for a while."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.is_down = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.is_down and name in ("get", "scan", "commit", "changed"):
+            raise ConnectionError("the store is down")
+        return getattr(self.driver, name)
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow_sdk.runtime.runtime.RETRY_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_a_store_that_is_away_for_a_while(driver: Driver) -> None:
+    """Longer than a run can wait for it, to give its instance back; shorter than others would wait."""
+    flaky: Any = Flaky(driver)
+    async with Runtime(flaky, workflows=FLOWS, lease_ttl=TTL) as runtime:
+        handle = await runtime.start(works, id="i")
+        await stop[0].reached.wait()
+        older, stop[0] = stop[0], Stop()
+        stop[0].go_on.set()
+        flaky.is_down = True
+        older.go_on.set()
+        await anyio.sleep(0.15)
+        flaky.is_down = False
+        assert await handle.result(timeout=3) == ["a", "b", "c"]
+        assert await runtime.run(doubles, 2) == 4
+    assert log == ["a", "b", "b", "c"]
+
+
+@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.usefixtures("_quick")
+async def test_one_commit_that_fails(driver: Driver, number: int) -> None:
+    stop[0].go_on.set()
+    async with Client(driver) as client:
+        handle = await client.start(works, id="i")
+        faulty = FaultyDriver(driver, fail_at=[number + 1])
+        async with Runtime(faulty, workflows=FLOWS, lease_ttl=TTL):
+            assert await handle.result(timeout=5) == ["a", "b", "c"]
+        history = await handle.history()
+        assert [entry.status for entry in history] == [EntryStatus.COMPLETED] * 3
+    assert [log.count(what) <= 2 for what in "abc"] == [True] * 3
+    rows = await Rows.of(driver)
+    assert (rows.leases, rows.alarms) == ([], [])
