@@ -219,7 +219,8 @@ async def test_it_wins_over_any_flush(anyio_backend: str, then: str, rollback: b
                 if then == "ends":
                     await until_status(handle, Status.COMPLETED, Status.CANCELLED)
                 else:
-                    await anyio.sleep(0.01)
+                    await until_status(handle, Status.WAITING, Status.CANCELLED)
+                    await anyio.sleep(0.005)
                 if not outcomes:
                     was_late = True
                     await cancel()

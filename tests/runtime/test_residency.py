@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, opened, until_status
 from tests.runtime.polling import until
-from workflow_sdk import Client, Context, Driver, Runtime, Status, Workflow, workflow
+from workflow_sdk import Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,9 +62,10 @@ async def residents(runtime: Runtime, count: int) -> None:
 
 async def test_the_longest_idle_goes_first(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS, max_resident=3) as runtime:
-        handles = [await runtime.start(listens, id=str(number)) for number in range(3)]
-        for handle in handles:
-            await until_status(handle, Status.WAITING)
+        handles: list[Handle[Any]] = []
+        for number in range(3):
+            handles.append(await runtime.start(listens, id=str(number)))
+            await until_status(handles[-1], Status.WAITING)
         await handles[0].send("m", "a sign of life")
 
         async def moved_on() -> bool:

@@ -210,6 +210,7 @@ class Scene:
 
             driver = Interleaved(self.driver, {first: one, second: two}, after=self.after)
             async with Runtime(driver, workflows=FLOWS, **options):
+                await until_status(handle, Status.WAITING, Status.COMPLETED)
                 await self.until_quiet(driver)
                 calls = driver.calls
                 left = [deed for _, deed in sorted(driver.left.items())]

@@ -54,6 +54,7 @@ __all__ = [
     "InstanceKeys",
     "WorkerKeys",
     "alarms_until",
+    "all_by_status",
     "answer_key",
     "field_key",
     "last_of",
@@ -124,6 +125,11 @@ def listed(created_at: float, instance_id: str) -> bytes:
 def listed_by_status(status: str, created_at: float, instance_id: str) -> bytes:
     """The directory's row of an instance, by status."""
     return DIRECTORY + pack((2, status, created_at, instance_id))
+
+
+def all_by_status(status: str) -> tuple[bytes, bytes]:
+    """The range of the instances with a status, oldest first."""
+    return subtree(DIRECTORY + pack((2, status)))
 
 
 def listed_by_workflow(workflow: str, created_at: float, instance_id: str) -> bytes:

@@ -22,13 +22,13 @@ from workflow_sdk.core.keys import (
     InstanceKeys,
     WorkerKeys,
     alarms_until,
+    all_by_status,
     last_of,
-    listed_by_status,
 )
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
@@ -245,7 +245,7 @@ class Runtime(Client):
             # Not to be cancelled between the claim and the run: nobody would give the instance back.
             with anyio.CancelScope(shield=True):
                 claimed = await claim(claimant, None)
-        except WorkflowSDKError:
+        except Exception:
             self._dropped.add(id)  # it may be ours all the same
             raise
         finally:
@@ -323,8 +323,7 @@ class Runtime(Client):
         for key, raw in await driver.scan(*WorkerKeys.heartbeats()):
             if float(unpack_record(raw)[0]) < now and last_of(key) != self._worker.worker:
                 await self._bury(WorkerKeys(last_of(key)), raw)
-        begin, end = subtree(listed_by_status(Status.STUCK.value, 0.0, "")[: -len(pack((0.0, "")))])
-        for key, _ in await driver.scan(begin, end):
+        for key, _ in await driver.scan(*all_by_status(Status.STUCK.value)):
             id = last_of(key)
             if id not in self._resident and await self._is_mended(id):
                 await self._claim(id)
