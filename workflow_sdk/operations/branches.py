@@ -116,6 +116,9 @@ class Branches:
                     if started % START_AT_ONCE == START_AT_ONCE - 1:
                         # Quick branches are over before the last have begun: ten thousand never stand there at once.
                         await anyio.lowlevel.checkpoint()
+                        if engine.journal.is_dirty:
+                            # What they recorded is on its way: they end when it is stored.
+                            await engine.flush()
                     if self.winner is not None:
                         break
                     group.start_soon(self._work, queue, workers)
