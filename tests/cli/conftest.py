@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.cli.line import Line
+from workflow_sdk import Driver
 
 
 @pytest.fixture
 def line(tmp_path: Path) -> Line:
-    return Line(f"sqlite:///{tmp_path}/app.db?synchronous=normal", tmp_path)
+    async def leave(driver: Driver) -> None:
+        """To open it was enough: most commands want a store that is there."""
+
+    made = Line(f"sqlite:///{tmp_path}/app.db?synchronous=normal", tmp_path)
+    made.on_store(leave)
+    return made

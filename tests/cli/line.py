@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -46,6 +47,19 @@ class Line:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+        )
+
+    def shell(self, words: str, *, before: str = "") -> subprocess.CompletedProcess[str]:
+        """Run it as a shell does, which can redirect what it reads and writes."""
+        return subprocess.run(
+            f"{before} {shlex.quote(sys.executable)} -m workflow_sdk.cli {words}",
+            shell=True,
+            check=False,
+            cwd=FOLDER,
+            env=os.environ | {"WORKFLOW_STORE": self.store, "PYTHONUTF8": "1"},
+            capture_output=True,
+            text=True,
+            timeout=30,
         )
 
     def run(self, workflow: Workflow[Any, Any], input: Any = None, *, id: str) -> RunResult[Any]:

@@ -8,6 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from workflow_sdk import Context, Runtime, Workflow, workflow
 
 STORE = os.environ.get("SHOP_STORE", "memory://")
@@ -40,6 +42,17 @@ async def fails(ctx: Context) -> None:
 
 
 @workflow
+async def says(ctx: Context, what: str) -> None:
+    raise ValueError(what)
+
+
+@workflow
+async def echoes(ctx: Context, what: str) -> dict[str, str]:
+    await ctx.step(what, charge, what)
+    return {what: what}
+
+
+@workflow
 async def slips(ctx: Context) -> None:
     await ctx.sleep("", 1)
 
@@ -55,7 +68,52 @@ async def kills_once(ctx: Context, marker: str) -> str:
     return "survived"
 
 
-WORKFLOWS: list[Workflow[Any, Any]] = [checkout, fails, slips, kills_once]
+@workflow
+async def exits_once(ctx: Context, marker: str) -> str:
+    async def leave() -> None:
+        if not Path(marker).exists():  # noqa: ASYNC240  # one look
+            Path(marker).touch()  # noqa: ASYNC240  # and one touch
+            os._exit(3)
+
+    await ctx.step(leave)
+    return "survived"
+
+
+@workflow
+async def takes_its_time(ctx: Context, folder: str) -> str:
+    async def wait() -> str:
+        Path(folder, "begun").touch()  # noqa: ASYNC240  # one touch
+        while not Path(folder, "go").exists():  # noqa: ASYNC240, ASYNC110  # a test makes it, in another process
+            await anyio.sleep(0.01)
+        return "done"
+
+    return await ctx.step(wait)
+
+
+class Reversed:
+    """A codec."""
+
+    def encode(self, data: bytes, /) -> bytes:
+        return data[::-1] + b"!"
+
+    def decode(self, data: bytes, /) -> bytes:
+        if not data.endswith(b"!"):
+            raise ValueError("not reversed")
+        return data[-2::-1]
+
+
+reverse = Reversed()
+
+
+def make_codec() -> Reversed:
+    return reverse
+
+
+def no_codec() -> Reversed:
+    raise RuntimeError("no key")
+
+
+WORKFLOWS: list[Workflow[Any, Any]] = [checkout, fails, slips, kills_once, exits_once, takes_its_time]
 runtime = Runtime(STORE, workflows=WORKFLOWS, lease_ttl=1)
 
 

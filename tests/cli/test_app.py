@@ -16,8 +16,24 @@ from tests.cli.line import Line
 from tests.cli.shop import fails
 from workflow_sdk import cli as package
 from workflow_sdk.cli.commands import cli
+from workflow_sdk.cli.options import Given, given_store
 
 ROOT = Path(__file__).parents[2]
+
+
+COMMANDS = [
+    ("list",),
+    ("show", "i"),
+    ("send", "i", "m"),
+    ("result", "i"),
+    ("cancel", "i"),
+    ("recover", "i"),
+    ("restart-from", "i"),
+    ("prune", "--older-than", "1d"),
+    ("watch", "i"),
+    ("doctor",),
+]
+"""Those that work on what is there."""
 
 
 def test_the_script_is_announced() -> None:
@@ -28,7 +44,7 @@ def test_the_script_is_announced() -> None:
 def test_the_store_can_be_given_before_or_after_the_command(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORKFLOW_STORE", raising=False)
     line("start", "checkout", "--id", "order-1")
-    runner = click.testing.CliRunner(env={"WORKFLOW_STORE": f"sqlite:///{line.folder}/other.db"})
+    runner = click.testing.CliRunner(env={"WORKFLOW_STORE": "memory://"})
     assert runner.invoke(cli, ["list"]).output == ""
     assert runner.invoke(cli, ["--store", line.store, "list"]).output.startswith("order-1\t")
     assert runner.invoke(cli, ["list", "--store", line.store]).output.startswith("order-1\t")
@@ -53,10 +69,51 @@ def test_no_store(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (("show", "a", "b"), "unexpected extra argument"),
         (("prune",), "Missing option '--older-than'"),
         (("start", "x", "--id", ""), "an instance id is a text"),
+        (("list", "--store", ""), "which store?"),
+        (("show", "\udcff"), "'\\udcff' is no text in the encoding of this terminal"),
     ],
 )
 def test_usage_errors(line: Line, args: tuple[str, ...], says: str) -> None:
     assert says in line(*args, code=2).stderr
+
+
+@pytest.mark.parametrize("settings", ["", "?", "?synchronous=normal", "?synchronous=normal&"])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
+def test_a_store_that_is_mistyped_is_not_made(line: Line, command: tuple[str, ...], settings: str) -> None:
+    folder = line.folder / "other"
+    folder.mkdir()
+    mistyped = Line(f"sqlite:///{folder}/ap.db{settings}", folder)
+    assert "ap.db': there is no such file" in mistyped(*command, code=1).stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_a_store_is_made_where_that_is_asked_for(line: Line) -> None:
+    made = Line(f"sqlite:///{line.folder}/new.db?mode=rwc", line.folder)
+    assert made("list").output == ""
+    assert (line.folder / "new.db").exists()
+    started = Line(f"sqlite:///{line.folder}/started.db", line.folder)
+    assert started("start", "checkout", "--id", "i").output == "i\n"
+    assert started("list").output.startswith("i\t")
+
+
+@pytest.mark.parametrize(
+    ("url", "becomes"),
+    [
+        ("sqlite:///app.db", "sqlite:///app.db?mode=rw"),
+        ("sqlite:///app.db?busy_timeout=1", "sqlite:///app.db?busy_timeout=1&mode=rw"),
+        ("sqlite:///app.db?busy_timeout=1&mode=rwc", "sqlite:///app.db?busy_timeout=1&mode=rwc"),
+        ("sqlite:///app.db?mode=", "sqlite:///app.db?mode="),
+        ("memory://", "memory://"),
+        ("fdb:///etc/fdb.cluster?prefix=shop", "fdb:///etc/fdb.cluster?prefix=shop"),
+    ],
+)
+def test_what_is_added_to_a_url(url: str, becomes: str) -> None:
+    assert given_store(Given(url, None), None, None).url == becomes
+    assert given_store(Given(url, None), None, None, creates=True).url == url
+
+
+def test_every_command_is_held_to_a_store_that_is_there() -> None:
+    assert {command[0] for command in COMMANDS} | {"start", "worker"} == set(cli.commands)
 
 
 def test_a_store_that_fails(line: Line) -> None:
@@ -89,8 +146,27 @@ def test_a_reader_that_has_had_enough(line: Line, command: tuple[str, ...]) -> N
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=30) == 141
     process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk(line: Line) -> None:
+    line.run(fails, id="f1")
+    result = line.shell("show f1 > /dev/full")
+    assert (result.returncode, result.stderr) == (1, "workflow: [Errno 28] No space left on device\n")
+
+
+def test_streams_that_are_closed(line: Line) -> None:
+    assert line.shell("list >&-").returncode == 0
+    result = line.shell("start checkout - <&-")
+    assert (result.returncode, "standard input is closed" in result.stderr) == (2, True)
+
+
+def test_input_that_is_no_text(line: Line) -> None:
+    result = line.shell("start checkout -", before="printf '\\377' |")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "standard input is no text" in result.stderr
 
 
 def test_an_interrupt(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +175,21 @@ def test_an_interrupt(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("workflow_sdk.cli.instances.find", interrupted)
     assert click.testing.CliRunner(env={"WORKFLOW_STORE": line.store}).invoke(cli, ["show", "i"]).exit_code == 130
+
+
+def test_an_interrupt_before_anything_has_begun() -> None:
+    program = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "workflow_sdk.cli.commands":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from workflow_sdk.cli import main
+main()
+"""
+    result = subprocess.run([sys.executable, "-c", program], check=False, timeout=30, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (130, "")
 
 
 def test_the_library_needs_neither_click_nor_rich() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from tests.cli.line import Line
 from tests.cli.shop import checkout, fails, slips
+from workflow_sdk import Workflow
+from workflow_sdk.cli import instances
 
 
 def test_start_prints_the_id(line: Line) -> None:
@@ -29,7 +32,7 @@ def test_input_comes_over_a_pipe(line: Line) -> None:
     assert json.loads(line("show", "order-1", "--json").output)["input"] == {"cups": 2}
 
 
-@pytest.mark.parametrize("args", [("start", "checkout", "o"), ("send", "i", "m", "{")])
+@pytest.mark.parametrize("args", [("start", "checkout", "o"), ("send", "i", "m", "{"), ("start", "checkout", "[NaN]")])
 def test_json_that_is_none(line: Line, args: tuple[str, ...]) -> None:
     assert "no JSON" in line(*args, code=2).stderr
 
@@ -51,9 +54,28 @@ def test_list_filters(line: Line) -> None:
     assert line("list", "--workflow", "checkout").output.startswith("order-1\t")
     limited = line("list", "--workflow", "fails", "--limit", "1")
     assert (limited.stdout.count("\n"), limited.stdout[:3]) == (1, "f1\t")
-    assert limited.stderr == "there are more than these 1; see --limit\n"
+    assert limited.stderr == "there are more than this one; see --limit\n"
     assert line("list", "--limit", "3").stderr == ""
     assert line("list", "--workflow", "none").output == ""
+
+
+def test_list_in_json(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    line.run(fails, id="f\n1")
+    first, second = map(json.loads, line("list", "--json").output.splitlines())
+    assert (first["id"], first["status"], first["input"]) == ("order-1", "waiting", "o")
+    assert (second["id"], second["error"]["message"]) == ("f\n1", "no tea\nleft")
+
+
+def test_list_of_more_than_a_page(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "_PAGE_MAX", 2)
+    ids = [f"f{number}" for number in range(7)]
+    for id in ids:
+        line("start", "fails", "--id", id)
+    for limit in range(1, 9):
+        listed = line("list", "--limit", str(limit))
+        assert [row.split("\t")[0] for row in listed.stdout.splitlines()] == ids[:limit]
+        assert bool(listed.stderr) == (limit < 7)
 
 
 def test_show_draws_the_history(line: Line) -> None:
@@ -110,6 +132,17 @@ def test_other_ends_are_errors(line: Line) -> None:
     assert error == "workflow: instance 'order-1' has not ended in 10ms; it goes on\n"
 
 
+def test_no_time_is_enough_for_what_has_ended(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    assert "not ended in no time at all" in line("result", "order-1", "--timeout", "0", code=1).stderr
+    line("send", "order-1", "packed", '"tea"')
+    line.run(checkout, id="order-1")
+    assert '"packed": "tea"' in line("result", "order-1", "--timeout", "0").output
+    line.run(slips, id="s1")
+    assert "is stuck" in line("result", "s1", "--timeout", "0", code=1).stderr
+    assert "no instance" in line("result", "nobody", "--timeout", "0", code=1).stderr
+
+
 def test_cancel_and_recover(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
     line.run(checkout, "o", id="order-2")
@@ -119,6 +152,40 @@ def test_cancel_and_recover(line: Line) -> None:
     assert line("cancel", "order-2", "--rollback").output == "rolling_back\n"
     assert "is cancelled" in line("recover", "order-1", code=1).stderr
     assert line("recover", "s1").output == "running\n"
+
+
+@pytest.mark.parametrize("workflow", [checkout, fails, slips])
+def test_restart_from_the_beginning(line: Line, workflow: Workflow[Any, Any]) -> None:
+    line.run(workflow, "o" if workflow is checkout else None, id="i")
+    ended = line.run(workflow, id="i").status
+    assert line("restart-from", "i").output == "running\n"
+    shown = json.loads(line("show", "i", "--json").output)
+    assert (shown["history"], shown["error"]) == ([], None)
+    assert line.run(workflow, id="i").status is ended
+
+
+def test_restart_from_a_path(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    line("send", "order-1", "packed", '"tea"')
+    line.run(checkout, id="order-1")
+    assert line("result", "order-1").output == '{"charge": "charge-o", "packed": "tea"}\n'
+    assert line("restart-from", "order-1", "both/pack/packed").output == "running\n"
+    assert "both/label/print" in line("show", "order-1", "--json").output
+    line.run(checkout, id="order-1")
+    assert line("result", "order-1").output == '{"charge": "charge-o", "packed": "tea"}\n', "the message was given back"
+    assert line("cancel", "order-1", code=1)
+    assert line("restart-from", "order-1", "charge").output == "running\n"
+    assert line("cancel", "order-1").output == "cancelled\n"
+    assert line("restart-from", "order-1").output == "running\n"
+
+
+def test_restart_from_a_path_that_is_not_there(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    assert (
+        "there is no entry 'both/none' to restart from"
+        in line(*("restart-from", "order-1", "both/none"), code=2).stderr
+    )
+    assert line("list", "--status", "waiting").output.startswith("order-1\t")
 
 
 def test_prune(line: Line) -> None:
@@ -137,7 +204,7 @@ def test_no_duration(line: Line, text: str) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("show",), ("result",), ("cancel",), ("recover",), ("watch",), ("send", "m")],
+    [("show",), ("result",), ("cancel",), ("recover",), ("restart-from",), ("watch",), ("send", "m")],
     ids=lambda args: str(args[0]),
 )
 def test_an_unknown_instance(line: Line, args: tuple[str, ...]) -> None:

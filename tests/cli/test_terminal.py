@@ -21,7 +21,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.cli.line import FOLDER, Line
-from tests.cli.shop import checkout, fails, slips
+from tests.cli.shop import checkout, echoes, fails, says, slips
 from workflow_sdk import Status, Workflow
 from workflow_sdk.cli.output import age, in_json, local_time, span
 
@@ -31,10 +31,10 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Terminal:
     """A command in a terminal."""
 
-    def __init__(self, line: Line, *args: str, width: int, height: int = 24) -> None:
+    def __init__(self, line: Line, *args: str, width: int, height: int = 24, **more: str) -> None:
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        environment = os.environ | {"TERM": "xterm", "PYTHONUTF8": "1", "WORKFLOW_STORE": line.store}
+        environment = os.environ | {"TERM": "xterm", "PYTHONUTF8": "1", "WORKFLOW_STORE": line.store} | more
         environment.pop("COLUMNS", None)  # it would come before the terminal's own width
         environment.pop("LINES", None)
         self.process = subprocess.Popen(
@@ -96,12 +96,79 @@ def test_a_tree_fits(line: Line, width: int) -> None:
     assert max(map(cell_len, output.splitlines())) <= width
 
 
-def test_nothing_moves_the_cursor(line: Line) -> None:
-    line.run(checkout, "\x1b[2Jgone", id="evil\x1b[2J")
-    for command in (("list",), ("show", "evil\x1b[2J")):
-        terminal = Terminal(line, *command, width=80)
-        terminal.ends()
-        assert b"\x1b[2J" not in terminal.raw
+def test_an_error_is_told_in_full_where_there_is_room(line: Line) -> None:
+    line.run(says, "the kettle of the third floor is broken, and will be until Monday", id="i")
+    _, output, _ = Terminal(line, "show", "i", width=40).ends()
+    rows = output.splitlines()
+    assert rows[1:] == [
+        rows[1],
+        rows[2],
+        "  input   " + '"the kettle of the third floor',
+        "          " + "is broken, and will be until",
+        "          " + 'Monday"',
+        "  error   " + "ValueError: the kettle of the",
+        "          " + "third floor is broken, and",
+        "          " + "will be until Monday",
+    ]
+    line.run(says, "tea " * 10_000, id="long")
+    _, output, _ = Terminal(line, "show", "long", width=40).ends()
+    assert len(output.splitlines()) < 25
+    assert "…" in output.splitlines()[-1]
+
+
+EVIL = "\x1b[2J\x9b2J\x07\u202e"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("list",),
+        ("list", "--json"),
+        ("show", EVIL),
+        ("show", EVIL, "--json"),
+        ("result", EVIL),
+        ("result", "done"),
+        ("watch", EVIL),
+        ("send", EVIL, EVIL),
+        ("cancel", "done"),
+        ("recover", EVIL),
+        ("restart-from", EVIL, EVIL),
+        ("show", EVIL * 2),
+        ("start", EVIL, EVIL),
+        ("start", EVIL, "--id", EVIL),
+        ("list", "--status", EVIL),
+        ("list", "--store", EVIL),
+        ("worker", f"shop:{EVIL}"),
+        ("prune", "--older-than", EVIL),
+        (EVIL,),
+    ],
+    ids=lambda command: command[0] if command[0] != EVIL else "evil",
+)
+def test_nothing_does_things_to_the_terminal(line: Line, command: tuple[str, ...]) -> None:
+    line.run(says, EVIL, id=EVIL)
+    line.run(echoes, EVIL, id="done")
+    terminal = Terminal(line, *command, width=200)
+    _, _, errors = terminal.ends()
+    for text in (ESCAPES.sub("", terminal.raw.decode()), errors):
+        assert all(c.isprintable() or c in "\r\n" for c in text), repr(text)
+    assert b"\x1b[2J" not in terminal.raw
+    assert b"2J" in terminal.raw or "2J" in errors or command[0] in ("cancel", "recover", "send")
+
+
+def test_a_terminal_that_can_only_print(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    terminal = Terminal(line, "watch", "order-1", width=60, TERM="dumb")
+    until = time.monotonic() + 20
+    while b"for packed" not in terminal.raw and time.monotonic() < until:
+        time.sleep(0.01)
+    line("cancel", "order-1")
+    code, output, errors = terminal.ends()
+    assert (code, errors) == (
+        1,
+        "workflow: instance 'order-1' is cancelled: WorkflowCancelledError: it was cancelled\n",
+    )
+    assert output.splitlines()[-1].startswith("order-1  cancelled")
+    assert b"\x1b[" not in terminal.raw
 
 
 def test_watching_over_a_pipe(line: Line) -> None:
@@ -135,6 +202,7 @@ def test_watching_in_a_terminal(line: Line) -> None:
         terminal.process.kill()
         raise
     assert b"\x1b[2m... " in terminal.raw
+    assert "└─".encode() in terminal.raw.split(b"undo")[0]
     code, output, errors = terminal.ends()
     assert (code, errors) == (0, "")
     assert "checkout order-1  completed" in output
@@ -156,6 +224,18 @@ def test_a_watcher_that_is_interrupted(line: Line) -> None:
     _, errors = watcher.communicate(timeout=20)
     assert watcher.returncode == 130
     assert errors.strip() == ""
+
+
+def test_an_interrupt_gives_the_cursor_back(line: Line) -> None:
+    line.run(checkout, "o", id="order-1")
+    terminal = Terminal(line, "watch", "order-1", width=80)
+    until = time.monotonic() + 20
+    while b"for packed" not in terminal.raw and time.monotonic() < until:
+        time.sleep(0.01)
+    terminal.process.send_signal(signal.SIGINT)
+    code, _, errors = terminal.ends()
+    assert (code, errors.strip()) == (130, "")
+    assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")
 
 
 @pytest.mark.parametrize(

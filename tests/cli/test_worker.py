@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.cli.line import Line
+from workflow_sdk import Driver
+from workflow_sdk.cli import team
+from workflow_sdk.core.keys import WorkerKeys
 
 
 @contextmanager
@@ -74,10 +81,99 @@ def test_a_process_that_was_killed_is_started_again(line: Line) -> None:
         line("start", "kills_once", f'"{line.folder}/marker"', "--id", "k1")
         assert line("result", "k1", "--timeout", "30").output == '"survived"\n'
         assert worker.stderr is not None
-        assert worker.stderr.readline() == "workflow: a worker was killed by signal 9; it is started again\n"
+        assert re.fullmatch(
+            r"workflow: process \d+ was killed by signal 9; another is started in 1 s\n", worker.stderr.readline()
+        )
         assert pid_in(worker.stderr.readline()) not in pids
         worker.terminate()
         assert worker.wait(timeout=20) == 0
+
+
+def test_a_process_that_fails_while_it_runs_is_started_again(line: Line) -> None:
+    with working(line, "shop:make", "--processes", "2") as (worker, pids):
+        line("start", "exits_once", f'"{line.folder}/marker"', "--id", "e1")
+        assert line("result", "e1", "--timeout", "30").output == '"survived"\n'
+        assert worker.stderr is not None
+        assert re.fullmatch(
+            r"workflow: process \d+ has ended with exit code 3; another is started in 1 s\n", worker.stderr.readline()
+        )
+        assert pid_in(worker.stderr.readline()) not in pids
+        worker.terminate()
+        assert worker.wait(timeout=20) == 0
+
+
+def test_a_process_that_is_stopped_by_itself_is_replaced(line: Line) -> None:
+    with working(line, "shop:make", "--processes", "2") as (worker, pids):
+        os.kill(pids[0], signal.SIGTERM)
+        assert worker.stderr is not None
+        assert f"process {pids[0]} has ended with exit code 0; another" in worker.stderr.readline()
+        assert pid_in(worker.stderr.readline()) not in pids
+
+
+def test_processes_shut_down_when_the_one_that_keeps_them_is_killed(line: Line) -> None:
+    with working(line, "shop:make", "--processes", "2") as (worker, pids):
+        line("start", "takes_its_time", f'"{line.folder}"', "--id", "i")
+        wait_for((line.folder / "begun").exists)
+        assert len(line.on_store(heartbeats)) == 2
+        worker.kill()
+        assert worker.stderr is not None
+        said = {worker.stderr.readline() for _ in pids}
+        assert said == {f"workflow: process {pid} shuts down: the one that keeps it is gone\n" for pid in pids}
+        (line.folder / "go").touch()
+        assert worker.stderr.read() == "", "it ends when every process has let go of it"
+    (step,) = json.loads(line("show", "i", "--json").output)["history"]
+    assert (step["status"], step["attempts"]) == ("completed", 1)
+    assert line.on_store(heartbeats) == [], "they have left, and nobody has to wait for their leases"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+async def heartbeats(driver: Driver) -> list[tuple[bytes, bytes]]:
+    return await driver.scan(*WorkerKeys.heartbeats())
+
+
+def test_a_worker_whose_messages_nobody_reads_goes_on(line: Line) -> None:
+    line("start", "fails", "--id", "f1")
+    worker = line.process("worker", "shop:make")
+    assert worker.stderr is not None
+    worker.stderr.close()
+    try:
+        assert "no tea" in line("result", "f1", "--timeout", "20", code=1).stderr
+        worker.terminate()
+        assert worker.wait(timeout=20) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+        assert worker.stdout is not None
+        worker.stdout.close()
+
+
+def test_the_pause_before_another_is_started_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [team.End(7, -9, True, 2.0)] * 7 + [team.End(7, -9, True, 40.0), team.End(7, 0, True, 1.0)]
+    pauses: list[float] = []
+
+    async def run() -> team.End:
+        await anyio.lowlevel.checkpoint()
+        end = ends.pop(0)
+        if not ends:
+            kept.stopping.set()
+        return end
+
+    def pause(seconds: float) -> anyio.CancelScope:
+        pauses.append(seconds)
+        return anyio.CancelScope(deadline=-math.inf)
+
+    kept = team.Team("shop:make")
+    monkeypatch.setattr(kept, "run", run)
+    monkeypatch.setattr(anyio, "move_on_after", pause)
+    anyio.run(kept.keep)
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 1]
+    assert kept.code == 0
 
 
 def test_a_process_that_fails_ends_them_all(line: Line) -> None:
@@ -118,3 +214,4 @@ def test_a_module_that_can_not_be_imported(line: Line, source: str, monkeypatch:
 
 def test_a_store_is_not_for_a_worker(line: Line) -> None:
     assert "a worker's store" in line("--store", line.store, "worker", "shop:make", code=2).stderr
+    assert "a worker's codec" in line("--codec", "shop:Reversed", "worker", "shop:make", code=2).stderr

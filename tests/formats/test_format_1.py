@@ -19,11 +19,13 @@ from tests.formats import workflows_1
 from tests.formats.workflows_1 import ends, everything, unwinds
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Driver, EntryStatus, Kind, Status, open_driver, read_history, run_workflow, send_message
+from workflow_sdk.core.bases import Base, unpack_bases
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, RetryData, SleepData
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
+    BASES,
     COMPENSATIONS,
     FIELDS,
     HISTORY,
@@ -58,6 +60,7 @@ PARTS = {
     "takings": TAKINGS,
     "attic": ATTIC,
     "waits": WAITS,
+    "bases": BASES,
 }
 
 
@@ -115,7 +118,7 @@ def test_every_part_is_there() -> None:
     found = {part: len(list(rows_of(part))) for part in PARTS}
     assert all(found.values()), found
     fields = {fdb.tuple.unpack(key)[0] for key, _ in rows_of("fields")}
-    assert fields == {1, 2, 3, 4, 5, 6, 7, 8}
+    assert fields == {*range(1, 9), 20, 21}
 
 
 def test_every_entry_is_read_and_would_be_written_the_same() -> None:
@@ -153,6 +156,15 @@ def test_other_records_are_read_and_would_be_written_the_same() -> None:
     assert InboxMessage.unpack(id, message) == InboxMessage(id, "bait", b"fa bait", BEGAN + 488)
 
 
+def test_states_that_loops_had_hold() -> None:
+    begun = BEGAN + 305
+    rows = {fdb.tuple.unpack(key)[-1][1]: unpack_bases(raw) for key, raw in rows_of("bases", "half way")}
+    assert rows == {
+        0: [Base(0, 0, begun, b"\x00")],
+        1: [Base(0, 0, begun, b"\x00"), Base(1, 1, begun, b"\x01")],
+    }
+
+
 def test_what_entries_hold() -> None:
     opened, pair = name("open"), entry_at(name("pair"))
     done = EntryStatus.COMPLETED
@@ -160,7 +172,7 @@ def test_what_entries_hold() -> None:
     assert entry_at(opened, name("sleeps"), name("sleep")).data == SleepData(BEGAN + 305 + 86_400)
     assert entry_at(opened, name("retries"), name("retry")).data == RetryData(BEGAN + 305 + 86_400)
     assert entry_at(opened, name("listens"), name("go")).data == ListenData(("go", "gone"), BEGAN + 305 + 86_400)
-    assert entry_at(opened, name("loops"), name("loop")).data == LoopData(2, b"\x02", BEGAN + 305)
+    assert entry_at(opened, name("loops"), name("loop")).data == LoopData(2, b"\x02", BEGAN + 305, since=2)
     assert entry_at(opened, name("races"), name("race")).data == BranchesData(("takes", "wins"))
     assert entry_at(opened, name("maps"), name("map")).data == BranchesData(count=2)
     assert entry_at(name("race")).data == BranchesData(("slow", "quick"), winner=1)

@@ -69,7 +69,7 @@ def test_the_wheel_is_well_formed(wheel: Path) -> None:
 def test_the_installed_wheel_can_be_imported(installed: Path) -> None:
     result = python(
         installed,
-        "import workflow_sdk, workflow_drivers.memory, workflow_drivers.sqlite\n"
+        "import workflow_sdk, workflow_drivers.foundationdb, workflow_drivers.memory, workflow_drivers.sqlite\n"
         "print(workflow_sdk.__file__)\n"
         "print(workflow_drivers.__path__[0])\n",
     )
@@ -88,7 +88,7 @@ def test_the_installed_wheel_announces_its_drivers(installed: Path) -> None:
         "    print(point.name, callable(point.load()))\n",
     )
     assert result.returncode == 0, result.stderr
-    assert set(result.stdout.splitlines()) == {"memory True", "sqlite True"}
+    assert set(result.stdout.splitlines()) == {"fdb True", "memory True", "sqlite True"}
 
 
 def test_nobody_can_import_the_source_root_by_its_name(installed: Path) -> None:

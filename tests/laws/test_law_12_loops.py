@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from tests.laws.counting_driver import MEMORY, fresh_world, names_of, rows_of
+from tests.laws.counting_driver import MEMORY, WatchedDriver, fresh_world, names_of, rows_of
 from tests.support import Setting, World
 from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
+from workflow_sdk.core.keys import BASES, InstanceKeys
 from workflow_sdk.execution.execution import Mode
 
 
@@ -109,6 +111,70 @@ async def run_until_waiting(world: World, job: Workflow[Any, Any], mode: Mode) -
     while not (result := await world.once(job, mode="yield")).waiting_for:
         assert result.wake_at is not None
         world.clock.advance(max(0.0, result.wake_at.timestamp() - world.clock.time()))
+
+
+async def states_of(world: World) -> tuple[int, int]:
+    """How many rows hold states that a loop had, and how many bytes."""
+    rows = await world.driver.scan(*InstanceKeys("i").range(BASES))
+    return len(rows), sum(len(raw) for _, raw in rows)
+
+
+def stateful(state: Callable[[int], Any], turns: int, keep: int | None) -> Workflow[Any, Any]:
+    """A workflow that waits after a number of turns."""
+
+    async def turn(ctx: Context, _: Any) -> Continue[Any]:
+        number = int(ctx.path.rpartition("~")[2])
+        if number == turns:
+            await ctx.listen("more")
+        await ctx.step("step", give)
+        return Continue(state(number + 1))
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.loop("loop", turn, state(0), commit_interval=5, history_keep=keep)
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("state", "keep", "rows", "size"),
+    [
+        (lambda n: None, None, 0, 0),
+        (lambda n: "x" * 100_000, 50, 0, 0),
+        (lambda n: n, 0, 0, 0),
+        (lambda n: n, None, 1, 200),
+        (lambda n: n, 2, 1, 100),
+        (lambda n: n, 20, 4, 800),
+        (lambda n: [n, "x" * 2_000], 20, 4, 45_000),
+        (lambda n: [n, "x" * 50_000], 20, 4, 205_000),
+        (lambda n: n // 12, 20, 2, 100),
+    ],
+    ids=["none", "constant", "nothing kept", "number", "two kept", "twenty kept", "medium", "large", "seldom"],
+)
+async def test_the_states_that_a_loop_had_are_bounded_by_what_it_keeps(
+    tmp_path: Path, state: Callable[[int], Any], keep: int | None, rows: int, size: int
+) -> None:
+    for turns in (121, 302):
+        async with fresh_world(tmp_path) as world:
+            await run_until_waiting(world, stateful(state, turns, keep), "yield")
+            found = await states_of(world)
+            assert found[0] <= rows
+            assert found[1] <= size
+
+
+@pytest.mark.parametrize(("kind", "more"), [("none", 0), ("number", 1)])
+async def test_a_loop_writes_one_row_more_when_it_is_stored_if_its_state_changed(
+    tmp_path: Path, kind: str, more: int
+) -> None:
+    async with fresh_world(tmp_path) as world:
+        watched = WatchedDriver(world.driver)
+        job = stateful(lambda n: n if kind == "number" else None, 100, None)
+        await world.once(job, driver=watched, mode="yield")
+        by_turn = watched.commits[20:-2]
+        # A step, now and then with its name; and every fifth time the loop, what it clears (history, metadata and
+        # states), and the states.
+        assert set(by_turn) == {1, 2, 4 + more}
+        assert abs(by_turn.count(4 + more) - len(by_turn) / 6) <= 1
 
 
 async def test_a_finished_loop_keeps_the_names_of_the_turns_it_keeps(world: World) -> None:

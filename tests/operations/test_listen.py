@@ -306,6 +306,7 @@ async def test_a_reply_reaches_the_one_who_asked(world: World) -> None:
     batch = Batch()
     batch.append(keys.space + INBOX, InboxMessage(b"", "question", Codec().encode(41), 0.0, key).pack())
     batch.set(keys.nudge, b"another")
+    batch.set(key, b"")
     await world.driver.commit(batch)
     assert (await world.run(waits)).status is Status.COMPLETED
     answer = await world.driver.get(key)

@@ -27,7 +27,7 @@ class Store:
         return f"{self.store}-{self.backend}"
 
 
-STORES = [Store("memory", "asyncio"), Store("memory", "trio"), Store("sqlite", "asyncio")]
+STORES = [Store("memory", "asyncio"), Store("memory", "trio"), Store("sqlite", "asyncio"), Store("fdb", "asyncio")]
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ class Rows:
     @property
     def leases(self) -> list[tuple[Any, ...]]:
         """Who may write: (id,)."""
-        return self._all(2)
+        return [(key[1],) for key in self.keys if key[0] == 1 and key[2:] == (4, 20)]
 
     @property
     def alarms(self) -> list[tuple[Any, ...]]:

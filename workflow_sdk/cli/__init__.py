@@ -1,7 +1,8 @@
 """The command line, `workflow`: a door to a store, on public names only.
 
-`app.py` is the group of commands and how errors are told; `options.py` what is read from the command line; `output.py`
-and `tree.py` how things are shown. The commands are in `instances.py`, `watch.py`, `worker.py` and `doctor.py`.
+`app.py` is the group of commands and how errors are told; `options.py` and `named.py` what is read from the command
+line; `output.py` and `tree.py` how things are shown. The commands are in `instances.py`, `watch.py`, `worker.py` (with
+`team.py`, for several processes) and `doctor.py`.
 """
 
 from __future__ import annotations
@@ -21,4 +22,6 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise
         sys.exit("workflow: the command line needs the extra `cli`: pip install 'workflow-sdk[cli]'")
+    except KeyboardInterrupt:
+        sys.exit(130)
     cli(prog_name="workflow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
@@ -10,7 +11,8 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import click
 
-from workflow_sdk import Client, DefinitionError, WorkflowSDKError
+from workflow_sdk import Client, CodecError, DefinitionError, WorkflowSDKError
+from workflow_sdk.cli.options import Given, Store
 from workflow_sdk.cli.output import safe
 
 __all__ = ["EXIT_FAILED", "EXIT_USAGE", "App", "group", "run"]
@@ -19,8 +21,16 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 """As shells have it: 128, and the number of SIGINT."""
+EXIT_PIPE = 141
+"""The same of SIGPIPE, which is what ends other programs whose reader has gone."""
+MESSAGE_CHARS_MAX = 2000
+"""Of an error: an author's exception may hold megabytes."""
 
 T = TypeVar("T")
+
+
+class _ReaderGoneError(Exception):
+    """Nobody reads the output any more. Not an OSError, which click would take for its own affair."""
 
 
 class App(click.Group):
@@ -31,9 +41,25 @@ class App(click.Group):
         extra["standalone_mode"] = False  # click would tell a usage error in three lines
         # Whatever characters are in the store, and whatever the terminal can show: printing never fails.
         out: object = sys.stdout
-        if isinstance(out, io.TextIOWrapper):
+        if out is None:  # closed by whoever has started us
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
+        elif isinstance(out, io.TextIOWrapper):
             out.reconfigure(errors="backslashreplace")
         sys.exit(self._code(*args, **extra))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read a command line."""
+        for arg in args:
+            if any("\ud800" <= c <= "\udfff" for c in arg):
+                raise click.UsageError(f"{arg!r:.100} is no text in the encoding of this terminal")
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command of this context."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGoneError from None
 
     def _code(self, *args: Any, **extra: Any) -> int:
         try:
@@ -49,31 +75,49 @@ class App(click.Group):
             return _tell(str(error), EXIT_USAGE)
         except WorkflowSDKError as error:
             return _tell(str(error), EXIT_FAILED)
+        except _ReaderGoneError:
+            _abandon_output()
+            return EXIT_PIPE
         except OSError as error:
-            # Not that the reader of a pipe, such as `head`, has had enough: click ends quietly then.
-            return _tell(str(error), EXIT_FAILED)
+            _abandon_output()
+            return _tell(str(error) or type(error).__name__, EXIT_FAILED)
         return code if isinstance(code, int) else 0
 
 
 def _tell(message: str, code: int) -> int:
-    click.echo(f"workflow: {safe(' '.join(message.split()))}", err=True)
+    line = safe(" ".join(message.split()))
+    click.echo(f"workflow: {line if len(line) <= MESSAGE_CHARS_MAX else f'{line[:MESSAGE_CHARS_MAX]}...'}", err=True)
     return code
 
 
-def run(store: str, use: Callable[[Client], Awaitable[T]]) -> T:
+def _abandon_output() -> None:
+    """What could not be written is not tried again when Python ends, which would complain of it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run(store: Store, use: Callable[[Client], Awaitable[T]]) -> T:
     """Open the store, and do something with it."""
 
     async def opened() -> T:
-        async with Client(store) as client:
-            return await use(client)
+        async with Client(store.url, codec=store.codec) as client:
+            try:
+                return await use(client)
+            except CodecError as error:
+                if store.codec is None and "the stored bytes" in str(error):
+                    raise CodecError(f"{error}; if values pass through a codec, --codec names it") from None
+                raise
 
     return anyio.run(opened)
 
 
 @click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--store", metavar="URL", envvar="WORKFLOW_STORE", help="The store; or in WORKFLOW_STORE.")
+@click.option("--codec", metavar="MODULE:OBJECT", envvar="WORKFLOW_CODEC", help="Its codec; or in WORKFLOW_CODEC.")
 @click.version_option(package_name="workflow-sdk", message="%(version)s")
 @click.pass_context
-def group(ctx: click.Context, store: str | None) -> None:
+def group(ctx: click.Context, store: str | None, codec: str | None) -> None:
     """Run workflows, and look after their instances."""
-    ctx.obj = store
+    ctx.obj = Given(store, codec)

@@ -20,6 +20,7 @@ for _command in (
     instances.result,
     instances.cancel,
     instances.recover,
+    instances.restart_from,
     instances.prune,
     watch,
     doctor,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from typing import Any, cast
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 __all__ = [
+    "FACT_COLUMN",
     "STYLES",
     "age",
     "console",
@@ -24,6 +28,7 @@ __all__ = [
     "local_time",
     "print_line",
     "safe",
+    "say",
     "span",
     "speaks_unicode",
     "table",
@@ -32,6 +37,13 @@ __all__ = [
 ]
 
 VALUE_CHARS_MAX = 200
+FACT_COLUMN = 10
+"""Where what is said of an instance as a whole begins."""
+FACT_LINES_MAX = 8
+"""Of a terminal; of an error that is longer, the rest is in the JSON."""
+
+_UNPRINTABLE = re.compile(r"[^\n -~]")
+"""What may be: `str.isprintable` decides."""
 
 STYLES: dict[str, str] = {
     "running": "cyan",
@@ -63,12 +75,31 @@ def speaks_unicode() -> bool:
 
 
 def print_line(line: Text) -> None:
-    """A line: cut to the terminal, whole over a pipe, and there at once."""
+    """A line: cut to the terminal, or wrapped if it says so; whole over a pipe; and there at once."""
     if is_terminal():
-        console().print(line, no_wrap=True, overflow="ellipsis", crop=True)
+        screen = console()
+        for part in _wrapped(screen, line) if line.no_wrap is False else [line]:
+            screen.print(part, no_wrap=True, overflow="ellipsis", crop=True)
     else:
         sys.stdout.write(f"{line.plain}\n")
         sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A message to whoever looks after this process. Nobody may: that is no reason to end."""
+    with suppress(OSError):
+        click.echo(f"workflow: {text}", err=True)
+
+
+def _wrapped(screen: Console, line: Text) -> list[Text]:
+    """The lines of a fact, whose text has a column of its own."""
+    width = max(10, screen.width - FACT_COLUMN)
+    column = line[FACT_COLUMN:]
+    column.truncate(width * FACT_LINES_MAX, overflow="ellipsis")
+    parts = column.wrap(screen, width, no_wrap=False)
+    for part in parts:
+        part.rstrip()
+    return [line[:FACT_COLUMN] + parts[0], *(Text(" " * FACT_COLUMN) + part for part in parts[1:])]
 
 
 def safe(text: str) -> str:
@@ -83,7 +114,9 @@ def safe(text: str) -> str:
 
 def in_json(value: object, *, indent: int | None = None) -> str:
     """Any value as JSON. What JSON has no type for is written as text or as a list."""
-    return json.dumps(_plain(value), ensure_ascii=not speaks_unicode(), indent=indent)
+    text = json.dumps(_plain(value), ensure_ascii=not speaks_unicode(), indent=indent)
+    # JSON may hold characters as they are that a terminal takes for commands. They are only ever within its texts.
+    return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1] if not found[0].isprintable() else found[0], text)
 
 
 def value_text(value: object) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from workflow_sdk import EntryStatus, History, HistoryEntry, InstanceInfo, Status, Wait
-from workflow_sdk.cli.output import STYLES, local_time, safe, span, speaks_unicode, value_text
+from workflow_sdk.cli.output import FACT_COLUMN, STYLES, local_time, safe, span, speaks_unicode, value_text
 
 __all__ = ["Picture", "draw", "entry_text", "wait_text"]
 
@@ -45,7 +45,8 @@ def _heading(picture: Picture) -> Iterator[Text]:
     yield Text.assemble((safe(info.workflow), "bold"), f" {safe(info.id)}  ", (status, STYLES[status]))
     took = span((info.updated_at - info.created_at).total_seconds())
     ended = "ended" if info.status.is_terminal else "changed"
-    yield _fact("started", f"{local_time(info.created_at)}, {ended} {local_time(info.updated_at)}, after {took}")
+    changed = local_time(info.updated_at, info.created_at)
+    yield _fact("started", f"{local_time(info.created_at)}, {ended} {changed}, after {took}")
     if info.wake_at is not None and not info.status.is_terminal:
         yield _fact("wakes", local_time(info.wake_at))
     if info.input is not None:
@@ -57,7 +58,7 @@ def _heading(picture: Picture) -> Iterator[Text]:
 
 
 def _fact(name: str, text: str, style: str = "") -> Text:
-    return Text.assemble((f"  {name:<8}", "dim"), (text, style))
+    return Text.assemble((f"  {name:<{FACT_COLUMN - 2}}", "dim"), (text, style), no_wrap=False)
 
 
 def _branches(picture: Picture, entries: Iterable[HistoryEntry], parent: str, indent: str) -> Iterator[Text]:

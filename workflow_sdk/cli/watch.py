@@ -11,27 +11,29 @@ from rich.text import Text
 from workflow_sdk import Client, InstanceInfo, Status
 from workflow_sdk.cli.app import run
 from workflow_sdk.cli.instances import find, look
-from workflow_sdk.cli.options import instance_argument, store_option
+from workflow_sdk.cli.options import Store, instance_argument, store_options
 from workflow_sdk.cli.output import console, is_terminal, local_time, print_line, safe
 from workflow_sdk.cli.tree import Picture, draw, entry_text, wait_text
 
 __all__ = ["watch"]
 
 POLL_SECONDS = 0.25
-"""Anyone may watch: it is read like any other, and costs those who run the instance nothing."""
+POLL_REST = 10
+"""The whole history is read each time. Of the store's time, that is to take a tenth at most, however long it is."""
 
 
 @click.command()
 @instance_argument
-@store_option
-def watch(id: str, store: str) -> None:
+@store_options()
+def watch(id: str, store: Store) -> None:
     """Watch an instance until it ends or is stuck.
 
     Over a pipe, each thing that happens is a line. The exit code is 0 if it has completed.
     """
+    is_live = is_terminal() and not console().is_dumb_terminal  # one that can't move its cursor
 
     async def use(client: Client) -> InstanceInfo:
-        return await (_live(client, id) if is_terminal() else _lines(client, id))
+        return await (_live(client, id) if is_live else _lines(client, id))
 
     info = run(store, use)
     if info.status is not Status.COMPLETED:
@@ -47,13 +49,16 @@ def _is_over(info: InstanceInfo) -> bool:
 async def _live(client: Client, id: str) -> InstanceInfo:
     handle = find(client, id)
     screen = console()
-    with Live(console=screen, auto_refresh=False, transient=True) as live:
+    # Nothing else prints meanwhile. A redirected stdout would have no encoding, and the tree would be drawn in ASCII.
+    with Live(console=screen, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
         while True:
+            began = anyio.current_time()
             picture = await look(handle)
+            took = anyio.current_time() - began
             if _is_over(picture.info):
                 break
             live.update(Group(*_fitting(draw(picture), screen.height - 1)), refresh=True)
-            await anyio.sleep(POLL_SECONDS)
+            await anyio.sleep(max(POLL_SECONDS, POLL_REST * took))
     for line in draw(picture):
         print_line(line)
     return picture.info
@@ -62,7 +67,7 @@ async def _live(client: Client, id: str) -> InstanceInfo:
 def _fitting(lines: list[Text], height: int) -> list[Text]:
     """The heading and the end of a long tree: that is where things happen."""
     for line in lines:
-        line.no_wrap = True
+        line.no_wrap = True  # also a fact, which `show` gives the lines that it needs
         line.overflow = "ellipsis"
     if len(lines) <= height:
         return lines
@@ -75,12 +80,14 @@ async def _lines(client: Client, id: str) -> InstanceInfo:
     handle = find(client, id)
     seen: dict[str, object] = {}
     while True:
+        began = anyio.current_time()
         picture = await look(handle)
+        took = anyio.current_time() - began
         for line in _news(picture, seen):
             print_line(line)
         if _is_over(picture.info):
             return picture.info
-        await anyio.sleep(POLL_SECONDS)
+        await anyio.sleep(max(POLL_SECONDS, POLL_REST * took))
 
 
 def _news(picture: Picture, seen: dict[str, object]) -> list[Text]:

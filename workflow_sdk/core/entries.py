@@ -116,13 +116,20 @@ class LoopData:
     turn: int = 0
     state: bytes = b""
     at: float = 0.0
+    since: int = 0
+    """The first turn that began with this state. What they began with before is in the rows of `core.bases`."""
+    first: int = 0
+    """The first turn whose history is kept."""
+    coarse: int = 0
+    """Of the turns before this one not every one has a state of its own that it can be begun with again."""
 
     def pack(self) -> list[object]:
-        return [self.turn, self.state, self.at]
+        return [self.turn, self.state, self.at, self.since, self.first, self.coarse]
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> LoopData:
-        return cls(fields[0], fields[1], float(fields[2]))
+        turn, state, at, since, first, coarse = fields
+        return cls(turn, state, float(at), since, first, coarse)
 
 
 Outcome: TypeAlias = tuple["bytes | None", "bytes | None"]

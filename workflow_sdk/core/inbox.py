@@ -35,17 +35,22 @@ class InboxMessage:
 class Inbox:
     """The messages of one instance, by name."""
 
+    __slots__ = ("_addressed", "_by_name", "_ids")
+
     def __init__(self) -> None:
         self._by_name: dict[str, list[InboxMessage]] = {}
-        self._ids: set[bytes] = set()
+        self._ids: set[bytes] | None = None
+        """Made with the first message: most instances have none."""
         self._addressed = 0
         """How many are for one listen only."""
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._ids or ())
 
     def add(self, message: InboxMessage) -> bool:
         """Put a message at its place; False if it is there already."""
+        if self._ids is None:
+            self._ids = set()
         if message.id in self._ids:
             return False
         self._ids.add(message.id)
@@ -74,7 +79,8 @@ class Inbox:
         """Remove a message."""
         queue = self._by_name[message.name]
         queue.remove(message)
-        self._ids.discard(message.id)
+        if self._ids is not None:
+            self._ids.discard(message.id)
         self._addressed -= message.only_for is not None
         if not queue:
             del self._by_name[message.name]

@@ -6,16 +6,18 @@ goes with the next flush; if the write fails, everything is changed still.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
+from workflow_sdk.core.bases import Known, pack_bases
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry, EntryTrouble
 from workflow_sdk.core.inbox import Inbox, InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
+    BASES,
     COMPENSATIONS,
     DIRECTORY,
     FIELDS,
@@ -47,18 +49,40 @@ class WriteSet:
     rows: dict[bytes, bytes | None] = field(default_factory=dict[bytes, "bytes | None"])
 
 
+# Shared by all, and never written to.
+_NOTHING_LOADED: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
+_NOTHING_TAKEN: SortedDict[bytes, InboxMessage] = SortedDict()
+
+
 class Journal:
     """The memory of one instance. No input or output: the execution loads it, and writes what `take` gives."""
+
+    # There may be thousands in memory, most of them new or short: what is empty takes no room.
+    __slots__ = (
+        "_clears",
+        "_history",
+        "_rows",
+        "_space",
+        "compensations",
+        "fields",
+        "inbox",
+        "keys",
+        "loaded",
+        "names",
+        "next_sequence",
+        "takings",
+        "weight",
+    )
 
     def __init__(self, keys: InstanceKeys) -> None:
         self.keys = keys
         self.names: Names = Names(self._write_here)
-        self.loaded: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
+        self.loaded: SortedDict[bytes, dict[bytes, Entry]] = _NOTHING_LOADED
         """History that was recorded before this run, by scope and segment. A scope takes its part when it opens."""
         self.inbox: Inbox = Inbox()
         self.fields: dict[Field, bytes] = {}
         """The fields as the store will have them after the next flush."""
-        self.takings: SortedDict[bytes, InboxMessage] = SortedDict()
+        self.takings: SortedDict[bytes, InboxMessage] = _NOTHING_TAKEN
         """Messages taken inside races that are still open, by their key in the instance's space."""
         self.compensations: int = 0
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
@@ -90,6 +114,10 @@ class Journal:
         """Record that an entry did not succeed at once."""
         self._rows[self._space + METADATA + location] = trouble.pack()
 
+    def keep_bases(self, turn: bytes, bases: Sequence[Known]) -> None:
+        """Store what turns of a loop began with, up to the one at this location."""
+        self._write_here(BASES + turn, pack_bases(bases))
+
     def set_field(self, key: Field, fields: list[object] | None) -> None:
         """Store a field of the instance, or clear it."""
         if fields is None:
@@ -109,9 +137,9 @@ class Journal:
         return None if raw is None else unpack_record(raw)
 
     def clear_history(self, location: bytes) -> None:
-        """Forget what is recorded at and under a location: entries, metadata, and the names of loops there."""
+        """Forget all that is recorded at and under a location, and the names of loops there."""
         self.names.drop(location)
-        for part in (HISTORY, METADATA):
+        for part in (HISTORY, METADATA, BASES):
             self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
         for scope in list(self.loaded.irange(location, location + b"\xff")):
@@ -119,7 +147,7 @@ class Journal:
 
     def clear_turns(self, first: bytes, end: bytes) -> None:
         """Forget the turns of a loop from the location `first`, up to `end` and without it."""
-        for part in (HISTORY, METADATA):
+        for part in (HISTORY, METADATA, BASES):
             self._clear((self._space + part + first, self._space + part + end))
 
     def _clear(self, cleared: Range) -> None:
@@ -155,13 +183,18 @@ class Journal:
     def keep_taking(self, location: bytes, number: int, message: InboxMessage) -> None:
         """Remember a message that was taken where a race can still be lost."""
         key = TAKINGS + location + pack_segment(number)
-        self.takings[key] = message
+        self._keep(key, message)
         self._write_here(key, pack_record([message.id, message.pack()]))
 
     def load_taking(self, key: bytes, raw: bytes) -> None:
         """Take in a row of the store."""
         message_id, message = unpack_record(raw)
-        self.takings[key] = InboxMessage.unpack(message_id, message)
+        self._keep(key, InboxMessage.unpack(message_id, message))
+
+    def _keep(self, key: bytes, message: InboxMessage) -> None:
+        if self.takings is _NOTHING_TAKEN:
+            self.takings = SortedDict()
+        self.takings[key] = message
 
     def settle_takings(self, location: bytes, *, give_back: bool) -> None:
         """What was taken under a location is given back to the inbox, or its taking is final."""
@@ -238,6 +271,8 @@ class Journal:
         """Take in a row of the history."""
         entry = Entry.unpack(raw)
         scope, segment = split_last(location)
+        if self.loaded is _NOTHING_LOADED:
+            self.loaded = SortedDict()
         self.loaded.setdefault(scope, {})[segment] = entry
         return entry
 

@@ -3,9 +3,7 @@
 Under the root prefix:
 
     (1, id, ...)        the instance's own space, as below
-    (2, id)             lease: who may write the instance; absent when nobody runs it
     (3, time, id)       alarm of an instance that nobody runs
-    (4, id)             nudge: another value after every message
     (5, ...)            directory: (1, time, id), (2, status, time, id), (3, workflow, time, id)
     (6, worker)         heartbeat: until when the worker is taken for alive
     (7, worker, id)     what the worker has claimed
@@ -20,12 +18,15 @@ In the space of an instance:
                         is kept for
     (2, *segments)      history entry
     (3, <append>)       inbox message
-    (4, field)          one of the fields below
+    (4, field)          one of the fields below; and in keys of their own, where one read finds them with the fields:
+                        (4, 20) lease: who may write the instance; absent when nobody runs it
+                        (4, 21) nudge: another value after every message
     (5, *segments)      metadata of an entry that had trouble: attempts and last error
     (6, sequence)       compensation, in order of completion
     (7, *segments, n)   message taken inside a race that is still open, to be given back if its branch loses
     (8, *segments)      history of a race's losers that is needed to find their compensations
     (10, key)           a message with this idempotency key has come
+    (11, *segments)     states that turns of a loop began with, up to the one with this location: see `core.bases`
     (9, name, *segments) what a parked branch waits for, by the name of the message (empty: for a time)
 """
 
@@ -38,6 +39,7 @@ from workflow_sdk.core.tuples import pack, unpack
 
 __all__ = [
     "ATTIC",
+    "BASES",
     "COMPENSATIONS",
     "DELIVERED",
     "DIRECTORY",
@@ -77,6 +79,7 @@ TAKINGS = pack_segment(7)
 ATTIC = pack_segment(8)
 WAITS = pack_segment(9)
 DELIVERED = pack_segment(10)
+BASES = pack_segment(11)
 
 
 class Field(IntEnum):
@@ -96,6 +99,10 @@ class Field(IntEnum):
     """There once it was cancelled with a rollback: that it ends as cancelled."""
     DEATHS = 8
     """How many workers died under it in a row; absent if none did."""
+
+
+LEASE = FIELDS + pack_segment(20)
+NUDGE = FIELDS + pack_segment(21)
 
 
 def field_key(field: Field) -> bytes:
@@ -188,8 +195,8 @@ class InstanceKeys:
     def __init__(self, instance_id: str) -> None:
         self.instance_id: str = instance_id
         self.space: bytes = ROOT + pack((1, instance_id))
-        self.lease: bytes = ROOT + pack((2, instance_id))
-        self.nudge: bytes = ROOT + pack((4, instance_id))
+        self.lease: bytes = self.space + LEASE
+        self.nudge: bytes = self.space + NUDGE
 
     def alarm(self, when: float) -> bytes:
         """The key of an alarm: alarms sort by their time."""

@@ -72,6 +72,8 @@ class NameTable:
 class Names:
     """Every name of an instance."""
 
+    __slots__ = ("_next", "_tables", "_write", "root", "texts")
+
     def __init__(self, write: Write) -> None:
         self.texts: dict[int, str] = {}
         self._write = write

@@ -23,6 +23,8 @@ def fill(batch: Batch, writes: WriteSet) -> None:
 class Flusher:
     """Brings one instance's changes to the store, under its lease."""
 
+    __slots__ = ("_driver", "_failed", "_journal", "_lease", "_next", "_writing", "_written", "is_broken")
+
     def __init__(self, driver: Driver, journal: Journal, lease: bytes, failed: Callable[[Exception], None]) -> None:
         self._driver = driver
         self._journal = journal
@@ -50,10 +52,8 @@ class Flusher:
                 # Someone is about to write, and will take our changes along.
                 await self._next.wait()
             elif self._writing:
-                if self._written is None:
-                    self._written = anyio.Event()
                 landed = self._next = anyio.Event()
-                await self._written.wait()
+                await self._until_landed()
                 self._next = None
                 try:
                     await self._write()
@@ -63,17 +63,16 @@ class Flusher:
                 await self._write()
         return not self.is_broken
 
+    async def _until_landed(self) -> None:
+        while self._writing:
+            if self._written is None:
+                self._written = anyio.Event()
+            await self._written.wait()
+
     async def _write(self) -> None:
         if self.is_broken or not self._journal.is_dirty:
             return
-        self._writing = True
-        try:
-            error = await self._commit(Batch())
-        finally:
-            self._writing = False
-            written, self._written = self._written, None
-            if written is not None:
-                written.set()
+        error = await self._commit(Batch())
         if error is not None:
             self._break(error)
 
@@ -87,6 +86,7 @@ class Flusher:
         """Like `commit`, but a failure is returned, and left to the caller."""
         error: Exception | None = None  # a cancel scope may end a block early, as far as type checkers know
         with anyio.CancelScope(shield=True):
+            await self._until_landed()
             error = await self._commit(batch)
         return error  # noqa: RET504  # as above
 
@@ -99,6 +99,7 @@ class Flusher:
         batch.checks.append((journal.keys.lease, self._lease))
         writes = journal.take()
         fill(batch, writes)
+        self._writing = True
         try:
             await self._driver.commit(batch)
         except Exception as error:  # noqa: BLE001  # whatever the driver raises: the store failed, and nobody else did
@@ -109,4 +110,9 @@ class Flusher:
             self.is_broken = True
             journal.restore(writes)
             raise
+        finally:
+            self._writing = False
+            if self._written is not None:
+                self._written.set()
+                self._written = None
         return None

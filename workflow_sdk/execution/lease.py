@@ -11,7 +11,6 @@ from uuid import uuid4
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.failures import pack_error_info, unpack_error_info
 from workflow_sdk.core.keys import (
-    FIELDS,
     WAITS,
     Field,
     InstanceKeys,
@@ -20,12 +19,12 @@ from workflow_sdk.core.keys import (
     listed_by_status,
     listed_by_workflow,
 )
-from workflow_sdk.core.location import segments
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import AlreadyExistsError, CodecError, ErrorInfo, InputError
+from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
 
 __all__ = [
     "DEATHS_MAX",
@@ -37,7 +36,7 @@ __all__ = [
     "error_fields",
     "list_instance",
     "new_fields",
-    "read_fields",
+    "tell_owner",
 ]
 
 DEATHS_MAX = 5
@@ -56,6 +55,10 @@ class Claim:
     """What the lease holds while it is ours; None if there was nothing to claim."""
     deaths: int = 0
     created: bool = False
+    nudge: bytes | None = None
+    """What the nudge held when `rows` were read."""
+    rows: StoredRows | None = None
+    """Everything that is stored of it, and nobody else has changed since; None if it is to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +80,6 @@ class Claimant:
     """Whether the worker's heartbeat is that of this one run: it begins and ends with the claim."""
 
 
-async def read_fields(driver: Driver, keys: InstanceKeys) -> dict[Field, bytes]:
-    """The fields of an instance; none if there is no such instance."""
-    start = len(keys.space) + len(FIELDS)
-    rows = await driver.scan(*keys.range(FIELDS))
-    known = set(Field)
-    numbers = ((next(iter(segments(key[start:]))), raw) for key, raw in rows)
-    return {Field(number): raw for number, raw in numbers if number in known}
-
-
 def error_fields(
     info: ErrorInfo, codec: Codec, original: list[object] | None = None, culprits: Sequence[str] = ()
 ) -> list[object]:
@@ -95,20 +89,19 @@ def error_fields(
     return [pack_error_info(info, codec), original, list(culprits)]
 
 
-async def claim(who: Claimant, value: object) -> Claim:
-    """Take the instance over, creating it if it is new.
+async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> Claim:
+    """Take the instance over, creating it if it is new. `seen` is what is known of it already.
 
     A finished instance is returned as it is, and so is a stuck one, unless its code has changed or is what it is stuck
     for: the fingerprint does not cover the functions beside the workflow.
     """
+    seen = seen or await read_snapshot(who.driver, who.keys)
     while True:
-        found = await read_fields(who.driver, who.keys)
-        lease = await who.driver.get(who.keys.lease)
-        if Field.STATUS not in found and not who.creates:
-            return Claim(Status.PENDING, found, None)
+        found, lease = seen.fields, seen.lease
         if Field.STATUS not in found:
+            if not who.creates:
+                return Claim(Status.PENDING, found, None)
             claimed = _create(who, value)
-            expected: bytes | None = None
         else:
             _check_workflow(who, found)
             if lease is not None and not who.takes_over(str(unpack_record(lease)[0])):
@@ -116,18 +109,24 @@ async def claim(who: Claimant, value: object) -> Claim:
             claimed = _take_over(who, found, lease)
             if claimed.fields is found:
                 return claimed
-            expected = found[Field.STATUS]
         batch = Batch()
         batch.check(who.keys.lease, lease)
-        batch.check(who.keys.field(Field.STATUS), expected)
-        # A message may move the alarm, and changes no status.
+        # Every claim, and every decision about the instance, counts this up.
+        batch.check(who.keys.field(Field.VERSION), found.get(Field.VERSION))
+        # A message may move the alarm, and counts nothing up.
         batch.check(who.keys.field(Field.ALARM), found.get(Field.ALARM))
+        if lease is None and seen.rows is not None and not claimed.created:
+            # Nobody has it, so what was read is still all there is; but for messages, which this holds off.
+            batch.check(who.keys.nudge, seen.nudge)
+            claimed.nudge, claimed.rows = seen.nudge, seen.rows
         _write(batch, who, found, claimed, lease)
         try:
             await who.driver.commit(batch)
         except ConflictError:
-            if await who.driver.get(who.keys.lease) == lease and await read_fields(who.driver, who.keys) == found:
+            again = await read_snapshot(who.driver, who.keys)
+            if (again.lease, again.nudge, again.fields) == (lease, seen.nudge, found):
                 raise
+            seen = again
             continue
         return claimed
 
@@ -141,8 +140,10 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
     if before is not None:
         batch.clear(WorkerKeys(str(unpack_record(before)[0])).claimed(who.keys.instance_id))
     list_instance(batch, who.keys.instance_id, found, claimed.fields)
-    # What waits still will say so again.
-    batch.clear_range(*who.keys.range(WAITS))
+    waits = who.keys.range(WAITS)
+    if not claimed.created and (claimed.rows is None or claimed.rows.between(*waits)):
+        # What waits still will say so again.
+        batch.clear_range(*waits)
     if Field.ALARM in found:
         batch.clear(who.keys.alarm(float(unpack_record(found[Field.ALARM])[0])))
     if claimed.status is Status.STUCK:
@@ -158,6 +159,16 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
         if before is not None:
             # Whoever had it, and is waiting for a message, learns at once that it lost it.
             batch.set(who.keys.nudge, token_bytes(16))
+            if who.beats:
+                # It is alive, as far as anybody knows.
+                tell_owner(batch, before, who.keys.instance_id)
+
+
+def tell_owner(batch: Batch, lease: bytes, instance_id: str, *orders: str) -> None:
+    """Have the worker that has the instance look at it, or do what it is told."""
+    worker = WorkerKeys(str(unpack_record(lease)[0]))
+    batch.append(worker.letters, pack_record([instance_id, *orders]))
+    batch.set(worker.bell, token_bytes(16))
 
 
 def list_instance(batch: Batch, id: str, before: dict[Field, bytes], after: dict[Field, bytes]) -> None:
@@ -249,7 +260,8 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     else:
         if Field.DEATHS in found:
             deaths = int(unpack_record(found[Field.DEATHS])[0])
-        if lease is not None and status in (Status.RUNNING, Status.ROLLING_BACK):
+        owner = None if lease is None else str(unpack_record(lease)[0])
+        if owner not in (None, who.worker) and status in (Status.RUNNING, Status.ROLLING_BACK):
             # Nobody gave it back: its worker died under it, or is being fenced off while it runs.
             deaths += 1
         after = status if status is Status.ROLLING_BACK else move(status, Status.RUNNING)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import (
     ATTIC,
@@ -14,31 +16,40 @@ from workflow_sdk.core.keys import (
 )
 from workflow_sdk.core.loading import HistoryCursor
 from workflow_sdk.core.location import segments
-from workflow_sdk.driver import Driver
 
 __all__ = ["load_for_run", "load_for_walk", "load_history"]
 
 
-async def load_for_run(driver: Driver, journal: Journal, fields: dict[Field, bytes]) -> None:
+class Scannable(Protocol):
+    """A store, or rows that were read of it before."""
+
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows from `begin`, up to `end` and without it."""
+        ...
+
+
+async def load_for_run(store: Scannable, journal: Journal, fields: dict[Field, bytes]) -> None:
     """Load what a run goes on with. What is under finished operations stays where it is."""
     keys = journal.keys
-    journal.fields = dict(fields)
-    await _load_names(driver, journal)
-    await load_history(driver, HistoryCursor(journal, HISTORY))
-    newest = await driver.scan(*keys.range(COMPENSATIONS), limit=1, reverse=True)
+    journal.fields = fields
+    await _load_names(store, journal)
+    await load_history(store, HistoryCursor(journal, HISTORY))
+    newest = await store.scan(*keys.range(COMPENSATIONS), limit=1, reverse=True)
     for key, _ in newest:
         journal.next_sequence = sequence_of(keys, key) + 1
         journal.compensations = 1
     start = len(keys.space)
-    for key, raw in await driver.scan(*keys.range(TAKINGS)):
+    for key, raw in await store.scan(*keys.range(TAKINGS)):
         journal.load_taking(key[start:], raw)
 
 
-async def load_for_walk(driver: Driver, journal: Journal) -> None:
+async def load_for_walk(store: Scannable, journal: Journal) -> None:
     """Load everything that was ever done and not cleared, what the losers of races did included."""
-    await _load_names(driver, journal)
+    await _load_names(store, journal)
     for part in (HISTORY, ATTIC):
-        await load_history(driver, HistoryCursor(journal, part, whole=True))
+        await load_history(store, HistoryCursor(journal, part, whole=True))
 
 
 def sequence_of(keys: InstanceKeys, key: bytes) -> int:
@@ -48,15 +59,15 @@ def sequence_of(keys: InstanceKeys, key: bytes) -> int:
     return number
 
 
-async def load_history(driver: Driver, cursor: HistoryCursor) -> None:
+async def load_history(store: Scannable, cursor: HistoryCursor) -> None:
     """Read what the cursor asks for."""
     while cursor.begin is not None:
-        cursor.feed(await driver.scan(cursor.begin, cursor.end, limit=cursor.limit))
+        cursor.feed(await store.scan(cursor.begin, cursor.end, limit=cursor.limit))
 
 
-async def _load_names(driver: Driver, journal: Journal) -> None:
+async def _load_names(store: Scannable, journal: Journal) -> None:
     start = len(journal.keys.space) + len(NAMES)
-    for key, raw in await driver.scan(*journal.keys.range(NAMES)):
+    for key, raw in await store.scan(*journal.keys.range(NAMES)):
         (index,) = segments(key[start:])
         assert isinstance(index, int), "names are numbered"
         journal.names.load(index, raw)

@@ -14,7 +14,7 @@ from workflow_sdk.context import Context
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
@@ -24,6 +24,7 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
 from workflow_sdk.execution.clock import Clock, SystemClock
 from workflow_sdk.execution.execution import Execution, Mode
+from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.unwinding import Unwinding
@@ -112,11 +113,13 @@ async def run_workflow(
     claimed = await claim(Claimant(driver, keys, workflow, values, clock.time, ttl), input)
     if claimed.lease is None:
         return _stored(workflow, values, claimed.fields, keys.instance_id)
-    run = Run(workflow, driver, keys, values, clock, claimed, mode)
+    worker = WorkerKeys(str(unpack_record(claimed.lease)[0]))
+    run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker.heartbeat, ttl))
     try:
-        return await run.result()
+        await run.go()
     except BaseExceptionGroup as group:
         raise _innermost(group) from None
+    return run.result()
 
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
@@ -167,6 +170,8 @@ def _not_before(at: float) -> datetime:
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
+    __slots__ = ("claimed", "codec", "created_at", "driver", "execution", "journal", "workflow")
+
     def __init__(
         self,
         workflow: Workflow[Any, Any],
@@ -176,8 +181,7 @@ class Run:
         clock: Clock,
         claimed: Claim,
         mode: Mode,
-        *,
-        hosted: bool = False,
+        host: Host,
     ) -> None:
         assert claimed.lease is not None, "only a claimed instance is run"
         self.workflow = workflow
@@ -196,15 +200,15 @@ class Run:
             facts=Facts(keys.instance_id, workflow.name, workflow.version, self.created_at, lenient, seed),
             lease=claimed.lease,
             mode=mode,
-            hosted=hosted,
+            host=host,
         )
 
-    async def result(self) -> RunResult[Any]:
+    async def go(self) -> None:
         """Run, and give the instance back whatever happens."""
         execution = self.execution
         try:
             await self._load()
-            await execution.run(self._root)
+            await execution.host.run(execution, self._root)
             if execution.stuck is not None:
                 await self._stick(*execution.stuck)
         except BaseException as error:
@@ -216,6 +220,15 @@ class Run:
             reason = await self._why(execution.failure)
             await self._release(write=False)
             raise reason
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the instance has ended or is stuck, and was not only put away."""
+        return self.execution.is_away and self.execution.idle_result is None
+
+    def result(self) -> RunResult[Any]:
+        """How the run left the instance."""
+        execution = self.execution
         id = self.journal.keys.instance_id
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
@@ -226,10 +239,15 @@ class Run:
     async def _load(self) -> None:
         journal = self.journal
         if self.claimed.created:
-            journal.fields = dict(self.claimed.fields)
+            journal.fields = self.claimed.fields
             return
-        await load_for_run(self.driver, journal, self.claimed.fields)
-        await self.execution.mail.refresh()
+        rows = self.claimed.rows
+        await load_for_run(rows or self.driver, journal, self.claimed.fields)
+        if rows is None:
+            await self.execution.mail.refresh(standing=True)
+        else:
+            self.execution.mail.take_in(rows, self.claimed.nudge)
+            self.claimed.rows = None
         if self.claimed.deaths:
             # With the first commit it is clear that this worker did not die of it.
             journal.set_field(Field.DEATHS, None)
@@ -237,9 +255,8 @@ class Run:
     async def _root(self) -> None:
         execution = self.execution
         fn = self._bound()
-        unwinding = Unwinding(execution, fn, self.created_at)
         if self.claimed.status is Status.ROLLING_BACK:
-            await unwinding.go_on()
+            await Unwinding(execution, fn, self.created_at).go_on()
             return
         scope = Scope(execution, b"", self.created_at)
         token = current_scope.set(scope)
@@ -260,7 +277,7 @@ class Run:
         if execution.halted or not scope.end(failure):
             return
         if failure is not None:
-            await unwinding.fail(failure)
+            await Unwinding(execution, fn, self.created_at).fail(failure)
             return
         try:
             raw = self.codec.encode(value, self.workflow.output_hint)

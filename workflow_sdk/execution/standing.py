@@ -18,6 +18,8 @@ __all__ = ["Standing"]
 class Standing:
     """Of one instance. Everything here is written with the next commit."""
 
+    __slots__ = ("_beats", "_clock", "_facts", "_journal", "_worker")
+
     def __init__(self, journal: Journal, facts: Facts, clock: Clock, worker: WorkerKeys, *, beats: bool) -> None:
         self._journal = journal
         self._facts = facts

@@ -15,16 +15,18 @@ _STALE_TIMERS = 64
 class Waits:
     """The waits of one run. Adding and ending one costs the same, however many there are."""
 
+    __slots__ = ("_by_message", "_count", "_journal", "_timers", "_waiting")
+
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._waits: set[Wait] = set()
         self._by_message: dict[str, dict[Wait, None]] = {}
         self._timers: list[tuple[float, int, Wait]] = []
         self._count = 0
+        self._waiting = 0
 
     def add(self, wait: Wait) -> None:
         """A branch begins to wait. It is told to the world with the next commit."""
-        self._waits.add(wait)
+        self._waiting += 1
         self._journal.begin_wait(wait.location, wait.messages, [wait.kind, wait.name, wait.path, wait.until])
         for name in wait.messages:
             self._by_message.setdefault(name, {})[wait] = None
@@ -35,22 +37,26 @@ class Waits:
     def remove(self, wait: Wait) -> None:
         """A branch waits no more."""
         wait.fired = True
-        self._waits.discard(wait)
+        self._waiting -= 1
         self._journal.end_wait(wait.location, wait.messages)
         for name in wait.messages:
             waits = self._by_message[name]
             del waits[wait]
             if not waits:
                 del self._by_message[name]
-        if len(self._timers) > 2 * len(self._waits) + _STALE_TIMERS:
+        if len(self._timers) > 2 * self._waiting + _STALE_TIMERS:
             # Waits that ended early leave their timers behind.
             self._timers = [timer for timer in self._timers if not timer[2].fired]
             heapify(self._timers)
 
     def let_all_go(self) -> None:
         """The run is over: whoever waits is told, and finds that there is nothing to go on with."""
-        for wait in self._waits:
-            wait.event.set()
+        # Each waits for a message or a time.
+        for waits in self._by_message.values():
+            for wait in waits:
+                wait.bell.ring()
+        for _, _, wait in self._timers:
+            wait.bell.ring()
 
     @property
     def next_time(self) -> float | None:
@@ -68,6 +74,10 @@ class Waits:
     def listens(self) -> bool:
         """Whether a message is awaited."""
         return bool(self._by_message)
+
+    def awaits(self, message: str) -> bool:
+        """Whether the message is awaited."""
+        return message in self._by_message
 
     def due(self, now: float) -> list[Wait]:
         """The waits whose time has come."""

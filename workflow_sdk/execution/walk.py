@@ -102,6 +102,9 @@ class Walk:
     def messages_came_back(self) -> None:
         """Nobody waits."""
 
+    async def answer(self, key: bytes, raw: bytes) -> None:
+        """It was given."""
+
     async def refresh_inbox(self) -> None:
         """There are no messages."""
 

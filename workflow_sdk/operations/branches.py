@@ -125,7 +125,8 @@ class Branches:
         finally:
             if self.is_race:
                 place_fate = self.place.scope.fate
-                place_fate.within.difference_update(b.scope.fate for b in open_branches if b.scope is not None)
+                if place_fate.within:
+                    place_fate.within.difference_update(b.scope.fate for b in open_branches if b.scope is not None)
             # Workers that were cancelled before they began have not accounted for themselves.
             engine.active -= workers - self._ended - (0 if self._handed else 1)
 

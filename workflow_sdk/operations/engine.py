@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
-import anyio
-
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
+from workflow_sdk.operations.bell import Bell
 
 __all__ = ["Engine", "Facts", "TimeLimit", "Unwound", "Wait"]
 
@@ -45,7 +44,7 @@ class Wait:
     until: float | None = None
     messages: tuple[str, ...] = ()
     count: int = 1
-    event: anyio.Event = field(default_factory=anyio.Event)
+    bell: Bell = field(default_factory=Bell)
     parked: bool = False
     fired: bool = False
 
@@ -99,6 +98,10 @@ class Engine(Protocol):
 
     async def park(self, wait: Wait) -> None:
         """Return once what the branch waits for may be there; it is stored before that the branch waits."""
+        ...
+
+    async def answer(self, key: bytes, raw: bytes) -> None:
+        """Give an answer to whoever waits for it under this key; it is stored that it was given when this returns."""
         ...
 
     def messages_came_back(self) -> None:

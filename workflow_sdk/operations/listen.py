@@ -18,7 +18,6 @@ from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.status import EntryStatus, Kind
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
@@ -91,8 +90,7 @@ class Message(Generic[T]):
         # Recorded with the answer that it was given: there is none to be given any more.
         self._entry.data = replace(data, taken=((replace(taken, reply_to=None), raw_payload),))
         self._place.put(self._entry)
-        engine.journal.write_outside(reply_to, pack_record([raw]))
-        await engine.flush()
+        await engine.answer(reply_to, raw)
 
     def __repr__(self) -> str:
         return f"Message(name={self.name!r}, payload={self.payload!r}, sent_at={self.sent_at.isoformat()})"

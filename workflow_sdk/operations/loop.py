@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 import anyio
 
+from workflow_sdk.core.bases import Bases
 from workflow_sdk.core.entries import Entry, LoopData
 from workflow_sdk.core.hints import parameter_hint, return_hint
 from workflow_sdk.core.location import escape, pack_pair, segments, split_last
@@ -107,7 +108,6 @@ class _Turns:
         self.keep = settings.commit_interval if settings.history_keep is None else settings.history_keep
         self.state_hint = parameter_hint(body, 1)
         self.value_hint = _break_hint(return_hint(body))
-        self.pruned = 0
 
     def encode(self, value: object, what: str, hint: object = None) -> bytes:
         try:
@@ -120,6 +120,7 @@ class _Turns:
         place, data = self.place, entry.data
         assert isinstance(data, LoopData), "a loop knows its turn"
         turn, raw, at = data.turn, data.state, data.at
+        bases = Bases(data, self.keep)
         names = self.engine.journal.names.open(place.location, place.scope.names, turn, max(self.keep, self.interval))
         while True:
             names.turn = turn
@@ -142,16 +143,15 @@ class _Turns:
                 entry.complete(self.encode(value, "value", self.value_hint), self.engine.now())
                 turn += 1
                 break
-            raw = self.next_state(outcome, raw, turn)
+            following = self.next_state(outcome, raw, turn)
             turn += 1
+            if following != raw:
+                raw = following
+                bases.change(turn, raw, at)
             if turn % self.interval == 0:
-                entry.data = LoopData(turn, raw, at)
-                place.put(entry)
-                self.prune(turn, names)
+                self.store(entry, bases, names, turn, raw, at)
                 await place.flush()
-        entry.data = LoopData(turn, raw, at)
-        place.put(entry)
-        self.prune(turn, names)
+        self.store(entry, bases, names, turn, raw, at)
         names.end()
         await place.flush()
 
@@ -186,13 +186,18 @@ class _Turns:
         assert isinstance(index, int), "a loop has a name"
         return self.place.location + pack_pair(index, turn)
 
-    def prune(self, turn: int, names: NameTable) -> None:
-        """Forget the turns that are over, but for the last few."""
-        before = turn - self.keep
-        if before > self.pruned:
-            self.engine.journal.clear_turns(self.turn_location(self.pruned), self.turn_location(before))
-            names.prune(before)
-            self.pruned = before
+    def store(self, entry: Entry, bases: Bases, names: NameTable, turn: int, state: bytes, at: float) -> None:
+        """Store the state, and forget the turns that are over, but for the last few."""
+        journal, before = self.engine.journal, entry.data
+        assert isinstance(before, LoopData), "a loop knows its turn"
+        data, last, row = bases.store(turn, state, at, self.interval)
+        entry.data = data
+        self.place.put(entry)
+        if data.first > before.first:
+            journal.clear_turns(self.turn_location(before.first), self.turn_location(data.first))
+            names.prune(data.first)
+        if last is not None:
+            journal.keep_bases(self.turn_location(last), row)
 
 
 def _break_hint(hint: object) -> object:

@@ -60,19 +60,20 @@ class Fate:
 
     def __init__(self) -> None:
         self.lost: bool = False
-        self.within: set[Fate] = set()
+        self.within: set[Fate] | None = None
 
     def branch(self) -> Fate:
         """The fate of a branch of a race in here."""
         fate = Fate()
         fate.lost = self.lost
+        self.within = self.within or set()
         self.within.add(fate)
         return fate
 
     def lose(self) -> None:
         """From now on nothing in here does anything any more."""
         self.lost = True
-        for fate in self.within:
+        for fate in self.within or ():
             fate.lose()
 
 

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.keys import Field
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.clock import Clock
 
-__all__ = ["Access"]
+__all__ = ["Access", "Here", "Resident"]
+
+
+class Resident(Protocol):
+    """An instance that is in memory."""
+
+    lease: bytes
+
+    def awaits(self, message: str) -> bool:
+        """Whether a branch waits for the message."""
+        ...
+
+
+class Here(Protocol):
+    """A runtime in this very process: what it has in memory needs no way through the store."""
+
+    answers: dict[bytes, Callable[[bytes], None]]
+    """Who in this process waits for which answer, by its key."""
+
+    def resident(self, id: str) -> Resident | None:
+        """The instance, if it is in memory."""
+        ...
+
+    def is_worker(self, worker: str) -> bool:
+        """Whether that is the worker here."""
+        ...
+
+    def message_came(self, id: str) -> None:
+        """A message was stored for an instance that the worker here has."""
+        ...
+
+    async def until_ended(self, id: str) -> dict[Field, bytes] | None:
+        """Wait for an instance that is in memory; its fields if it has ended, None if that is for the store to say."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +54,4 @@ class Access:
     driver: Driver
     codec: Codec
     clock: Clock
+    here: Here | None = None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from secrets import token_bytes
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
-from uuid import uuid4
+
+import anyio
 
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
 from workflow_sdk.core.keys import DUE_BELL, Field, InstanceKeys
@@ -18,11 +20,13 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import AlreadyExistsError, DefinitionError
 from workflow_sdk.execution.clock import Clock, SystemClock
-from workflow_sdk.execution.lease import encode_input, encode_plain_input, list_instance, new_fields, read_fields
+from workflow_sdk.execution.lease import encode_input, encode_plain_input, list_instance, new_fields
+from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.directory import list_instances
 from workflow_sdk.runtime.handle import Handle
+from workflow_sdk.runtime.ids import uuid7
 from workflow_sdk.runtime.info import InstanceInfo, Page
 
 __all__ = ["Client"]
@@ -56,8 +60,11 @@ class Client:
 
     async def __aenter__(self) -> Self:
         driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
-        self._access = Access(driver, self._codec, self._clock)
+        self._access = self._make_access(driver)
         return self
+
+    def _make_access(self, driver: Driver) -> Access:
+        return Access(driver, self._codec, self._clock)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,24 +95,64 @@ class Client:
             raw = encode_plain_input(access.codec, known, input)
         else:
             raw = access.codec.encode(input)
-        keys = InstanceKeys(id if id is not None else str(uuid4()))
         now = access.clock.time()
+        keys = InstanceKeys(id if id is not None else str(uuid7(now)))
         fields = new_fields(known, Status.PENDING, raw, now) if known else _unknown_fields(name, raw, now)
-        fields[Field.ALARM] = pack_record([now])
+        while not await self._create(known, keys, fields, now):
+            if await self._same(keys, name, raw):
+                break
+        return Handle(access, keys.instance_id, definition)
+
+    async def _create(
+        self, known: Workflow[Any, Any] | None, keys: InstanceKeys, fields: dict[Field, bytes], now: float
+    ) -> bool:
+        """Create an instance, in one commit; False if there is one with this id."""
         batch = Batch()
-        batch.check(keys.field(Field.STATUS), None)
+        batch.check(keys.field(Field.VERSION), None)
+        lease = None if known is None else self._seize(keys, batch)
+        if lease is None:
+            fields = {**fields, Field.ALARM: pack_record([now])}
+            batch.set(keys.alarm(now), b"")
+            batch.set(DUE_BELL, token_bytes(16))
+        else:
+            fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
         for key, value in fields.items():
             batch.set(keys.field(key), value)
         list_instance(batch, keys.instance_id, {}, fields)
-        batch.set(keys.alarm(now), b"")
-        batch.set(DUE_BELL, uuid4().bytes)
-        while True:
-            try:
-                await access.driver.commit(batch)
-            except ConflictError:
-                if not await self._same(keys, name, raw):
-                    continue
-            return Handle(access, keys.instance_id, definition)
+        if lease is None or known is None:
+            return await self._commit_new(batch)
+        created = False
+        try:
+            # Not to be cancelled between the commit and the run: nobody would give the instance back.
+            with anyio.CancelScope(shield=True):
+                created = await self._commit_new(batch)
+        except BaseException:
+            self._let_go(keys, is_dropped=True)
+            raise
+        if created:
+            self._go_on(known, keys, fields, lease)
+        else:
+            self._let_go(keys, is_dropped=False)
+        return created
+
+    async def _commit_new(self, batch: Batch) -> bool:
+        try:
+            await self.access.driver.commit(batch)
+        except ConflictError:
+            return False
+        return True
+
+    # Whoever also executes may claim what it starts, in the same commit.
+
+    def _seize(self, keys: InstanceKeys, batch: Batch) -> bytes | None:
+        """Claim what is about to be created, if it can run here at once: the lease."""
+        return None
+
+    def _let_go(self, keys: InstanceKeys, *, is_dropped: bool) -> None:
+        """It was not created after all. `is_dropped`: as far as we know."""
+
+    def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, fields: dict[Field, bytes], lease: bytes) -> None:
+        """It was created: run it."""
 
     async def _same(self, keys: InstanceKeys, name: str, raw: bytes) -> bool:
         """An instance that exists is the one that is asked for, or that is an error; False if it is gone by now."""

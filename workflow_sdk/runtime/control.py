@@ -24,11 +24,15 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError, InstanceStateError
-from workflow_sdk.execution.lease import error_fields, list_instance, read_fields
-from workflow_sdk.runtime.delivery import make_due, tell_owner
+from workflow_sdk.execution.lease import error_fields, list_instance, tell_owner
+from workflow_sdk.execution.snapshot import read_standing
+from workflow_sdk.runtime.delivery import make_due
 from workflow_sdk.runtime.rewinding import Tape
 
 __all__ = ["cancel", "delete", "evict", "recover", "restart_from", "wake"]
+
+TAKEN_AWAY_SECONDS = 5.0
+"""How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
 
 
 @dataclass(slots=True)
@@ -72,8 +76,8 @@ class _Found:
 
 async def _find(driver: Driver, instance_id: str) -> _Found:
     keys = InstanceKeys(instance_id)
-    fields = await read_fields(driver, keys)
-    lease = await driver.get(keys.lease)
+    standing = await read_standing(driver, keys)
+    fields, lease = standing.fields, standing.lease
     if Field.STATUS not in fields:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
     batch = Batch()
@@ -144,6 +148,14 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
             tape.restart(found.batch)
         else:
             tape.restart_from(found.batch, path)
+        if found.lease is not None:
+            # Whoever has it may have written since the history was read. Taken away first, it is read again; should we
+            # not come to that, it goes on by itself.
+            found.batch.writes.clear()
+            found.change(found.status, now)
+            make_due(found.batch, found.keys, found.fields, now + TAKEN_AWAY_SECONDS)
+            await _commit(driver, found)
+            continue
         found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None)
         make_due(found.batch, found.keys, found.fields, now)
         if await _commit(driver, found):
@@ -187,8 +199,6 @@ async def delete(driver: Driver, instance_id: str) -> None:
         created_at = float(unpack_record(found.fields[Field.BIRTH])[0])
         workflow = str(unpack_record(found.fields[Field.VERSION])[0])
         batch.clear_range(*keys.all())
-        batch.clear(keys.lease)
-        batch.clear(keys.nudge)
         batch.clear(listed(created_at, instance_id))
         batch.clear(listed_by_status(found.status.value, created_at, instance_id))
         batch.clear(listed_by_workflow(workflow, created_at, instance_id))

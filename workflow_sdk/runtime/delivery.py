@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from uuid import uuid4
+from secrets import token_bytes
 
 from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import DELIVERED, DUE_BELL, INBOX, Field, InstanceKeys, WorkerKeys, waits_of
+from workflow_sdk.core.keys import DELIVERED, DUE_BELL, INBOX, Field, InstanceKeys, waits_of
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Status
@@ -22,9 +22,15 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.execution.lease import read_fields
+from workflow_sdk.execution.lease import tell_owner
+from workflow_sdk.execution.snapshot import read_standing
+from workflow_sdk.runtime.access import Here, Resident
 
-__all__ = ["Delivery", "Letter", "deliver", "make_due", "send_message", "tell_owner"]
+__all__ = ["Delivery", "Letter", "deliver", "make_due", "send_message"]
+
+
+BASELESS_MAX = 3
+"""How often a store may speak of a conflict where none is to be seen."""
 
 
 class Delivery(StrEnum):
@@ -80,12 +86,18 @@ def encode_payload(codec: Codec, instance_id: str, message: str, payload: object
         raise type(error)(f"the payload of message {message!r} to {instance_id!r}: {error}") from None
 
 
-async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float) -> Delivery:
-    """Deliver a letter, whoever has the instance."""
+async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, here: Here | None = None) -> Delivery:
+    """Deliver a letter, whoever has the instance. If that is a worker `here`, it is told without a detour."""
     keys = InstanceKeys(instance_id)
+    if here is not None and (there := here.resident(instance_id)) is not None:
+        done = await _hand_over(driver, keys, letter, now, there)
+        if done is not None:
+            here.message_came(instance_id)
+            return done
+    baseless = 0
     while True:
-        fields = await read_fields(driver, keys)
-        lease = await driver.get(keys.lease)
+        standing = await read_standing(driver, keys)
+        fields, lease = standing.fields, standing.lease
         if Field.STATUS not in fields:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {letter.message!r} to")
         if Status(unpack_record(fields[Field.STATUS])[0]).is_terminal:
@@ -99,21 +111,51 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float) 
         if refused is not None:
             return refused
         waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
-        only_for = None if letter.token is None else bytes.fromhex(letter.token)
-        row = InboxMessage(b"", letter.message, letter.payload, now, letter.reply_to, only_for)
-        batch.append(keys.space + INBOX, row.pack())
-        batch.set(keys.nudge, uuid4().bytes)
+        _put(batch, keys, letter, now)
+        ours = lease is not None and here is not None and here.is_worker(str(unpack_record(lease)[0]))
         if lease is not None:
-            tell_owner(batch, lease, instance_id)
+            if not ours:
+                tell_owner(batch, lease, instance_id)
         elif Status(unpack_record(fields[Field.STATUS])[0]) is not Status.STUCK:
             make_due(batch, keys, fields, now)
         try:
             await driver.commit(batch)
         except ConflictError:
-            if not await _has_moved_on(driver, batch):
+            # Others may have moved it there and back while we look.
+            baseless += not await _has_moved_on(driver, batch)
+            if baseless > BASELESS_MAX:
                 raise
             continue
+        if ours and here is not None:
+            here.message_came(instance_id)
         return Delivery.ACCEPTED if waits else Delivery.QUEUED
+
+
+async def _hand_over(
+    driver: Driver, keys: InstanceKeys, letter: Letter, now: float, there: Resident
+) -> Delivery | None:
+    """Deliver a letter to an instance that is in memory here, without a look at the store; None if that can't be."""
+    if letter.key is not None or letter.token is not None or letter.expected_version is not None:
+        return None
+    accepted = there.awaits(letter.message)
+    batch = Batch()
+    # While this holds, it has not ended, and will see the nudge before it goes away.
+    batch.check(keys.lease, there.lease)
+    _put(batch, keys, letter, now)
+    try:
+        await driver.commit(batch)
+    except ConflictError:
+        return None
+    return Delivery.ACCEPTED if accepted else Delivery.QUEUED
+
+
+def _put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
+    only_for = None if letter.token is None else bytes.fromhex(letter.token)
+    row = InboxMessage(b"", letter.message, letter.payload, now, letter.reply_to, only_for)
+    batch.append(keys.space + INBOX, row.pack())
+    batch.set(keys.nudge, token_bytes(16))
+    if letter.reply_to is not None:
+        batch.set(letter.reply_to, b"")
 
 
 async def _has_moved_on(driver: Driver, batch: Batch) -> bool:
@@ -149,13 +191,6 @@ async def _check_letter(
     return None
 
 
-def tell_owner(batch: Batch, lease: bytes, instance_id: str, *orders: str) -> None:
-    """Have the worker that has the instance look at it, or do what it is told."""
-    worker = WorkerKeys(str(unpack_record(lease)[0]))
-    batch.append(worker.letters, pack_record([instance_id, *orders]))
-    batch.set(worker.bell, uuid4().bytes)
-
-
 def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
     """Have whoever is free run the instance at once. Nobody has it."""
     if Field.ALARM in fields:
@@ -165,4 +200,4 @@ def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: 
         batch.clear(keys.alarm(alarm))
     batch.set(keys.field(Field.ALARM), pack_record([now]))
     batch.set(keys.alarm(now), b"")
-    batch.set(DUE_BELL, uuid4().bytes)
+    batch.set(DUE_BELL, token_bytes(16))

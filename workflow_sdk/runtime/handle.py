@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import Any, Generic, TypeVar
-from uuid import uuid4
 
 import anyio
 
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.history import History
-from workflow_sdk.core.keys import Field, InstanceKeys, answer_key
+from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch
 from workflow_sdk.errors import (
     InstanceNotFoundError,
-    InstanceStateError,
     WorkflowCancelledError,
     WorkflowFailedError,
     WorkflowStuckError,
 )
-from workflow_sdk.execution.lease import read_fields
+from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.asking import ask
 from workflow_sdk.runtime.delivery import Delivery, Letter, deliver, encode_payload
 from workflow_sdk.runtime.info import InstanceInfo, read_info
 from workflow_sdk.runtime.reading import read_history
@@ -55,25 +53,32 @@ class Handle(Generic[T_co]):
             return await self._result()
 
     async def _result(self) -> T_co:
-        driver, codec = self._access.driver, self._access.codec
+        driver, here = self._access.driver, self._access.here
         keys = InstanceKeys(self.id)
         while True:
-            fields = await read_fields(driver, keys)
+            fields = None if here is None else await here.until_ended(self.id)
+            if fields is None:
+                fields = await read_fields(driver, keys)
             if Field.STATUS not in fields:
                 raise InstanceNotFoundError(f"there is no instance {self.id!r}")
             status = Status(unpack_record(fields[Field.STATUS])[0])
-            if status is Status.COMPLETED:
-                raw = unpack_record(fields[Field.OUTPUT])[0]
-                hint = Any if self._workflow is None else self._workflow.output_hint
-                output: T_co = codec.decode(raw, hint, plain=self._workflow is None)
-                return output
             if status.is_terminal or status is Status.STUCK:
-                info = unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec)
-                if status is Status.STUCK:
-                    raise WorkflowStuckError(self.id, status.value, info)
-                kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
-                raise kind(self.id, status.value, info)
+                return self._outcome(status, fields)
             await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
+
+    def _outcome(self, status: Status, fields: dict[Field, bytes]) -> T_co:
+        """The output, or the exception that tells how else it ended."""
+        codec = self._access.codec
+        if status is Status.COMPLETED:
+            raw = unpack_record(fields[Field.OUTPUT])[0]
+            hint = Any if self._workflow is None else self._workflow.output_hint
+            output: T_co = codec.decode(raw, hint, plain=self._workflow is None)
+            return output
+        info = unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec)
+        if status is Status.STUCK:
+            raise WorkflowStuckError(self.id, status.value, info)
+        kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
+        raise kind(self.id, status.value, info)
 
     async def send(
         self,
@@ -87,29 +92,18 @@ class Handle(Generic[T_co]):
         """Put a message into the inbox of the instance. It is stored when this returns."""
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, key, token, expected_version)
-        return await deliver(self._access.driver, self.id, letter, self._access.clock.time())
+        return await self._deliver(letter)
+
+    async def _deliver(self, letter: Letter) -> Delivery:
+        access = self._access
+        return await deliver(access.driver, self.id, letter, access.clock.time(), access.here)
 
     async def ask(self, message: str, payload: object = None, *, timeout: Duration | None = None) -> Any:
-        """Send a message, and wait for the answer."""
-        answer = answer_key(uuid4().hex)
+        """Send a message, and wait for the answer. An instance that ends without one is `InstanceStateError`."""
         raw = encode_payload(self._access.codec, self.id, message, payload)
-        letter = Letter(message, raw, reply_to=answer)
-        if await deliver(self._access.driver, self.id, letter, self._access.clock.time()) is Delivery.CLOSED:
-            raise InstanceStateError(f"instance {self.id!r} has ended, and answers no {message!r} any more")
-        if timeout is None:
-            return await self._answer(answer)
-        with anyio.fail_after(seconds(timeout, "timeout")):
-            return await self._answer(answer)
-
-    async def _answer(self, answer: bytes) -> Any:
-        driver = self._access.driver
-        await driver.changed(answer, None)
-        raw = await driver.get(answer)
-        assert raw is not None, "an answer stays until it is read"
-        batch = Batch()
-        batch.clear(answer)
-        await driver.commit(batch)
-        return self._access.codec.decode(unpack_record(raw)[0])
+        with anyio.fail_after(None if timeout is None else seconds(timeout, "timeout")):
+            answer = await ask(self._access, self.id, message, raw)
+        return self._access.codec.decode(answer)
 
     async def info(self) -> InstanceInfo:
         """What can be seen of it now."""

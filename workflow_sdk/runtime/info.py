@@ -16,7 +16,7 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError
-from workflow_sdk.execution.lease import read_fields
+from workflow_sdk.execution.snapshot import read_fields
 
 __all__ = ["InstanceInfo", "Page", "Wait", "read_info"]
 

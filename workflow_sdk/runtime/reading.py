@@ -13,7 +13,7 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import InstanceNotFoundError
-from workflow_sdk.execution.lease import read_fields
+from workflow_sdk.execution.snapshot import read_fields
 
 __all__ = ["read_history"]
 

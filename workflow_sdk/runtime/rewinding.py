@@ -6,13 +6,16 @@ whoever has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from sortedcontainers import SortedDict
 
 from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import BranchesData, Entry, ListenData
+from workflow_sdk.core.entries import BranchesData, Entry, ListenData, LoopData
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
+    BASES,
     COMPENSATIONS,
     HISTORY,
     INBOX,
@@ -22,13 +25,17 @@ from workflow_sdk.core.keys import (
     InstanceKeys,
     sequence_key,
 )
-from workflow_sdk.core.location import escape, join_path, segments, split_last
-from workflow_sdk.core.status import EntryStatus, Kind
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.location import escape, join_path, pack_segment, segments, split_last, subtree
+from workflow_sdk.core.status import Kind
+from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.runtime.loop_tape import LoopTape, turn_of
+from workflow_sdk.runtime.regaining import regain_names
 
 __all__ = ["Tape"]
+
+_SIDE_BY_SIDE = (Kind.JOIN, Kind.RACE, Kind.MAP)
 
 
 class Tape:
@@ -36,137 +43,246 @@ class Tape:
 
     def __init__(self, keys: InstanceKeys) -> None:
         self._keys = keys
-        self._entries: dict[bytes, Entry] = {}
+        self._texts: dict[int, str] = {}
+        self._entries: SortedDict[bytes, Entry] = SortedDict()
         self._paths: dict[str, bytes] = {}
+        self._bases: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        """By the location of their loop."""
         self._compensations: list[Compensation] = []
-        self._takings: list[tuple[bytes, bytes]] = []
+        self._takings: list[bytes] = []
+        """What their keys end with: the location of a listen, and a number."""
+        self._elsewhere: list[bytes] = []
+        """Locations that stand neither in the history nor with it."""
 
     @classmethod
     async def read(cls, driver: Driver, keys: InstanceKeys) -> Tape:
         """Everything that is recorded of an instance."""
         tape = cls(keys)
-        texts: dict[int, str] = {}
-        for key, raw in await driver.scan(*keys.range(NAMES)):
-            texts[_number(key[len(keys.space) + len(NAMES) :])] = unpack_record(raw)[0]
-        start = len(keys.space) + len(HISTORY)
-        for key, raw in await driver.scan(*keys.range(HISTORY)):
-            tape._entries[key[start:]] = Entry.unpack(raw)
+
+        async def part(which: bytes) -> list[tuple[bytes, bytes]]:
+            start = len(keys.space) + len(which)
+            return [(key[start:], raw) for key, raw in await driver.scan(*keys.range(which))]
+
+        tape._texts = {_number(key): unpack_record(raw)[0] for key, raw in await part(NAMES)}
+        tape._entries.update((at, Entry.unpack(raw)) for at, raw in await part(HISTORY))
         for location in tape._entries:
-            tape._paths[tape._path(location, texts)] = location
-        for key, raw in await driver.scan(*keys.range(COMPENSATIONS)):
-            number = _number(key[len(keys.space) + len(COMPENSATIONS) :])
-            tape._compensations.append(Compensation.unpack(number, raw))
-        tape._takings = await driver.scan(*keys.range(TAKINGS))
+            tape._paths[tape._path(location)] = location
+        for turn, raw in await part(BASES):
+            tape._bases.setdefault(split_last(turn)[0], []).append((turn, raw))
+        tape._compensations = [Compensation.unpack(_number(key), raw) for key, raw in await part(COMPENSATIONS)]
+        tape._takings = [key for key, _ in await part(TAKINGS)]
+        tape._elsewhere = [at for at, _ in await part(ATTIC)]
+        for id, raw in await part(INBOX):
+            if (only_for := InboxMessage.unpack(id, raw).only_for) is not None:
+                tape._elsewhere.append(only_for)
         return tape
 
-    def _path(self, location: bytes, texts: dict[int, str]) -> str:
+    def _path(self, location: bytes) -> str:
         path, at = "", b""
-        while at != location:
-            rest = location[len(at) :]
-            segment = _first(rest)
-            (found,) = segments(segment)
+        for around in [*_around(location), location][1:]:
+            (found,) = segments(around[len(at) :])
             if isinstance(found, tuple):
                 loop = self._entries.get(at)
                 label = f"~{found[1]}" if loop is not None and loop.kind is Kind.LOOP else str(found[1])
             else:
-                label = escape(texts.get(found, f"?{found}"))
-            path, at = join_path(path, label), at + segment
+                label = escape(self._texts.get(found, f"?{found}"))
+            path, at = join_path(path, label), around
         return path
 
     def retry(self, batch: Batch, culprits: Iterable[str]) -> None:
         """Forget the failures at these paths, and that what is around them has failed by them."""
-        for path in culprits:
-            location = self._paths.get(path)
-            if location is not None:
-                self._drop(batch, location)
-                self._reopen_around(batch, location)
+        dropped = {self._paths[path] for path in culprits if path in self._paths}
+        self._write(batch, dropped, dropped, {})
 
     def restart(self, batch: Batch) -> None:
         """Forget everything, and give back the messages that were taken."""
         for location in self._entries:
             self._give_back(batch, location)
-        for key, _ in self._takings:
-            batch.clear(key)
-        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, ATTIC):
+        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES):
             batch.clear_range(*self._keys.range(part))
 
     def restart_from(self, batch: Batch, path: str) -> None:
-        """Forget the entry at a path, and all that finished after it."""
-        location = self._paths.get(path)
-        if location is None:
-            raise DefinitionError(f"there is no entry {path!r} to restart from; `history()` shows those that there are")
-        self._refuse_loops(path, location)
-        target = self._entries[location]
-        end = target.finished_at if target.finished_at is not None else target.created_at
-        dropped = [at for at, entry in self._entries.items() if self._is_later(at, entry, location, target, end)]
+        """Forget the entry at a path, or the turn of a loop, and all that finished after it."""
+        location = self._locate(path)
+        loops: dict[bytes, tuple[LoopTape, int, LoopData]] = {}
+        for around in _around(location):
+            if self._is_loop(around):
+                tape, turn = self._loop(around), turn_of(around, location)
+                loops[around] = (tape, turn, self._begin(tape, turn, path))
+        dropped = self._after(location)
+        self._rewind_beside(loops, dropped)
         for at in dropped:
             self._give_back(batch, at)
-            self._drop(batch, at)
-        for at in dropped:
-            self._reopen_around(batch, at)
-        gone = set(dropped)
-        for compensation in self._compensations:
-            if compensation.location in gone:
-                batch.clear(self._keys.space + sequence_key(compensation.sequence))
+        for tape, turn, data in loops.values():
+            tape.rewind(batch, self._keys, turn, data)
+        self._write(batch, dropped, {*dropped, location}, {at: data for at, (_, _, data) in loops.items()})
 
-    def _is_later(self, at: bytes, entry: Entry, location: bytes, target: Entry, end: float) -> bool:
-        if at.startswith(location):
+    def _is_loop(self, location: bytes) -> bool:
+        entry = self._entries.get(location)
+        return entry is not None and entry.kind is Kind.LOOP
+
+    def _loop(self, location: bytes) -> LoopTape:
+        inside = {at: self._entries[at] for at in self._inside(location)}
+        return LoopTape(location, self._entries[location], inside, self._bases.get(location, []))
+
+    def _inside(self, location: bytes) -> Iterator[bytes]:
+        return self._entries.irange(*subtree(location))
+
+    def _locate(self, path: str) -> bytes:
+        """The location of an entry, or of a turn."""
+        if path in self._paths:
+            return self._paths[path]
+        # A turn has no entry of its own; and if it is forgotten, nothing under it has one.
+        parts = path.split("/")
+        for size in range(len(parts) - 1, 0, -1):
+            around, number = self._paths.get("/".join(parts[:size])), parts[size][1:]
+            if around is None or not self._is_loop(around) or parts[size][:1] != "~" or not number.isdecimal():
+                continue
+            tape, turn = self._loop(around), int(number)
+            self._begin(tape, turn, path)
+            if size == len(parts) - 1:
+                return tape.turn_location(turn)
+            break
+        raise DefinitionError(f"there is no entry {path!r} to restart from; `history()` shows those that there are")
+
+    def _begin(self, tape: LoopTape, turn: int, path: str) -> LoopData:
+        data = tape.from_turn(turn)
+        if data is None:
+            there = tape.startable()
+            known = f"there are the turns ~{there[0]} to ~{there[-1]}" if there else "it keeps none"
+            raise DefinitionError(
+                f"can't restart from {path!r}: the history of turn ~{turn} of loop {self._path(tape.location)!r} "
+                f"is not there; {known}"
+            )
+        return data
+
+    def _after(self, location: bytes) -> set[bytes]:
+        """What is at or under a location, and what came after it."""
+        target = self._entries.get(location)
+        if target is None:
+            loop, _ = split_last(location)
+            end = self._loop(loop).ended(turn_of(loop, location))
+        else:
+            end = target.created_at if target.finished_at is None else target.finished_at
+        line = [*_around(location), location]
+        dropped: set[bytes] = set()
+        for at, entry in self._entries.items():
+            # Sorted by location: what is around an entry comes before it.
+            if not dropped.isdisjoint(_around(at)) or self._is_after(at, entry, line, end):
+                dropped.add(at)
+        return dropped
+
+    def _is_after(self, at: bytes, entry: Entry, line: list[bytes], end: float) -> bool:
+        if at.startswith(line[-1]):
             return True
-        if location.startswith(at):
+        depth = max(number for number, around in enumerate(line) if at.startswith(around))
+        fork, own = line[depth], line[depth + 1]
+        if at == fork:
             return False
-        scope, _ = split_last(location)
-        if split_last(at)[0] == scope:
-            return entry.ordinal > target.ordinal
+        around = self._entries.get(fork)
+        kind = None if around is None else around.kind
+        if kind is Kind.LOOP:
+            return turn_of(fork, at) > turn_of(fork, own)
+        if kind not in _SIDE_BY_SIDE:
+            return self._entries[fork + _first(at[len(fork) :])].ordinal > self._entries[own].ordinal
         if entry.kind.is_composite:
             return entry.created_at > end
         return entry.created_at > end or (entry.finished_at is not None and entry.finished_at > end)
 
-    def _refuse_loops(self, path: str, location: bytes) -> None:
-        around = location
-        while around:
-            around, _ = split_last(around)
-            entry = self._entries.get(around)
-            if entry is not None and entry.kind is Kind.LOOP:
-                raise DefinitionError(
-                    f"{path!r} is inside a loop, whose turns keep no state of their own; restart from the loop itself"
-                )
-
-    def _drop(self, batch: Batch, location: bytes) -> None:
-        batch.clear(self._keys.space + HISTORY + location)
-        batch.clear(self._keys.space + METADATA + location)
-
-    def _reopen_around(self, batch: Batch, location: bytes) -> None:
-        """What is around something that happens again is not over."""
-        around = location
-        while around:
-            around, _ = split_last(around)
-            entry = self._entries.get(around)
-            if entry is None or not entry.is_final:
+    def _rewind_beside(self, loops: dict[bytes, tuple[LoopTape, int, LoopData]], dropped: set[bytes]) -> None:
+        """Loops beside the target, too, begin again with the first turn in which something is forgotten."""
+        beside = {around for at in dropped for around in _around(at) if self._is_loop(around)} - loops.keys()
+        for location in sorted(beside, key=len):
+            inside = set(self._inside(location))
+            if location in dropped or inside.isdisjoint(dropped):
                 continue
+            tape = self._loop(location)
+            first = min(turn_of(location, at) for at in inside & dropped)
+            start = next((turn for turn in tape.startable() if turn >= first), None)
+            for at in inside:
+                turn = turn_of(location, at)
+                if start is None or turn < start:
+                    dropped.discard(at)
+                elif turn > start:
+                    dropped.add(at)
+            data = None if start is None else tape.from_turn(start)
+            if start is not None and data is not None:
+                loops[location] = (tape, start, data)
+
+    def _write(self, batch: Batch, dropped: set[bytes], again: set[bytes], loops: dict[bytes, LoopData]) -> None:
+        """Drop entries, and open again what is around those that happen again."""
+        space = self._keys.space
+        entries = {at: entry for at, entry in self._entries.items() if at not in dropped}
+        reopened: set[bytes] = set()
+        for around in {around for at in again for around in _around(at)} & entries.keys():
+            entry = entries[around]
             if entry.kind is Kind.BRANCH:
-                self._drop(batch, around)
-                continue
-            again = Entry(entry.kind, entry.ordinal, entry.created_at, status=EntryStatus.RUNNING, data=entry.data)
-            if isinstance(entry.data, BranchesData):
-                again.data = BranchesData(entry.data.names, entry.data.count)
-            batch.set(self._keys.space + HISTORY + around, again.pack())
+                del entries[around]
+            elif entry.is_final:
+                reopened.add(around)
+                data = entry.data if not isinstance(entry.data, BranchesData) else _undecided(entry.data)
+                entries[around] = Entry(entry.kind, entry.ordinal, entry.created_at, data=data)
+        for at in self._entries.keys() - entries.keys():
+            batch.clear(space + HISTORY + at)
+            batch.clear(space + METADATA + at)
+            if self._is_loop(at):
+                batch.clear_range(*subtree(space + BASES + at))
+        for at in reopened | loops.keys():
+            entry = entries[at]
+            if at in loops:
+                entry.data = loops[at]
+            batch.set(space + HISTORY + at, entry.pack())
+        stand = [*entries, *self._elsewhere, *self._write_takings(batch, entries, reopened)]
+        for compensation in self._compensations:
+            # A branch that lost has left no history that could be dropped, but the race that it was in.
+            if dropped.isdisjoint([compensation.location, *_around(compensation.location)]):
+                stand.append(compensation.location)
+            else:
+                batch.clear(space + sequence_key(compensation.sequence))
+        regain_names(batch, self._keys, self._texts, entries, stand, reopened)
+
+    def _write_takings(self, batch: Batch, entries: dict[bytes, Entry], reopened: set[bytes]) -> list[bytes]:
+        """What was taken in a race that is open again is given back if its branch loses. The locations of all such."""
+        kept = {split_last(key)[0] for key in self._takings} & entries.keys()
+        for key in self._takings:
+            if split_last(key)[0] not in kept:
+                batch.clear(self._keys.space + TAKINGS + key)
+        races = {at for at in reopened if entries[at].kind is Kind.RACE}
+        for at in entries:
+            if races and any(around in races for around in _around(at)):
+                for number, message in enumerate(_taken(entries[at])):
+                    key = self._keys.space + TAKINGS + at + pack_segment(number)
+                    batch.set(key, pack_record([message.id, message.pack()]))
+        return list(kept)
 
     def _give_back(self, batch: Batch, location: bytes) -> None:
-        data = self._entries[location].data
-        if isinstance(data, ListenData):
-            for taken, payload in data.taken:
-                message = InboxMessage(taken.id, taken.name, payload, taken.sent_at, taken.reply_to)
-                batch.set(self._keys.space + INBOX + taken.id, message.pack())
+        for message in _taken(self._entries[location]):
+            batch.set(self._keys.space + INBOX + message.id, message.pack())
+
+
+def _undecided(data: BranchesData) -> BranchesData:
+    return BranchesData(data.names, data.count)
+
+
+def _taken(entry: Entry) -> Iterator[InboxMessage]:
+    """The messages that a listen took."""
+    if isinstance(entry.data, ListenData):
+        for taken, payload in entry.data.taken:
+            yield InboxMessage(taken.id, taken.name, payload, taken.sent_at, taken.reply_to)
+
+
+def _around(location: bytes) -> list[bytes]:
+    """The locations that a location is under, outermost first: the root's is empty."""
+    found: list[bytes] = []
+    while location:
+        location, _ = split_last(location)
+        found.append(location)
+    return found[::-1]
 
 
 def _first(packed: bytes) -> bytes:
     """The first segment of a packed location."""
-    rest = packed
-    while True:
-        parent, _ = split_last(rest)
-        if not parent:
-            return rest
-        rest = parent
+    return [*_around(packed), packed][1]
 
 
 def _number(packed: bytes) -> int:

@@ -53,6 +53,11 @@ class SqliteDriver:
         """How many transactions were committed; under load, far fewer than batches."""
         return self._writes.transactions
 
+    async def describe(self) -> dict[str, str]:
+        """The file, how it is written, and its size: for people who look after it."""
+        self._check_open()
+        return await self._writer.call(self._writes.describe)
+
     async def get(self, key: bytes, /) -> bytes | None:
         """The value of `key`, or None."""
         self._check_open()

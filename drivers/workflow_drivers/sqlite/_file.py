@@ -5,12 +5,17 @@ It blocks, and runs in the threads of the connections; it knows nothing of the e
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import chain
 from random import random
 from time import monotonic, sleep
 from typing import Any, TypeVar
+from urllib.parse import quote
 
+from workflow_drivers.sqlite._merge import Merged, chunks, expectations
 from workflow_drivers.sqlite._url import Settings
 from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Set, Write
 from workflow_sdk.errors import ConflictError, StorageError, WorkflowSDKError
@@ -34,17 +39,35 @@ GET = "SELECT value FROM entry WHERE key = ?"
 SCAN = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 SCAN_REVERSE = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 
+# Not REPLACE: that deletes and inserts, which takes twice as long where the key exists.
+UPDATE = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
 WRITE: dict[type[Write], str] = {
-    # Not REPLACE: that deletes and inserts, which takes twice as long where the key exists.
-    Set: "INSERT INTO entry VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+    Set: f"INSERT INTO entry VALUES (?, ?) {UPDATE}",
     Clear: "DELETE FROM entry WHERE key = ?",
     ClearRange: "DELETE FROM entry WHERE key >= ? AND key < ?",
 }
+
+# A cross join is made in the order in which it is written: from the few rows that are asked for.
+COUNT_EQUAL = (
+    "WITH asked (key, value) AS (VALUES {}) SELECT count(*) FROM asked CROSS JOIN entry "
+    "ON entry.key = asked.key AND entry.value = asked.value"
+)
+SET_MANY = f"INSERT INTO entry VALUES {{}} {UPDATE}"
+CLEAR_MANY = "DELETE FROM entry WHERE key IN (VALUES {})"
+COUNT_PRESENT = "SELECT count(*) FROM entry WHERE key IN (VALUES {})"
+SELECT_MANY = "SELECT key, value FROM entry WHERE key IN (VALUES {})"
+
+WRITES_MERGED = 16
+"""With fewer writes, a batch that is alone is written as it stands."""
 
 PAUSE_SECONDS_MIN = 0.0005
 # Another process that commits without a break leaves the file free for moments only. Asking often (it costs some 10 us)
 # is what gives everyone a turn, since SQLite keeps no queue.
 PAUSE_SECONDS_MAX = 0.005
+
+SYNCHRONOUS_NAMES = ("off", "normal", "full", "extra")
+"""What SQLite answers is a number."""
 
 WAL_BYTES_KEPT = 64 << 20
 """What a write-ahead log that had to grow is cut back to, once its pages are in the database."""
@@ -86,9 +109,13 @@ class _Session:
         path, deadline = self.settings.path, monotonic() + self.settings.busy_timeout
         if not path.parent.is_dir():
             raise StorageError(f"can't open {str(path)!r}: there is no directory {str(path.parent)!r}")
+        if not self.settings.creates and not path.exists():
+            raise StorageError(f"can't open {str(path)!r}: there is no such file")
+        # As a URI, so that SQLite holds to the mode also if the file goes away just now.
+        uri = f"file://{quote(os.fsencode(path))}?mode={self.settings.mode}"
         try:
             # No transactions but our own, and no waiting inside SQLite, where nothing could stop it.
-            connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+            connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)
         except sqlite3.Error as error:
             raise self.failure("open", error) from error
         try:
@@ -175,6 +202,8 @@ class WriteSession(_Session):
             new = self._is_new(connection)
         finally:
             _roll_back(connection)
+        if new and not self.settings.creates:
+            raise StorageError(f"can't open {str(self.settings.path)!r}: the file is empty, and no store yet")
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise StorageError(f"{str(self.settings.path)!r} is where SQLite can't keep a write-ahead log")
         connection.execute(f"PRAGMA synchronous = {self.settings.synchronous}")
@@ -208,6 +237,24 @@ class WriteSession(_Session):
             raise StorageError(f"{path!r} is the database of another program; give the store a file of its own")
         return True
 
+    def describe(self) -> dict[str, str]:
+        """The file as it is: not what was asked for, but what SQLite answers."""
+        try:
+            mode, number, pages, page = (
+                self.cursor.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("journal_mode", "synchronous", "page_count", "page_size")
+            )
+        except sqlite3.Error as error:
+            raise self.failure("read", error) from error
+        path = self.settings.path
+        log = path.with_name(f"{path.name}-wal")
+        logged = f", and {log.stat().st_size:,} in the log" if log.exists() else ""
+        return {
+            "file": str(path),
+            "journal": f"{mode}, synchronous {SYNCHRONOUS_NAMES[number]}",
+            "size": f"{pages * page:,} bytes{logged}",
+        }
+
     def begin(self) -> None:
         """Start the transaction with the lock for writing held, so that nothing it reads can change under it."""
         _roll_back(self.connection)  # only if even the rollback of the one before has failed
@@ -219,15 +266,14 @@ class WriteSession(_Session):
 
         Raises if nothing of any of them was written.
         """
-        outcomes: list[WorkflowSDKError | None]
         try:
-            if len(batches) == 1:
+            if len(batches) == 1 and len(batches[0].writes) < WRITES_MERGED:
                 outcome = self._check(batches[0])
                 if outcome is None:
                     self._write(batches[0].writes)
-                outcomes = [outcome]
+                outcomes: list[WorkflowSDKError | None] = [outcome]
             else:
-                outcomes = [self._write_among_others(batch) for batch in batches]
+                outcomes = self._write_merged(batches) or [self._write_among_others(batch) for batch in batches]
             if self._appended != self._appended_before:
                 self.cursor.execute("UPDATE meta SET value = ? WHERE name = 'appended'", (self._appended,))
             self.cursor.execute("COMMIT")
@@ -236,6 +282,48 @@ class WriteSession(_Session):
             raise
         self.transactions += 1
         return outcomes
+
+    def _write_merged(self, batches: Sequence[Batch]) -> list[WorkflowSDKError | None] | None:
+        """Write the batches as one; None if a row can't be written: then they are to be taken apart."""
+        execute = self.cursor.execute
+        merged = Merged(self._stored(expectations(batches)), self._next_key)
+        conflicts = [merged.add(batch) for batch in batches]
+        values = [row for row in merged.rows.items() if row[1] is not None]
+        cleared = [key for key, value in merged.rows.items() if value is None]
+        execute("SAVEPOINT merged")
+        try:
+            for cleared_range in merged.ranges:
+                execute(WRITE[ClearRange], cleared_range)
+            for rows in chunks(values):
+                execute(_many(SET_MANY, 2, len(rows)), [*chain.from_iterable(rows)])
+            for keys in chunks(cleared):
+                execute(_many(CLEAR_MANY, 1, len(keys)), keys)
+        except sqlite3.Error:
+            if not self.connection.in_transaction:  # so grave that SQLite has rolled back everything: a full disk
+                raise
+            execute("ROLLBACK TO merged")
+            execute("RELEASE merged")
+            self._appended = self._appended_before = None
+            return None
+        execute("RELEASE merged")
+        return [None if key is None else _conflict(key) for key in conflicts]
+
+    def _stored(self, expected: dict[bytes, bytes | None]) -> dict[bytes, bytes | None]:
+        """What the keys hold. That it is what is expected is asked first, which takes one answer instead of many."""
+        execute = self.cursor.execute
+        absent = [key for key, value in expected.items() if value is None]
+        present = [row for row in expected.items() if row[1] is not None]
+        count = 0
+        for rows in chunks(present):
+            count += execute(_many(COUNT_EQUAL, 2, len(rows)), [*chain.from_iterable(rows)]).fetchone()[0]
+        for keys in chunks(absent):
+            count -= execute(_many(COUNT_PRESENT, 1, len(keys)), keys).fetchone()[0]
+        if count == len(present):
+            return expected
+        stored: dict[bytes, bytes | None] = dict.fromkeys(expected)
+        for keys in chunks(list(expected)):
+            stored.update(execute(_many(SELECT_MANY, 1, len(keys)), keys).fetchall())
+        return stored
 
     def _write_among_others(self, batch: Batch) -> WorkflowSDKError | None:
         # The checks read what the batches before it have written, and need no savepoint: they leave nothing behind.
@@ -260,7 +348,7 @@ class WriteSession(_Session):
         for key, expected in batch.checks:
             row = self.cursor.execute(GET, (key,)).fetchone()
             if (None if row is None else row[0]) != expected:
-                return ConflictError(f"the key {key!r:.200} does not have the value that the batch was to find")
+                return _conflict(key)
         return None
 
     def _write(self, writes: Sequence[Write]) -> None:
@@ -281,6 +369,17 @@ class WriteSession(_Session):
         self._appended += 1
         # 0x33 and 12 bytes: what `fdb.tuple` reads as a complete versionstamp.
         return prefix + b"\x33" + self._appended.to_bytes(12, "big")
+
+
+def _conflict(key: bytes) -> ConflictError:
+    return ConflictError(f"the key {key!r:.200} does not have the value that the batch was to find")
+
+
+@cache
+def _many(sql: str, columns: int, rows: int) -> str:
+    """The statement for so many rows."""
+    row = f"({', '.join('?' * columns)})"
+    return sql.format(", ".join([row] * rows))
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

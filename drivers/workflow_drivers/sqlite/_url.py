@@ -11,7 +11,9 @@ from workflow_sdk.errors import DefinitionError
 
 SCHEME = "sqlite://"
 SYNCHRONOUS = ("full", "normal")
-KNOWN = ("busy_timeout", "synchronous")
+MODES = ("rwc", "rw")
+"""As SQLite has them in its own URIs: read, write, and create or not."""
+KNOWN = ("busy_timeout", "mode", "synchronous")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,12 @@ class Settings:
     synchronous: str = "full"
     busy_timeout: float = 30.0
     """Seconds to wait for another process that holds the file, before it is an error."""
+    mode: str = "rwc"
+
+    @property
+    def creates(self) -> bool:
+        """Whether a store is made where there is none."""
+        return self.mode == "rwc"
 
 
 def parse(url: str) -> Settings:
@@ -50,7 +58,10 @@ def _with_options(settings: Settings, url: str, query: str) -> Settings:
     synchronous = values.get("synchronous", settings.synchronous).lower()
     if synchronous not in SYNCHRONOUS:
         raise DefinitionError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {values['synchronous']!r}")
-    return Settings(settings.path, synchronous, _seconds(values.get("busy_timeout"), settings.busy_timeout))
+    mode = values.get("mode", settings.mode)
+    if mode not in MODES:
+        raise DefinitionError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+    return Settings(settings.path, synchronous, _seconds(values.get("busy_timeout"), settings.busy_timeout), mode)
 
 
 def _seconds(text: str | None, default: float) -> float:

@@ -1,0 +1,185 @@
+"""Who runs an execution: a runtime, which has many; or one run that stands alone.
+
+A host keeps the time, brings the mail, and has what must be done beside an instance done. An execution has no task of
+its own for that: it tells its host what changed, and is told what has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from workflow_sdk.core.wire import pack_record
+from workflow_sdk.driver import Batch
+from workflow_sdk.execution.clock import Activity, Clock
+
+__all__ = ["Alone", "Guest", "Host", "Waiting"]
+
+Root = Callable[[], Awaitable[None]]
+
+
+class Waiting(Protocol):
+    """An execution that may wait, as its host knows it."""
+
+    @property
+    def instance_id(self) -> str:
+        """Which instance it runs."""
+        ...
+
+    @property
+    def next_time(self) -> float | None:
+        """When its first timer is due."""
+        ...
+
+    def fire(self) -> None:
+        """Wake the branches whose time has come, or for whom there may be a message."""
+        ...
+
+
+class Guest(Waiting, Protocol):
+    """An execution, as the host knows it that is to run it."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether a message is awaited."""
+        ...
+
+    def activity(self) -> Activity:
+        """What is under way."""
+        ...
+
+    def abandon(self) -> None:
+        """Nobody wakes its branches any more: it is over."""
+        ...
+
+    async def run(self, root: Root) -> None:
+        """Run `root` to its end, or until the instance is put away or stopped."""
+        ...
+
+    async def watch_mail(self) -> None:
+        """Return once a message may have come, and was taken in."""
+        ...
+
+    async def commit_beside(self, batch: Batch) -> None:
+        """Write what is not of the instance, as long as the lease is held."""
+        ...
+
+
+class Host(Protocol):
+    """Who runs executions."""
+
+    answers: dict[bytes, Callable[[bytes], None]]
+    """Who in this process waits for which answer, by its key."""
+    beats: bool
+    """It has a heartbeat of its own, for all that it runs, and is told of messages."""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others wait for their turn."""
+        ...
+
+    async def run(self, guest: Guest, root: Root) -> None:
+        """Run an execution to its end."""
+        ...
+
+    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something done beside what is running."""
+        ...
+
+    def waits_changed(self, guest: Waiting) -> None:
+        """It waits for something else: a timer that may be its first, or a message."""
+        ...
+
+    def rests(self, guest: Waiting, idle: bool) -> None:
+        """It waits in memory now, or goes on."""
+        ...
+
+    def may_go_on(self, guest: Waiting) -> bool:
+        """Whether one that waits in memory may go on now. If not, it is fired again when it may."""
+        ...
+
+    def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
+        """It lets others go first; `go_on` is called when it is its turn again."""
+        ...
+
+
+class Alone:
+    """One run without a runtime around it."""
+
+    beats = False
+    crowded = False
+
+    def __init__(self, clock: Clock, heartbeat: bytes, lease_ttl: float) -> None:
+        self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._ttl = lease_ttl
+        self._signal = anyio.Event()
+        self._watching = False
+        self._group: TaskGroup | None = None
+
+    async def run(self, guest: Guest, root: Root) -> None:
+        """Run an execution, and what it takes beside it."""
+        async with anyio.create_task_group() as self._group:
+            self._group.start_soon(self._keep_time, guest)
+            self._group.start_soon(self._beat, guest)
+            # A task of its own: then whoever cancels this run cancels a scope around the author's code.
+            self._group.start_soon(self._run, guest, root)
+
+    async def _run(self, guest: Guest, root: Root) -> None:
+        await guest.run(root)
+        assert self._group is not None, "it runs in the group"
+        self._group.cancel_scope.cancel()
+
+    async def _keep_time(self, guest: Guest) -> None:
+        try:
+            while True:
+                self._signal = signal = anyio.Event()
+                guest.fire()
+                if guest.listens and not self._watching:
+                    self._watching = True
+                    self.spawn(lambda: self._watch(guest))
+                await self._clock.wait(signal, guest.next_time, guest.activity)
+        finally:
+            # Also if the run was cancelled from outside.
+            guest.abandon()
+
+    async def _watch(self, guest: Guest) -> None:
+        await guest.watch_mail()
+        self._watching = False
+        self._signal.set()
+
+    async def _beat(self, guest: Guest) -> None:
+        """Say that this run is alive, as long as it is."""
+        while True:
+            await anyio.sleep(self._ttl / 3)
+            batch = Batch()
+            batch.set(self._heartbeat, pack_record([self._clock.time() + self._ttl]))
+            # A beat that fails is no failure of the run: its commits will tell.
+            with suppress(Exception):
+                await guest.commit_beside(batch)
+
+    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something done in the group of the run."""
+        assert self._group is not None, "it runs in the group"
+        self._group.start_soon(fn)
+
+    def waits_changed(self, guest: Waiting) -> None:
+        """Look at it again."""
+        self._signal.set()
+
+    def rests(self, guest: Waiting, idle: bool) -> None:
+        """Look at it again."""
+        self._signal.set()
+
+    def may_go_on(self, guest: Waiting) -> bool:
+        """There is nobody else."""
+        return True
+
+    def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
+        """There is nobody else."""
+        go_on()

@@ -1,0 +1,114 @@
+"""Asking an instance, and waiting for its answer.
+
+The question and a row for the answer are one commit. The answer takes the place of that row, in the commit that records
+that it was given; if the one who asks is in the same process, it is handed over in memory, and the row is gone. Whoever
+gives up takes the row away, and an answer that finds none goes nowhere.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from uuid import uuid4
+
+import anyio
+
+from workflow_sdk.core.keys import Field, InstanceKeys, answer_key
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.driver import Batch
+from workflow_sdk.errors import InstanceStateError, WorkflowSDKError
+from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.delivery import Delivery, Letter, deliver
+
+__all__ = ["ask"]
+
+HERE_SECONDS = 1.0
+"""An answer from this process is awaited for so long before the store is watched for it, too."""
+
+
+async def ask(access: Access, instance_id: str, message: str, payload: bytes) -> bytes:
+    """The answer of an instance, encoded."""
+    question = _Question(access, instance_id, message)
+    try:
+        return await question.ask(Letter(message, payload, reply_to=question.key))
+    except BaseException:
+        await question.give_up()
+        raise
+
+
+class _Question:
+    def __init__(self, access: Access, instance_id: str, message: str) -> None:
+        self._access = access
+        self._id = instance_id
+        self._message = message
+        self.key: bytes = answer_key(uuid4().hex)
+        self._answered = anyio.Event()
+        self._answer: bytes | None = None
+        self._is_asked = False
+
+    async def ask(self, letter: Letter) -> bytes:
+        access, here = self._access, self._access.here
+        if here is not None:
+            here.answers[self.key] = self._take
+        self._is_asked = True
+        delivery = await deliver(access.driver, self._id, letter, access.clock.time(), here)
+        if delivery is Delivery.CLOSED:
+            self._is_asked = False
+            raise self._ended()
+        if here is not None:
+            with anyio.move_on_after(HERE_SECONDS):
+                await self._answered.wait()
+        if self._answer is None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_for_answer)
+                group.start_soon(self._watch_for_end)
+                await self._answered.wait()
+                group.cancel_scope.cancel()
+        if here is not None:
+            here.answers.pop(self.key, None)
+        if self._answer is None:
+            raise self._ended()
+        return self._answer
+
+    def _ended(self) -> InstanceStateError:
+        return InstanceStateError(f"instance {self._id!r} has ended, and answers no {self._message!r} any more")
+
+    def _take(self, answer: bytes | None) -> None:
+        self._answer = answer
+        self._answered.set()
+
+    async def _watch_for_answer(self) -> None:
+        driver = self._access.driver
+        await driver.changed(self.key, b"")
+        raw = await driver.get(self.key)
+        if raw is not None:
+            batch = Batch()
+            batch.clear(self.key)
+            await driver.commit(batch)
+            self._take(unpack_record(raw)[0])
+        # Else it is being handed over here.
+
+    async def _watch_for_end(self) -> None:
+        driver, keys = self._access.driver, InstanceKeys(self._id)
+        while True:
+            fields = await read_fields(driver, keys)
+            if Field.STATUS not in fields or Status(unpack_record(fields[Field.STATUS])[0]).is_terminal:
+                break
+            await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
+        # What it said before it ended counts.
+        if await driver.get(self.key) == b"":
+            await self.give_up()
+            self._take(None)
+
+    async def give_up(self) -> None:
+        """Nobody waits for an answer any more."""
+        if self._access.here is not None:
+            self._access.here.answers.pop(self.key, None)
+        if not self._is_asked:
+            return
+        self._is_asked = False
+        batch = Batch()
+        batch.clear(self.key)
+        with anyio.CancelScope(shield=True), suppress(WorkflowSDKError, OSError):
+            await self._access.driver.commit(batch)

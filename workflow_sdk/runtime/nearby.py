@@ -1,0 +1,43 @@
+"""What clients in the process of a runtime need not go to the store for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workflow_sdk.core.keys import Field
+from workflow_sdk.runtime.access import Resident
+from workflow_sdk.runtime.claiming import Claiming
+from workflow_sdk.runtime.residents import Residents
+
+__all__ = ["Nearby"]
+
+
+class Nearby:
+    """The instances of the runtime in this process."""
+
+    def __init__(self, residents: Residents, claiming: Claiming) -> None:
+        self._residents = residents
+        self._claiming = claiming
+        self.answers: dict[bytes, Callable[[bytes], None]] = residents.answers
+        """Who in this process waits for which answer, by its key."""
+
+    def resident(self, id: str) -> Resident | None:
+        """The instance, if it is in memory."""
+        run = self._residents.runs.get(id)
+        return None if run is None else run.execution
+
+    def is_worker(self, worker: str) -> bool:
+        """Whether that is the worker here."""
+        return worker == self._claiming.worker
+
+    def message_came(self, id: str) -> None:
+        """A message was stored for an instance that the worker here has."""
+        run = self._residents.runs.get(id)
+        if run is not None:
+            run.execution.poke(lease=False)
+        else:
+            self._claiming.missed(id)
+
+    async def until_ended(self, id: str) -> dict[Field, bytes] | None:
+        """Wait for an instance that is in memory; its fields if it has ended, None if that is for the store to say."""
+        return await self._residents.until_ended(id)

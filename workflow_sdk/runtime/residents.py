@@ -1,0 +1,237 @@
+"""The instances that a runtime has in memory: it wakes them, gives them their turns, and puts them away."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from workflow_sdk.core.keys import Field
+from workflow_sdk.errors import LeaseLostError
+from workflow_sdk.execution.clock import Activity, Clock
+from workflow_sdk.execution.host import Guest, Root, Waiting
+from workflow_sdk.execution.run import Run
+from workflow_sdk.runtime.slots import Slots
+from workflow_sdk.runtime.timers import Timers
+
+__all__ = ["Residents"]
+
+_log = logging.getLogger("workflow_sdk.runtime")
+
+
+class _Ending:
+    """Somebody here waits for an instance to end."""
+
+    __slots__ = ("event", "fields", "waiting")
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+        self.fields: dict[Field, bytes] | None = None
+        self.waiting = 0
+
+
+class Residents:
+    """The host of all instances of one runtime."""
+
+    beats = True
+
+    def __init__(self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float) -> None:
+        self._clock = clock
+        self._max_resident = max_resident
+        self._max_idle = max_idle
+        self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        """Who in this process waits for which answer, by its key."""
+        self.runs: dict[str, Run] = {}
+        self.slots: Slots = Slots(concurrency)
+        self.stopping: bool = False
+        """Nothing new is begun."""
+        self.busy: int = 0
+        """What is done for instances that are not in memory yet."""
+        self.on_failure: Callable[[str], None] = lambda id: None
+        """Told when a run has ended without giving its instance back."""
+        self.on_end: Callable[[str], None] = lambda id: None
+        """Told when an instance is not in memory any more."""
+        self._timers = Timers()
+        self._idle: OrderedDict[str, float] = OrderedDict()
+        """Those that wait in memory, the longest idle first, and since when."""
+        self._leaving: set[str] = set()
+        """Those that are being put away."""
+        self._endings: dict[str, _Ending] = {}
+        self._signal = anyio.Event()
+        self._ended = anyio.Event()
+        self._group: TaskGroup | None = None
+
+    def open(self, group: TaskGroup) -> None:
+        """Run everything in this group from now on."""
+        self._group = group
+
+    # As a host.
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others wait for their turn."""
+        return self.slots.crowded
+
+    async def run(self, guest: Guest, root: Root) -> None:
+        """Run an execution, in the task that serves it."""
+        await guest.run(root)
+
+    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something done in a task of its own."""
+        assert self._group is not None, "a runtime that runs instances is open"
+        self._group.start_soon(fn)
+
+    def waits_changed(self, guest: Waiting) -> None:
+        """Keep its first time."""
+        time = guest.next_time
+        if time is not None and self._timers.set(guest.instance_id, time):
+            self._signal.set()
+
+    def rests(self, guest: Waiting, idle: bool) -> None:
+        """Of those that wait in memory, the ones that are too many are put away."""
+        id = guest.instance_id
+        if not idle:
+            self._idle.pop(id, None)
+            return
+        self._idle[id] = self._clock.time()
+        self.slots.leave(id)
+        while len(self.runs) - len(self._leaving) > self._max_resident and self._idle:
+            self._put_away_longest()
+        if len(self._idle) == 1:
+            self._signal.set()
+
+    def may_go_on(self, guest: Waiting) -> bool:
+        """Whether it is its turn; if not, it stands in line."""
+        id = guest.instance_id
+        if self.slots.take(id):
+            return True
+
+        def go_on() -> None:
+            guest.fire()
+            if id in self._idle:
+                self.slots.leave(id)
+            self._keep(guest)
+
+        self.slots.stand_in_line(id, go_on)
+        return False
+
+    def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
+        """It stands in line again."""
+        self.slots.stand_in_line(guest.instance_id, go_on)
+
+    # What runs beside the instances.
+
+    async def keep_time(self) -> None:
+        """Wake those whose time has come, and put away those that have been idle for long. It does not return."""
+        while True:
+            self._signal = signal = anyio.Event()
+            now = self._clock.time()
+            for id in self._timers.due(now):
+                run = self.runs.get(id)
+                if run is not None:
+                    run.execution.fire()
+                    self._keep(run.execution)
+            while self._idle and (first := next(iter(self._idle.values()))) + self._max_idle <= now:
+                self._put_away_longest()
+            until = self._timers.next
+            if self._idle:
+                first = next(iter(self._idle.values())) + self._max_idle
+                until = first if until is None else min(until, first)
+            await self._clock.wait(signal, until, self.activity)
+
+    def _keep(self, guest: Waiting) -> None:
+        """Keep its next time. One that is over already stands in line."""
+        time = guest.next_time
+        if time is not None and time > self._clock.time():
+            self.waits_changed(guest)
+
+    def activity(self) -> Activity:
+        """What is under way in all of them."""
+        found = {run.execution.activity() for run in self.runs.values()}
+        if Activity.THREAD in found:
+            return Activity.THREAD
+        return Activity.CODE if self.busy or Activity.CODE in found else Activity.NONE
+
+    def _put_away_longest(self) -> None:
+        id, _ = self._idle.popitem(last=False)
+        self.put_away(id)
+
+    # What the runtime asks for.
+
+    def put_away(self, id: str) -> None:
+        """Put one away once what is under way in it has ended."""
+        self._leaving.add(id)
+        self._idle.pop(id, None)
+        self.slots.leave(id)
+        self.runs[id].execution.put_away()
+
+    async def serve(self, id: str, run: Run) -> None:
+        """Run an instance until it has ended, or is not ours any more."""
+        self.runs[id] = run
+        if self.stopping:
+            run.execution.put_away()
+        fields: dict[Field, bytes] | None = None
+        try:
+            await run.go()
+            if run.is_over:
+                fields = run.journal.fields
+        except LeaseLostError:
+            _log.info("instance %s was taken over", id)
+        except Exception:  # noqa: BLE001  # whatever ended the run: the others go on, and this one is due again
+            _log.exception("the run of instance %s has ended; it is tried again", id)
+            self.on_failure(id)
+        finally:
+            if self.runs.get(id) is run:
+                del self.runs[id]
+            self._idle.pop(id, None)
+            self._leaving.discard(id)
+            self._timers.discard(id)
+            self.slots.leave(id)
+            ending = self._endings.pop(id, None)
+            if ending is not None:
+                ending.fields = fields
+                ending.event.set()
+            self._ended.set()
+            self.on_end(id)
+
+    async def until_ended(self, id: str) -> dict[Field, bytes] | None:
+        """Wait for an instance that is in memory; return its fields if it is over, None if it only went away."""
+        if id not in self.runs:
+            return None
+        ending = self._endings.get(id)
+        if ending is None:
+            ending = self._endings[id] = _Ending()
+        ending.waiting += 1
+        try:
+            await ending.event.wait()
+        finally:
+            ending.waiting -= 1
+            if not ending.waiting and self._endings.get(id) is ending:
+                del self._endings[id]
+        return ending.fields
+
+    async def put_all_away(self, grace: float) -> None:
+        """Begin nothing new, and let what is under way end, as far as it does in this time."""
+        self.stopping = True
+        for id in list(self.runs):
+            self.put_away(id)
+        with anyio.move_on_after(grace):
+            while self.runs or self.busy:
+                self._ended = anyio.Event()
+                await self._ended.wait()
+        for run in list(self.runs.values()):
+            run.execution.abandon()
+
+    def look_again(self) -> None:
+        """Have every one look at whether it is still ours."""
+        for run in list(self.runs.values()):
+            run.execution.poke()
+
+    def one_less(self) -> None:
+        """Something that was done for an instance is over."""
+        self.busy -= 1
+        self._ended.set()
