@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 InputT = TypeVar("InputT")
+InputT_contra = TypeVar("InputT_contra", contravariant=True)
 OutputT = TypeVar("OutputT")
 OutputT_co = TypeVar("OutputT_co", covariant=True)
 T = TypeVar("T")
@@ -173,7 +174,7 @@ def function_name(fn: object) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
-class Workflow(Generic[InputT, OutputT_co]):
+class Workflow(Generic[InputT_contra, OutputT_co]):
     """A durable coroutine function."""
 
     def __init__(
@@ -244,13 +245,25 @@ def _feed_code(feed: Callable[[bytes], object], code: CodeType) -> None:
             feed(repr(constant).encode())
 
 
+class _WithDefault(Protocol[InputT_contra, OutputT_co]):
+    """A workflow whose input may be left out."""
+
+    __name__: str
+
+    def __call__(self, ctx: Any, input: InputT_contra = ..., /) -> Coroutine[Any, Any, OutputT_co]: ...
+
+
 class _WorkflowDecorator(Protocol):
+    @overload
+    def __call__(self, fn: _WithDefault[InputT, OutputT], /) -> Workflow[InputT | None, OutputT]: ...
     @overload
     def __call__(self, fn: Callable[[Any, InputT], Coroutine[Any, Any, OutputT]], /) -> Workflow[InputT, OutputT]: ...
     @overload
     def __call__(self, fn: Callable[[Any], Coroutine[Any, Any, OutputT]], /) -> Workflow[None, OutputT]: ...
 
 
+@overload
+def workflow(fn: _WithDefault[InputT, OutputT], /) -> Workflow[InputT | None, OutputT]: ...
 @overload
 def workflow(fn: Callable[[Any, InputT], Coroutine[Any, Any, OutputT]], /) -> Workflow[InputT, OutputT]: ...
 @overload

@@ -210,7 +210,7 @@ async def test_a_workflow_that_is_not_there(driver: Driver) -> None:
     async with Runtime(driver, workflows=[doubles]) as runtime:
         for flow in (greets, "greets"):
             with pytest.raises(DefinitionError, match=r"was not given the workflow 'greets'; it has: doubles"):
-                await runtime.start(flow, id="i")  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+                await runtime.start(flow, id="i")
         something: Any = 3
         with pytest.raises(DefinitionError):
             await runtime.start(something)
@@ -385,3 +385,45 @@ async def test_attempts_of_a_step_that_is_under_way(driver: Driver) -> None:
         info = await handle.info()
         assert info.attempts == {"in%2Fside": 1}
         assert [wait.kind for wait in info.waits] == ["retry"]
+
+
+@workflow
+async def defaults(ctx: Context, number: int = 5) -> int:
+    return number
+
+
+async def test_an_input_that_is_left_out(driver: Driver) -> None:
+    async with Client(driver) as client, Runtime(driver, workflows=[defaults]) as runtime:
+        known, by_name = await runtime.start(defaults), await client.start("defaults")
+        assert (await known.result(timeout=5), await by_name.result(timeout=5)) == (5, 5)
+        assert await runtime.run(defaults, 6) == 6
+
+
+async def test_what_is_no_workflow_no_status_and_no_key(driver: Driver) -> None:
+    async with Client(driver) as client:
+        for name in ("", "x" * 1001):
+            with pytest.raises(DefinitionError, match="can't be called"):
+                await client.start(name)
+        with pytest.raises(DefinitionError, match=r"no status 'nonsense'.*pending, running"):
+            await client.list(status="nonsense")
+        handle = await client.start(defaults, 1)
+        with pytest.raises(DefinitionError, match="key"):
+            await handle.send("m", key="")
+
+
+async def test_a_handle_of_another_workflow(driver: Driver) -> None:
+    async with Runtime(driver, workflows=[defaults, doubles]) as runtime:
+        await runtime.run(defaults, 1, id="i")
+        other = runtime.handle(doubles, "i")
+        for call in (other.result, other.info):
+            with pytest.raises(DefinitionError, match="runs workflow 'defaults', not 'doubles'"):
+                await call()
+
+
+async def test_no_time_to_wait_is_time_to_look(driver: Driver) -> None:
+    async with Runtime(driver, workflows=[defaults, naps]) as runtime:
+        ended = await runtime.start(defaults, 3)
+        assert await ended.result(timeout=5) == 3
+        assert await ended.result(timeout=0) == 3
+        with pytest.raises(TimeoutError):
+            await (await runtime.start(naps, 600)).result(timeout=0)

@@ -290,10 +290,9 @@ async def test_a_loop_beside_begins_again_with_what_finished_later(world: World)
 
 async def test_recovering_two_loops_that_use_the_same_names(world: World) -> None:
     async def turn(ctx: Context, number: int) -> Continue[int] | Break[int]:
-        where = ctx.path.split("/")[1]
-        await ctx.step("same", work, f"{where} {number}")
+        await ctx.step("same", work, f"{ctx.path.split('/')[1]} {number}")
         await ctx.sleep("nap", 1)
-        await ctx.step("fails", work, f"{where} fails {number}", retries=0)
+        await ctx.step("fails", work, f"{ctx.path.split('/')[1]} fails {number}", retries=0)
         return Break(number) if number == 3 else Continue(number + 1)
 
     async def branch(ctx: Context) -> int:

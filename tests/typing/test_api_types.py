@@ -16,11 +16,13 @@ from uuid import UUID
 from workflow_sdk import (
     Backoff,
     Break,
+    Client,
     Context,
     Continue,
     Delivery,
     Driver,
     Failure,
+    Handle,
     History,
     Message,
     RaceResult,
@@ -210,3 +212,19 @@ def wrong_definitions() -> None:
 def test_names_are_known_at_run_time_too() -> None:
     assert_type(checkout.name, str)
     assert (checkout.name, nothing.name, named.name, named.version) == ("checkout", "nothing", "named", 2)
+
+
+async def started(client: Client, order: Order) -> None:
+    assert_type(await client.start(checkout, order), Handle[list[int]])
+    assert_type(await client.start(nothing, id="n"), Handle[None])
+    assert_type(await client.start("checkout", {"id": "o"}), Handle[Any])
+    assert_type(await client.run(named), str)
+    assert_type(await client.run(named, 5), str)
+    assert_type(await client.handle(checkout, "o").result(timeout=5), list[int])
+    assert_type(await client.handle(checkout, "o").send("m", 1, key="k"), Delivery)
+
+
+async def wrongly_started(client: Client, order: Order) -> None:
+    await client.start(checkout)  # type: ignore[arg-type]
+    await client.start(checkout, 5)  # type: ignore[misc]
+    await client.run(checkout, order.id)  # type: ignore[misc]

@@ -294,8 +294,13 @@ class Run:
             return lambda scope: fn(Context(scope))
         raw = unpack_record(self.claimed.fields[Field.INPUT])[0]
 
+        default = self.workflow.default_input
+
         def call(scope: Scope) -> Awaitable[Any]:
             try:
+                if default is not None and self.codec.decode(raw, plain=True) is None:
+                    # It was started by someone who does not know the workflow.
+                    return fn(Context(scope), default)
                 value = self.codec.decode_checked(raw, self.workflow.input_hint)
             except CodecError as error:
                 self.execution.diverged(

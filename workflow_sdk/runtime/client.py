@@ -180,8 +180,12 @@ class Client:
 
     def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
         """What is known of a workflow here."""
-        if isinstance(workflow, (Workflow, str)):
-            return workflow if isinstance(workflow, Workflow) else None
+        if isinstance(workflow, Workflow):
+            return workflow
+        if isinstance(workflow, str):
+            if (problem := name_problem(workflow)) is not None:
+                raise DefinitionError(f"a workflow can't be called {workflow!r:.100}: {problem}")
+            return None
         raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {workflow!r}")
 
     @overload
@@ -222,7 +226,7 @@ class Client:
             access.driver,
             access.codec,
             workflow=workflow.name if isinstance(workflow, Workflow) else workflow,
-            status=None if status is None else Status(status),
+            status=None if status is None else _status(status),
             created_after=None if created_after is None else created_after.timestamp(),
             limit=limit,
             cursor=cursor,
@@ -241,7 +245,7 @@ class Client:
         """Forget the instances that ended longer ago than that; return how many."""
         before = self.access.clock.time() - seconds(older_than, "older_than")
         count = 0
-        for status in map(Status, statuses):
+        for status in map(_status, statuses):
             if not status.is_terminal:
                 raise DefinitionError(f"only instances that have ended can be pruned, not {status.value} ones")
             cursor: str | None = None
@@ -255,6 +259,14 @@ class Client:
                 if cursor is None:
                     break
         return count
+
+
+def _status(status: Status | str) -> Status:
+    try:
+        return Status(status)
+    except ValueError:
+        known = ", ".join(Status)
+        raise DefinitionError(f"there is no status {status!r}; there are {known}") from None
 
 
 def _unknown_fields(name: str, raw: bytes, now: float) -> dict[Field, bytes]:

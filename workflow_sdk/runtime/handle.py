@@ -10,11 +10,13 @@ import anyio
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.history import History
 from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import (
+    DefinitionError,
     InstanceNotFoundError,
     WorkflowCancelledError,
     WorkflowFailedError,
@@ -49,8 +51,24 @@ class Handle(Generic[T_co]):
         """
         if timeout is None:
             return await self._result()
-        with anyio.fail_after(seconds(timeout, "timeout")):
+        limit = seconds(timeout, "timeout")
+        if limit <= 0:
+            # Not to wait is no reason not to look.
+            fields = await read_fields(self._access.driver, InstanceKeys(self.id))
+            if (status := self._status(fields)).is_terminal or status is Status.STUCK:
+                return self._outcome(status, fields)
+            raise TimeoutError
+        with anyio.fail_after(limit):
             return await self._result()
+
+    def _status(self, fields: dict[Field, bytes]) -> Status:
+        """The status of the instance, if there is one and it is of the workflow of this handle."""
+        if Field.STATUS not in fields:
+            raise InstanceNotFoundError(f"there is no instance {self.id!r}")
+        recorded = str(unpack_record(fields[Field.VERSION])[0])
+        if self._workflow is not None and self._workflow.name != recorded:
+            raise DefinitionError(f"instance {self.id!r} runs workflow {recorded!r}, not {self._workflow.name!r}")
+        return Status(unpack_record(fields[Field.STATUS])[0])
 
     async def _result(self) -> T_co:
         driver, here = self._access.driver, self._access.here
@@ -59,9 +77,7 @@ class Handle(Generic[T_co]):
             fields = None if here is None else await here.until_ended(self.id)
             if fields is None:
                 fields = await read_fields(driver, keys)
-            if Field.STATUS not in fields:
-                raise InstanceNotFoundError(f"there is no instance {self.id!r}")
-            status = Status(unpack_record(fields[Field.STATUS])[0])
+            status = self._status(fields)
             if status.is_terminal or status is Status.STUCK:
                 return self._outcome(status, fields)
             await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
@@ -90,6 +106,8 @@ class Handle(Generic[T_co]):
         expected_version: int | None = None,
     ) -> Delivery:
         """Put a message into the inbox of the instance. It is stored when this returns."""
+        if key is not None and (problem := name_problem(key)) is not None:
+            raise DefinitionError(f"the key of a message can't be {key!r:.100}: {problem}")
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, key, token, expected_version)
         return await self._deliver(letter)

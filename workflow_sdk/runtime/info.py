@@ -15,7 +15,7 @@ from workflow_sdk.core.tuples import pack, unpack
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
-from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError
+from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError
 from workflow_sdk.execution.snapshot import read_fields
 
 __all__ = ["InstanceInfo", "Page", "Wait", "read_info"]
@@ -84,6 +84,8 @@ async def read_info(
     if Field.STATUS not in fields:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
     name, version, fingerprint, counter, updated_at = unpack_record(fields[Field.VERSION])
+    if workflow is not None and workflow.name != name:
+        raise DefinitionError(f"instance {instance_id!r} runs workflow {name!r}, not {workflow.name!r}")
     waits = await _read_waits(driver, keys, counter)
     times = [wait.until for wait in waits if wait.until is not None]
     alarm = unpack_record(fields[Field.ALARM])[0] if Field.ALARM in fields else None
