@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests import fdb_store
 from tests.support import SETTINGS, Setting, World, open_store
+
+
+def pytest_report_header() -> str:
+    """What is not to be seen from the names of the tests."""
+    return fdb_store.described()
+
+
+def pytest_sessionfinish() -> None:
+    """Leave nothing behind where others have data too."""
+    fdb_store.clear_all()
 
 
 @pytest.fixture(params=SETTINGS, ids=str)

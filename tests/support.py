@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from tests.fdb_store import open_fdb
 from workflow_sdk import (
     Driver,
     History,
@@ -48,11 +49,15 @@ SETTINGS = [
     # aiosqlite is asyncio's.
     Setting("sqlite", "asyncio", "yield"),
     Setting("sqlite", "asyncio", "live"),
+    Setting("fdb", "asyncio", "yield"),
+    Setting("fdb", "asyncio", "live"),
 ]
 
 
 async def open_store(store: str, directory: Path) -> Driver:
     """An open store of that kind."""
+    if store == "fdb":
+        return await open_fdb(directory)
     return await open_driver("memory://" if store == "memory" else f"sqlite:///{directory}/store.db?synchronous=normal")
 
 

@@ -9,13 +9,14 @@ from typing import cast
 import anyio
 import pytest
 
+from tests.fdb_store import open_fdb
 from workflow_drivers import memory, sqlite
 from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.testing.contract import CHECKS, Check, Make, check_driver, check_durability
 
 # `anyio.run` rather than the marker of anyio's pytest plugin: with `asyncio_mode = "auto"`, pytest-asyncio takes
 # marked tests over, and what was meant for trio passes on asyncio.
-BACKENDS = [("memory", "asyncio"), ("memory", "trio"), ("sqlite", "asyncio")]
+BACKENDS = [("memory", "asyncio"), ("memory", "trio"), ("sqlite", "asyncio"), ("fdb", "asyncio"), ("fdb", "trio")]
 
 
 def check_on(backend: str, check: Callable[..., Awaitable[None]], *args: object) -> None:
@@ -25,6 +26,8 @@ def check_on(backend: str, check: Callable[..., Awaitable[None]], *args: object)
 @pytest.fixture
 def make(store: str, tmp_path: Path) -> Make:
     async def fresh() -> Driver:
+        if store == "fdb":
+            return await open_fdb(tmp_path)
         # SQLite's other setting is tried in its own tests; this one keeps a thousand commits off the disk.
         return await open_driver(
             "memory://" if store == "memory" else f"sqlite:///{tmp_path}/app.db?synchronous=normal"
@@ -39,7 +42,7 @@ def test_promise(check: Check, make: Make, backend: str) -> None:
     check_on(backend, check, make)
 
 
-@pytest.mark.parametrize(("store", "backend"), BACKENDS[::2])
+@pytest.mark.parametrize(("store", "backend"), [BACKENDS[0], *BACKENDS[2:4]])
 def test_what_is_committed_survives_closing(make: Make, backend: str, store: str, tmp_path: Path) -> None:
     async def make_named() -> Driver:
         return await memory.open(f"memory://{tmp_path}")

@@ -11,12 +11,13 @@ __all__ = ["Slots"]
 class Slots:
     """Up to `most` slots, given first come, first served."""
 
-    __slots__ = ("_line", "_most", "_running")
+    __slots__ = ("_line", "_most", "_running", "_serving")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._running: set[str] = set()
         self._line: OrderedDict[str, Callable[[], None]] = OrderedDict()
+        self._serving = False
 
     @property
     def crowded(self) -> bool:
@@ -50,7 +51,14 @@ class Slots:
         self._serve()
 
     def _serve(self) -> None:
-        while self._line and len(self._running) < self._most:
-            id, go_on = self._line.popitem(last=False)
-            self._running.add(id)
-            go_on()
+        if self._serving:
+            # Whoever goes on may leave at once. The line is served from where that began, however long it is.
+            return
+        self._serving = True
+        try:
+            while self._line and len(self._running) < self._most:
+                id, go_on = self._line.popitem(last=False)
+                self._running.add(id)
+                go_on()
+        finally:
+            self._serving = False

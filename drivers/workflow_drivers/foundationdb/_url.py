@@ -1,0 +1,111 @@
+"""From the URL of a store to its cluster and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+from workflow_sdk.errors import DefinitionError
+
+SCHEME = "fdb://"
+KNOWN = ("api_version", "automatic_idempotency", "prefix", "timeout")
+
+# Watches, versionstamps and the rest are in older versions too; 710 is the oldest that its makers still mend.
+API_VERSION_MIN = 710
+IDEMPOTENCY_API_VERSION_MIN = 730
+
+PREFIX_BYTES_MAX = 100
+"""Of the prefix as text: it is in front of every key, and keys are limited."""
+
+YES_OR_NO = {"yes": True, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which cluster, which part of it, and how to treat it."""
+
+    cluster_file: str | None = None
+    """None: where FoundationDB's client looks for it."""
+    prefix: str = "workflow_sdk"
+    api_version: int = 730
+    timeout: float = 10.0
+    """Seconds after which an operation that has not come to an end is an error."""
+    automatic_idempotency: bool = False
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.cluster_file or ''}?prefix={self.prefix}"
+
+
+DEFAULTS = Settings()
+
+
+def parse(url: str) -> Settings:
+    """The settings in a URL; DefinitionError, saying what is wrong with it, if it can't be read."""
+    location, _, query = url.removeprefix(SCHEME).partition("?")
+    if not url.startswith(SCHEME) or (location and not location.startswith("/")):
+        raise DefinitionError(f"write fdb:// or fdb:///absolute/fdb.cluster, not {url!r}")
+    if not location:
+        return _with_options(None, url, query)
+    name = unquote(location, errors="surrogateescape")
+    if name.endswith("/") or "\0" in name:
+        raise DefinitionError(f"{url!r} names no cluster file")
+    return _with_options(str(Path(name)), url, query)
+
+
+def _with_options(cluster_file: str | None, url: str, query: str) -> Settings:
+    options = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in options]
+    for name in names:
+        if name not in KNOWN:
+            raise DefinitionError(f"unknown option {name!r} in {url!r}; there are: {', '.join(KNOWN)}")
+        if names.count(name) > 1:
+            raise DefinitionError(f"the option {name!r} is there twice in {url!r}")
+    values = dict(options)
+    found = Settings(
+        cluster_file,
+        _prefix(values.get("prefix", DEFAULTS.prefix)),
+        _api_version(values.get("api_version"), DEFAULTS.api_version),
+        _seconds(values.get("timeout"), DEFAULTS.timeout),
+        _yes_or_no(values.get("automatic_idempotency", "no")),
+    )
+    if found.automatic_idempotency and found.api_version < IDEMPOTENCY_API_VERSION_MIN:
+        raise DefinitionError(f"automatic_idempotency needs api_version={IDEMPOTENCY_API_VERSION_MIN} or later")
+    return found
+
+
+def _prefix(text: str) -> str:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= PREFIX_BYTES_MAX:
+        raise DefinitionError(f"prefix is a text of 1 to {PREFIX_BYTES_MAX} bytes, not {text!r}")
+    return text
+
+
+def _api_version(text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < API_VERSION_MIN:
+        raise DefinitionError(f"api_version is a number from {API_VERSION_MIN} on, not {text!r}")
+    return int(text)
+
+
+def _seconds(text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not isfinite(seconds) or seconds <= 0:
+        raise DefinitionError(f"timeout is a number of seconds above 0, not {text!r}")
+    return seconds
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in YES_OR_NO:
+        raise DefinitionError(f"automatic_idempotency is yes or no, not {text!r}")
+    return YES_OR_NO[text]

@@ -1,0 +1,188 @@
+"""One database for several event loops and threads; and processes that end."""
+
+# pyright: reportPrivateUsage=false
+# Some promises can only be seen from inside.
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from tests.drivers.fdb_double import Double, Future, Network, failures, network
+from tests.fdb_store import connected
+from workflow_drivers.foundationdb import FoundationDBDriver
+from workflow_drivers.foundationdb._waiting import Waker, ready, settled
+from workflow_sdk.driver import Batch
+from workflow_sdk.errors import ConflictError
+
+ROOT = Path(__file__).parents[2]
+
+
+async def add(driver: FoundationDBDriver, times: int) -> None:
+    """Count up, against others who do."""
+    for _ in range(times):
+        while True:
+            seen = await driver.get(b"count")
+            batch = Batch()
+            batch.check(b"count", seen)
+            batch.set(b"count", b"%d" % (int(seen or b"0") + 1))
+            batch.append(b"log", b"x")
+            with suppress(ConflictError):
+                await driver.commit(batch)
+                break
+
+
+@pytest.mark.parametrize("backends", [("asyncio", "asyncio", "asyncio"), ("asyncio", "trio", "trio")])
+async def test_one_driver_in_several_threads(backends: tuple[str, ...]) -> None:
+    double = Double()
+    driver = await connected(double)
+
+    async def rounds() -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(add, driver, 5)
+            tasks.start_soon(driver.changed, b"done", None)
+            await anyio.sleep(0.01)
+            batch = Batch()
+            batch.set(b"done", b"v")
+            await driver.commit(batch)
+
+    async def elsewhere(backend: str) -> None:
+        await anyio.to_thread.run_sync(lambda: anyio.run(rounds, backend=backend))
+
+    async with anyio.create_task_group() as tasks:
+        for backend in backends:
+            tasks.start_soon(elsewhere, backend)
+        await rounds()
+    assert await driver.get(b"count") == b"%d" % (15 * 4)
+    assert len(await driver.scan(b"log", b"loh")) == 15 * 4
+    await driver.aclose()
+    assert failures == []
+
+
+async def test_no_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many operations are under way, the only thread is the network's."""
+    double = Double()
+    driver = await connected(double)
+    double.cluster.latency = 0.05
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(driver.get, b"%d" % number)
+        await anyio.sleep(0.01)
+        others = [
+            thread for thread in threading.enumerate() if thread.name.startswith(("Any", "ThreadPool", "asyncio"))
+        ]
+        assert others == []
+        assert sum(thread is network.thread for thread in threading.enumerate()) == 1
+    await driver.aclose()
+
+
+def test_a_loop_that_is_gone_does_not_disturb_the_network_thread() -> None:
+    double = Double()
+
+    async def leave() -> None:
+        driver = await connected(double)
+        double.cluster.latency = 0.05
+        asyncio.ensure_future(driver.get(b"k"))  # noqa: RUF006  # nobody waits for it
+        asyncio.ensure_future(driver.changed(b"k", None))  # noqa: RUF006
+        await asyncio.sleep(0.01)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as when a program ends in the middle
+    loop.close()
+    done = threading.Event()
+    network.post(done.set, 0.1)
+    assert done.wait(5)
+    assert failures == []
+
+
+async def test_a_future_is_cancelled_with_the_wait() -> None:
+    future = Future()
+    with anyio.move_on_after(0.01):
+        await ready(future)
+    await anyio.sleep(0.01)
+    assert future.is_ready()
+    with pytest.raises(Exception, match="1101"):
+        future.wait()
+
+
+async def test_a_future_that_is_ready_is_not_waited_for() -> None:
+    future = Future()
+    future.set(1)
+    await ready(future)
+    assert await settled(future, anyio.current_time()) is None
+
+
+async def test_a_future_that_becomes_ready_in_between() -> None:
+    """The callback comes at once and in this thread, which the documentation allows."""
+
+    class Late(Future):
+        asked = 0
+
+        def is_ready(self) -> bool:
+            self.asked += 1
+            if self.asked == 1:
+                return False
+            self.set()
+            return super().is_ready()
+
+    late = Late()
+    late._ready = False
+    network.post(late.set)
+    with anyio.fail_after(2):
+        await ready(late)
+
+
+async def test_a_waker_can_be_woken_often() -> None:
+    waker = Waker()
+    for _ in range(3):
+        waker.wake()
+    with anyio.fail_after(1):
+        await waker.wait()
+
+
+def test_the_network_thread_is_started_once() -> None:
+    fresh = Network()
+    events = [threading.Event() for _ in range(3)]
+    for event in events:
+        fresh.post(event.set)
+    assert all(event.wait(5) for event in events)
+    assert fresh.thread is not None
+    assert fresh.thread.daemon
+
+
+PROGRAM = """
+import asyncio
+from tests.drivers.fdb_double import Double
+from tests.fdb_store import connected
+
+async def main():
+    driver = await connected(Double())
+    waiting = asyncio.ensure_future(driver.changed(b"k", None))
+    await asyncio.sleep(0.05)
+    print("ready", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_ends_though_somebody_waits() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")

@@ -1,0 +1,230 @@
+"""Waiting for changes: few watches, none lost, and what is done where there are none to be had."""
+
+# pyright: reportPrivateUsage=false
+# Some promises can only be seen from inside.
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from tests.drivers.fdb_double import Double
+from tests.fdb_store import connected
+from workflow_drivers.foundationdb import FoundationDBDriver
+from workflow_sdk.driver import Batch
+from workflow_sdk.errors import StorageError
+
+KEY = b"k"
+
+
+@pytest.fixture
+def double() -> Double:
+    return Double()
+
+
+@pytest.fixture
+async def driver(double: Double) -> AsyncIterator[FoundationDBDriver]:
+    driver = await connected(double)
+    yield driver
+    await driver.aclose()
+
+
+async def put(driver: FoundationDBDriver, value: bytes | None, key: bytes = KEY) -> None:
+    batch = Batch()
+    if value is None:
+        batch.clear(key)
+    else:
+        batch.set(key, value)
+    await driver.commit(batch)
+
+
+async def until_watched(double: Double, count: int = 1) -> None:
+    with anyio.fail_after(5):
+        while double.cluster.watched != count:  # noqa: ASYNC110  # the cluster tells nobody
+            await anyio.sleep(0.001)
+
+
+async def test_those_who_wait_for_one_key_share_a_watch(double: Double, driver: FoundationDBDriver) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(driver.changed, KEY, None)
+        await until_watched(double)
+        await anyio.sleep(0.02)
+        assert (double.cluster.watched, driver.counts.watches) == (1, 1)
+        await put(driver, b"1")
+    assert (double.cluster.watched, driver._watches.count) == (0, 0)
+
+
+async def test_the_watch_goes_with_the_last_who_waits(double: Double, driver: FoundationDBDriver) -> None:
+    async with anyio.create_task_group() as tasks:
+        first, second = anyio.CancelScope(), anyio.CancelScope()
+
+        async def wait(scope: anyio.CancelScope) -> None:
+            with scope:
+                await driver.changed(KEY, None)
+
+        tasks.start_soon(wait, first)
+        tasks.start_soon(wait, second)
+        await until_watched(double)
+        first.cancel()
+        await anyio.sleep(0.01)
+        assert double.cluster.watched == 1
+        second.cancel()
+        await until_watched(double, 0)
+    assert driver._watches.count == 0
+    gc.collect()
+    await anyio.sleep(0.01)
+    assert double.open().watches == 0
+
+
+async def test_another_process_is_heard(double: Double, driver: FoundationDBDriver) -> None:
+    other = await connected(double)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.changed, KEY, None)
+        await until_watched(double)
+        await put(other, b"1")
+    await other.aclose()
+
+
+async def test_a_large_value_is_seen_to_change(double: Double, driver: FoundationDBDriver) -> None:
+    value = bytes(300_000)
+    other = value[:-1] + b"x"
+    await put(driver, value)
+    changes: list[bytes | None] = []
+
+    async def wait(seen: bytes) -> None:
+        await driver.changed(KEY, seen)
+        changes.append(await driver.get(KEY))
+
+    for seen, new in ((value, other), (other, b"small"), (b"small", value), (value, None)):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, seen)
+            await until_watched(double)
+            await put(driver, seen)  # the same again: other chunks, another row, and no change
+            await anyio.sleep(0.02)
+            await put(driver, new)
+    assert changes == [other, b"small", value, None]
+    await driver.changed(KEY, value)
+
+
+@pytest.mark.parametrize("code", [1007, 1009, 1025, 1031, 1037, 1101, 1500])
+async def test_a_watch_that_fails_is_set_again(double: Double, driver: FoundationDBDriver, code: int) -> None:
+    double.cluster.faults.add("watch", code, times=2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.changed, KEY, None)
+        await until_watched(double)
+        assert double.cluster.faults.left == 0
+        assert driver.counts.watches == 3
+        await put(driver, b"1")
+
+
+async def test_a_watch_that_fails_while_it_waits_is_set_again(double: Double, driver: FoundationDBDriver) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.changed, KEY, None)
+        tasks.start_soon(driver.changed, KEY, None)
+        await until_watched(double)
+        (watched,) = driver._watches._watched.values()
+        watched.future.fail(1037)  # type: ignore[attr-defined]  # of the double
+        await until_watched(double)
+        await put(driver, b"1")
+    assert driver.counts.watches == 2
+
+
+async def test_a_watch_that_is_lost_is_not_waited_for_for_ever(
+    double: Double, driver: FoundationDBDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflow_drivers.foundationdb._watch.LOOK_SECONDS", 0.05)
+    double.cluster.faults.add("watch", silent=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.changed, KEY, None)
+        await anyio.sleep(0.01)
+        await put(driver, b"1")
+
+
+@pytest.mark.parametrize("code", [1032, 1034])
+async def test_without_watches_it_is_asked_for_changes(
+    double: Double, driver: FoundationDBDriver, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    double.cluster.faults.add("watch", code)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(driver.changed, KEY, None)
+        await anyio.sleep(0.1)
+        assert double.cluster.watched == 0
+        await put(driver, b"1")
+    assert driver.counts.polls > 3
+    (warning,) = caplog.records
+    assert f"refuses watches (error {code}" in warning.getMessage()
+    # And later, watches are tried again.
+    driver._watches._refused_until = 0.0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(driver.changed, KEY, b"1")
+        await until_watched(double)
+        await put(driver, b"2")
+
+
+async def test_more_keys_than_watches(double: Double, driver: FoundationDBDriver) -> None:
+    double.open().max_watches = 5
+    keys = [b"%d" % number for number in range(12)]
+    async with anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(driver.changed, key, None)
+        await anyio.sleep(0.1)
+        assert double.cluster.watched <= 5
+        batch = Batch()
+        for key in keys:
+            batch.set(key, b"v")
+        await driver.commit(batch)
+
+
+async def test_closing_ends_all_waits(double: Double, driver: FoundationDBDriver) -> None:
+    double.cluster.faults.add("watch", 1032, skip=1)
+    closed = 0
+
+    async def wait(key: bytes) -> None:
+        nonlocal closed
+        with pytest.raises(StorageError, match="has been closed"):
+            await driver.changed(key, None)
+        closed += 1
+
+    async with anyio.create_task_group() as tasks:
+        for key in (b"watched", b"polled"):
+            tasks.start_soon(wait, key)
+            await anyio.sleep(0.03)
+        await driver.aclose()
+    assert closed == 2
+
+
+async def test_a_cluster_that_stops_answering_ends_the_wait_only_when_it_is_asked(double: Double) -> None:
+    """A watch that is set needs no answer; to look again does."""
+    driver = await connected(double, timeout=0.1)
+    failed: list[StorageError] = []
+
+    async def wait() -> None:
+        try:
+            await driver.changed(KEY, None)
+        except StorageError as error:
+            failed.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await until_watched(double)
+        double.cluster.hang()
+        await anyio.sleep(0.2)
+        assert not failed
+        driver._watches._wake(next(iter(driver._watches._watched.values())))
+        with anyio.fail_after(2):
+            while not failed:  # noqa: ASYNC110  # tells nobody
+                await anyio.sleep(0.01)
+    double.cluster.answer()
+    await driver.aclose()
+
+
+async def test_an_unchanged_value_is_waited_for(double: Double, driver: FoundationDBDriver) -> None:
+    await put(driver, b"1")
+    with anyio.move_on_after(0.05) as scope:
+        await driver.changed(KEY, b"1")
+    assert scope.cancelled_caught

@@ -1,0 +1,75 @@
+"""Stores in FoundationDB for tests: in a real cluster where one is given, else in the double.
+
+WORKFLOW_SDK_FDB_CLUSTER_FILE names the cluster file. Every store there has a random prefix of its own; all of them are
+cleared at the end of the run, and no key outside of them is touched.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from tests.drivers.fdb_double import Double
+from workflow_drivers.foundationdb import FoundationDBDriver
+from workflow_drivers.foundationdb._binding import Binding, load
+from workflow_drivers.foundationdb._driver import connect
+from workflow_drivers.foundationdb._keys import space_of
+from workflow_drivers.foundationdb._url import Settings, parse
+
+__all__ = ["CLUSTER_FILE", "clear_all", "connected", "described", "fdb_binding", "open_fdb"]
+
+CLUSTER_FILE = os.environ.get("WORKFLOW_SDK_FDB_CLUSTER_FILE")
+RUN = uuid4().hex
+
+_prefixes: set[str] = set()
+_doubles: WeakValueDictionary[str, Double] = WeakValueDictionary()
+
+
+def described() -> str:
+    """For the head of the test run: what the tests of FoundationDB run on."""
+    if CLUSTER_FILE:
+        return f"FoundationDB: the cluster of {CLUSTER_FILE}, under prefixes that begin with test-{RUN}"
+    return "FoundationDB: the double in tests/drivers/fdb_double (WORKFLOW_SDK_FDB_CLUSTER_FILE names no cluster)"
+
+
+def settings_for(name: str, **changes: Any) -> Settings:
+    """Settings of a store that is nobody else's."""
+    prefix = f"test-{RUN}-{sha256(name.encode()).hexdigest()[:16]}"
+    _prefixes.add(prefix)
+    settings = parse(f"fdb://{CLUSTER_FILE}") if CLUSTER_FILE else Settings()
+    return replace(settings, prefix=prefix, **changes)
+
+
+def fdb_binding(name: str) -> Binding:
+    """What leads to the cluster. With the double, each name has a cluster, as long as somebody has it open."""
+    if CLUSTER_FILE:
+        return load(Settings())
+    double = _doubles.get(name)
+    if double is None:
+        double = _doubles[name] = Double()
+    return cast("Binding", double)
+
+
+async def open_fdb(directory: Path, **changes: Any) -> FoundationDBDriver:
+    """The store that belongs to the directory of a test."""
+    return await connect(fdb_binding(str(directory)), settings_for(str(directory), **changes))
+
+
+async def connected(double: Double, prefix: str = "test", **changes: Any) -> FoundationDBDriver:
+    """A store in a double of one's own."""
+    return await connect(cast("Binding", double), replace(Settings(), prefix=prefix, **changes))
+
+
+def clear_all() -> None:
+    """Take everything out of the real cluster again."""
+    if not CLUSTER_FILE or not _prefixes:
+        return
+    database = cast("Any", load(Settings()).open(CLUSTER_FILE))
+    for prefix in sorted(_prefixes):
+        space = space_of(prefix)
+        database.clear_range(space.begin, space.end)

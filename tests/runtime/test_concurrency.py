@@ -1,0 +1,351 @@
+"""How many run at once, in which order, and that everybody gets a turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.runtime.parts import Log, Rows, Stop, until_status
+from tests.runtime.polling import until
+from workflow_sdk import Break, Client, Context, Continue, Driver, Handle, Runtime, Status, Workflow, workflow
+
+log = Log()
+stop = [Stop()]
+
+
+class Meter:
+    """How many steps are under way, and how many there were at most."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.most = 0
+
+    async def step(self, seconds: float = 0.001) -> None:
+        """A step."""
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            self.now -= 1
+
+
+meter = Meter()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    log.clear()
+    stop[0] = Stop()
+    meter.__init__()  # type: ignore[misc]  # the workflows know this one
+
+
+@workflow
+async def naps_and_works(ctx: Context, until: float) -> str:
+    """Sleeps until a time, and does two steps."""
+    await ctx.step("before", meter.step)
+    when = ctx.now()
+    await ctx.sleep_until("nap", when.fromtimestamp(until, when.tzinfo))
+    await ctx.step("one", meter.step)
+    await ctx.step("two", meter.step)
+    return "done"
+
+
+@workflow
+async def listens_and_works(ctx: Context) -> str:
+    """Waits for a message, and does two steps."""
+    await ctx.listen("m")
+    await ctx.step("one", meter.step)
+    await ctx.step("two", meter.step)
+    return "done"
+
+
+@workflow
+async def works(ctx: Context) -> str:
+    """A step that takes as long as it is told to."""
+
+    async def work() -> None:
+        log.append(ctx.instance_id)
+        meter.now += 1
+        meter.most = max(meter.most, meter.now)
+        try:
+            await stop[0].here()
+        finally:
+            meter.now -= 1
+
+    await ctx.step("work", work)
+    return "worked"
+
+
+@workflow
+async def notes(ctx: Context, what: Any) -> None:
+    """Notes that it was run."""
+    await ctx.step("note", log.note, what)
+
+
+@workflow
+async def takes_all(ctx: Context, count: int) -> int:
+    """Takes a message after the other, as many as it was told to."""
+
+    async def body(ctx: Context, taken: int) -> Continue[int] | Break[int]:
+        await ctx.listen("m")
+        log.append(taken)
+        return Continue(taken + 1) if taken + 1 < count else Break(taken + 1)
+
+    return await ctx.loop("take", body, 0)
+
+
+@workflow
+async def joins(ctx: Context, count: int) -> int:
+    """As many branches as it is told to, with two steps each."""
+
+    async def branch(ctx: Context, number: int) -> int:
+        await ctx.step("one", log.note, ctx.instance_id)
+        return await ctx.step("two", lambda: number)
+
+    return sum(await ctx.map("all", branch, list(range(count))))
+
+
+FLOWS: list[Workflow[Any, Any]] = [naps_and_works, listens_and_works, works, notes, takes_all, joins]
+
+
+@asynccontextmanager
+async def in_seconds(seconds: float) -> AsyncIterator[None]:
+    """Whatever is inside takes no longer."""
+    with anyio.fail_after(seconds):
+        yield
+
+
+@pytest.mark.parametrize("concurrency", [1, 10])
+@pytest.mark.parametrize("by", ["time", "message"])
+async def test_residents_that_wake_stand_in_line(driver: Driver, by: str, concurrency: int) -> None:
+    count = 100 if concurrency == 10 else 30
+    async with Runtime(driver, workflows=FLOWS, concurrency=concurrency) as runtime, in_seconds(20):
+        due = time.time() + 1.5
+        handles: list[Handle[Any]] = []
+        for number in range(count):
+            if by == "time":
+                handles.append(await runtime.start(naps_and_works, due, id=str(number)))
+            else:
+                handles.append(await runtime.start(listens_and_works, id=str(number)))
+        for handle in handles:
+            await until_status(handle, Status.SLEEPING, Status.WAITING)
+        assert runtime.resident == count
+        meter.__init__()  # type: ignore[misc]
+        if by == "message":
+            async with anyio.create_task_group() as group:
+                for handle in handles:
+                    group.start_soon(handle.send, "m")
+        assert [await handle.result() for handle in handles] == ["done"] * count
+    assert 1 <= meter.most <= concurrency
+    assert meter.most == concurrency, "and no fewer, if there is something to do"
+
+
+async def is_free(runtime: Runtime, *, count: int) -> None:
+    """The runtime has so many free slots, and no more."""
+    meter.__init__()  # type: ignore[misc]
+    stop[0] = Stop()
+    handles = [await runtime.start(works, id=f"free {number}") for number in range(count + 2)]
+
+    async def full() -> bool:
+        return meter.now >= count
+
+    await until(full)
+    await anyio.sleep(0.02)
+    assert meter.now == count
+    stop[0].go_on.set()
+    assert [await handle.result(timeout=5) for handle in handles] == ["worked"] * (count + 2)
+    assert meter.most == count
+
+
+@pytest.mark.parametrize("how", ["evict", "cancel"])
+async def test_who_is_taken_out_of_the_line_leaves_no_slot_taken(driver: Driver, how: str) -> None:
+    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(20):
+        waiting = [await runtime.start(listens_and_works, id=str(number)) for number in range(5)]
+        for handle in waiting:
+            await until_status(handle, Status.WAITING)
+        busy = await runtime.start(works, id="busy")
+        await stop[0].reached.wait()
+        for handle in waiting:
+            await handle.send("m")
+        await anyio.sleep(0.02)
+        for handle in waiting[:3]:
+            await (handle.evict() if how == "evict" else handle.cancel())
+        if how == "evict":
+
+            async def gone() -> bool:
+                return runtime.resident == 3
+
+            await until(gone)
+        assert meter.most == 1
+        stop[0].go_on.set()
+        assert await busy.result() == "worked"
+        for number, handle in enumerate(waiting):
+            if how == "cancel" and number < 3:
+                assert (await handle.info()).status is Status.CANCELLED
+            else:
+                assert await handle.result() == "done"
+        await is_free(runtime, count=1)
+
+
+async def test_a_step_that_goes_on_while_its_instance_is_put_away_counts(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(10):
+        first = await runtime.start(works, id="first")
+        await stop[0].reached.wait()
+        await first.evict()
+        second = await runtime.start(works, id="second")
+        await anyio.sleep(0.05)
+        assert log == ["first"], "it is still in its step"
+        stop[0].go_on.set()
+        assert [await first.result(), await second.result()] == ["worked"] * 2
+        await is_free(runtime, count=1)
+    assert meter.most == 1
+
+
+async def test_starting_the_same_id_twice_takes_one_slot(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS, concurrency=2) as runtime, in_seconds(10):
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(lambda: runtime.start(works, id="same"))
+        others = [await runtime.start(works, id=str(number)) for number in range(3)]
+        await anyio.sleep(0.05)
+        assert len(log) == 2
+        assert meter.most == 2
+        stop[0].go_on.set()
+        assert [await handle.result() for handle in others] == ["worked"] * 3
+        await is_free(runtime, count=2)
+
+
+async def test_shutting_down_with_a_line(driver: Driver) -> None:
+    """At once, and everything is given back: those that stood in line, and what was not claimed yet."""
+    async with Client(driver) as client:
+        due = [await client.start(notes, number, id=f"due {number}") for number in range(20)]
+        async with Runtime(driver, workflows=FLOWS, concurrency=1, grace=0.05) as runtime:
+            for handle in due:
+                await handle.result(timeout=5)
+            waiting = [await runtime.start(listens_and_works, id=str(number)) for number in range(5)]
+            for handle in waiting:
+                await until_status(handle, Status.WAITING)
+            await runtime.start(works, id="busy")
+            await stop[0].reached.wait()
+            late = [await client.start(notes, number, id=f"late {number}") for number in range(20)]
+            for handle in waiting:
+                await handle.send("m")
+            began = time.monotonic()
+        assert time.monotonic() - began < 1
+        rows = await Rows.of(driver)
+        assert (rows.leases, rows.workers) == ([], [])
+        assert len(log) == 21, "nothing new was begun"
+        stop[0].go_on.set()
+        async with Runtime(driver, workflows=FLOWS, concurrency=1):
+            for handle in (*waiting, *late):
+                await handle.result(timeout=5)
+            assert await client.handle(works, "busy").result(timeout=5) == "worked"
+
+
+@pytest.mark.parametrize("kind", ["claimed later", "resident"])
+async def test_a_long_queue_starves_nobody(driver: Driver, kind: str) -> None:
+    count = 2000
+    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(60):
+        if kind == "resident":
+            other: Handle[Any] = await runtime.start(listens_and_works, id="other")
+            await until_status(other, Status.WAITING)
+        async with Client(driver) as client:
+            handle = await client.start("takes_all", count, id="long")
+            await until_status(handle, Status.WAITING)
+            await handle.evict()
+            async with anyio.create_task_group() as group:
+                for _ in range(count):
+                    group.start_soon(handle.send, "m")
+                    if not len(log) % 100:
+                        await anyio.sleep(0)
+
+            async def begun() -> bool:
+                return len(log) > 10
+
+            await until(begun)
+            taken = len(log)
+            if kind == "resident":
+                await other.send("m")
+            else:
+                other = await client.start(notes, "other", id="other")
+            await other.result(timeout=10)
+            assert len([what for what in log if isinstance(what, int)]) < max(count * 0.75, taken + 100)
+            assert await handle.result(timeout=50) == count
+
+
+async def test_neither_residents_nor_what_is_due_starves(driver: Driver) -> None:
+    """Three with long queues, one resident that is woken, and some that are yet to be claimed."""
+    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(60):
+        woken = await runtime.start(listens_and_works, id="woken")
+        await until_status(woken, Status.WAITING)
+        long = [await runtime.start(takes_all, 400, id=f"long {number}") for number in range(3)]
+        for handle in long:
+            await until_status(handle, Status.WAITING)
+        async with anyio.create_task_group() as group:
+            for handle in long:
+                for _ in range(400):
+                    group.start_soon(handle.send, "m")
+        due = [await runtime.start(notes, "due", id=f"due {number}") for number in range(3)]
+        await woken.send("m")
+        await woken.result()
+        for handle in due:
+            await handle.result()
+        assert [await handle.result() for handle in long] == [400] * 3
+    if log.count("due"):
+        ends = [n for n, what in enumerate(log) if what == "due"]
+        assert ends[-1] < len(log) - 1
+
+
+async def test_a_wide_join_starves_nobody(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(60):
+        wide = await runtime.start(joins, 1000, id="wide")
+
+        async def begun() -> bool:
+            return len(log) > 5
+
+        await until(begun)
+        other = await runtime.start(notes, "other", id="other")
+        await other.result()
+        assert (await wide.info()).status is Status.RUNNING
+        assert await wide.result() == sum(range(1000))
+    assert log.index("other") < len(log) - 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+async def test_in_order_of_time(driver: Driver, concurrency: int) -> None:
+    """A thousand that are due: their places are taken in order, whatever the order they were made in."""
+    count = 1000
+    order = [number * 617 % count for number in range(count)]
+
+    class Backwards:
+        def __init__(self) -> None:
+            self.now = 0.0
+
+        def time(self) -> float:
+            return self.now
+
+    clock: Any = Backwards()
+    async with Client(driver, clock=clock) as client:
+
+        async def create(numbers: list[int]) -> None:
+            for number in numbers:
+                clock.now = 1000.0 + number
+                await client.start(notes, number, id=f"{number:04}")
+
+        await create(order)
+        async with Runtime(driver, workflows=FLOWS, concurrency=concurrency), in_seconds(60):
+
+            async def all_done() -> bool:
+                return len(log) == count
+
+            await until(all_done, 50)
+    if concurrency == 1:
+        assert log == list(range(count))
+    else:
+        assert max(abs(place - number) for place, number in enumerate(log)) <= 2 * concurrency
