@@ -69,7 +69,7 @@ class Rows:
     @property
     def alarms(self) -> list[tuple[Any, ...]]:
         """What is due, and when: (time, id)."""
-        return self._all(3)
+        return sorted(key[1:] for key in self._all(3))
 
     @property
     def workers(self) -> list[tuple[Any, ...]]:

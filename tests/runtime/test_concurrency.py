@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -102,20 +102,24 @@ async def takes_all(ctx: Context, count: int) -> int:
 
 @workflow
 async def joins(ctx: Context, count: int) -> int:
-    """As many branches as it is told to, with two steps each."""
+    """Twenty branches, with as many short steps each as it is told to."""
+
+    async def note() -> None:
+        log.append(ctx.instance_id)
 
     async def branch(ctx: Context, number: int) -> int:
-        await ctx.step("one", log.note, ctx.instance_id)
-        return await ctx.step("two", lambda: number)
+        for step in range(count):
+            await ctx.step(f"step {step}", note)
+        return number
 
-    return sum(await ctx.map("all", branch, list(range(count))))
+    return sum(await ctx.map("all", branch, range(20)))
 
 
 FLOWS: list[Workflow[Any, Any]] = [naps_and_works, listens_and_works, works, notes, takes_all, joins]
 
 
 @asynccontextmanager
-async def in_seconds(seconds: float) -> AsyncIterator[None]:
+async def in_seconds(seconds: float) -> AsyncGenerator[None]:
     """Whatever is inside takes no longer."""
     with anyio.fail_after(seconds):
         yield
@@ -226,8 +230,8 @@ async def test_shutting_down_with_a_line(driver: Driver) -> None:
     async with Client(driver) as client:
         due = [await client.start(notes, number, id=f"due {number}") for number in range(20)]
         async with Runtime(driver, workflows=FLOWS, concurrency=1, grace=0.05) as runtime:
-            for handle in due:
-                await handle.result(timeout=5)
+            for done in due:
+                await done.result(timeout=5)
             waiting = [await runtime.start(listens_and_works, id=str(number)) for number in range(5)]
             for handle in waiting:
                 await until_status(handle, Status.WAITING)
@@ -243,68 +247,72 @@ async def test_shutting_down_with_a_line(driver: Driver) -> None:
         assert len(log) == 21, "nothing new was begun"
         stop[0].go_on.set()
         async with Runtime(driver, workflows=FLOWS, concurrency=1):
-            for handle in (*waiting, *late):
-                await handle.result(timeout=5)
+            for waited in (*waiting, *late):
+                await waited.result(timeout=5)
             assert await client.handle(works, "busy").result(timeout=5) == "worked"
 
 
-@pytest.mark.parametrize("kind", ["claimed later", "resident"])
+async def with_long_queues(driver: Driver, *ids: str, count: int) -> None:
+    """There are instances with so many messages each, and nobody has begun to take them."""
+    async with Runtime(driver, workflows=FLOWS) as runtime:
+        handles = [await runtime.start(takes_all, count, id=id) for id in ids]
+        for handle in handles:
+            await until_status(handle, Status.WAITING)
+        listens = await runtime.start(listens_and_works, id="woken")
+        await until_status(listens, Status.WAITING)
+    async with Client(driver) as client:
+        for id in ids:
+            handle = client.handle(takes_all, id)
+            for _ in range(count // 100):
+                async with anyio.create_task_group() as group:
+                    for _ in range(100):
+                        group.start_soon(handle.send, "m")
+
+
+async def has_begun(runtime: Runtime) -> None:
+    """Return once the first message has been taken."""
+
+    async def begun() -> bool:
+        return len(log) > 0
+
+    await until(begun)
+    assert runtime.resident > 0
+
+
+@pytest.mark.parametrize("kind", ["started later", "resident"])
 async def test_a_long_queue_starves_nobody(driver: Driver, kind: str) -> None:
     count = 2000
-    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(60):
+    await with_long_queues(driver, "long", count=count)
+    async with in_seconds(60), Runtime(driver, workflows=FLOWS, concurrency=1) as runtime:
+        await has_begun(runtime)
+        other: Handle[Any]
         if kind == "resident":
-            other: Handle[Any] = await runtime.start(listens_and_works, id="other")
-            await until_status(other, Status.WAITING)
-        async with Client(driver) as client:
-            handle = await client.start("takes_all", count, id="long")
-            await until_status(handle, Status.WAITING)
-            await handle.evict()
-            async with anyio.create_task_group() as group:
-                for _ in range(count):
-                    group.start_soon(handle.send, "m")
-                    if not len(log) % 100:
-                        await anyio.sleep(0)
-
-            async def begun() -> bool:
-                return len(log) > 10
-
-            await until(begun)
-            taken = len(log)
-            if kind == "resident":
-                await other.send("m")
-            else:
-                other = await client.start(notes, "other", id="other")
-            await other.result(timeout=10)
-            assert len([what for what in log if isinstance(what, int)]) < max(count * 0.75, taken + 100)
-            assert await handle.result(timeout=50) == count
+            other = runtime.handle(listens_and_works, "woken")
+            await other.send("m")
+        else:
+            other = await runtime.start(notes, "other", id="other")
+        await other.result()
+        assert len(log) < count * 3 / 4
+        assert await runtime.handle(takes_all, "long").result() == count
 
 
 async def test_neither_residents_nor_what_is_due_starves(driver: Driver) -> None:
-    """Three with long queues, one resident that is woken, and some that are yet to be claimed."""
-    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(60):
-        woken = await runtime.start(listens_and_works, id="woken")
-        await until_status(woken, Status.WAITING)
-        long = [await runtime.start(takes_all, 400, id=f"long {number}") for number in range(3)]
-        for handle in long:
-            await until_status(handle, Status.WAITING)
-        async with anyio.create_task_group() as group:
-            for handle in long:
-                for _ in range(400):
-                    group.start_soon(handle.send, "m")
-        due = [await runtime.start(notes, "due", id=f"due {number}") for number in range(3)]
-        await woken.send("m")
-        await woken.result()
-        for handle in due:
-            await handle.result()
-        assert [await handle.result() for handle in long] == [400] * 3
-    if log.count("due"):
-        ends = [n for n, what in enumerate(log) if what == "due"]
-        assert ends[-1] < len(log) - 1
+    """Two with long queues, one resident that is woken, and one that is yet to be claimed."""
+    count = 2000
+    await with_long_queues(driver, "a", "b", count=count)
+    async with in_seconds(60), Client(driver) as client, Runtime(driver, workflows=FLOWS, concurrency=1) as runtime:
+        await has_begun(runtime)
+        due = await client.start(notes, "due", id="due")
+        await client.handle(listens_and_works, "woken").send("m")
+        await client.handle(listens_and_works, "woken").result()
+        await due.result()
+        assert len(log) < 2 * count, "long before the others have taken all"
+        assert [await client.handle(takes_all, id).result() for id in "ab"] == [count] * 2
 
 
 async def test_a_wide_join_starves_nobody(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_seconds(60):
-        wide = await runtime.start(joins, 1000, id="wide")
+        wide = await runtime.start(joins, 300, id="wide")
 
         async def begun() -> bool:
             return len(log) > 5
@@ -313,8 +321,8 @@ async def test_a_wide_join_starves_nobody(driver: Driver) -> None:
         other = await runtime.start(notes, "other", id="other")
         await other.result()
         assert (await wide.info()).status is Status.RUNNING
-        assert await wide.result() == sum(range(1000))
-    assert log.index("other") < len(log) - 1
+        assert await wide.result() == sum(range(20))
+    assert log.index("other") < len(log) / 2
 
 
 @pytest.mark.parametrize("concurrency", [1, 16])
@@ -348,4 +356,4 @@ async def test_in_order_of_time(driver: Driver, concurrency: int) -> None:
     if concurrency == 1:
         assert log == list(range(count))
     else:
-        assert max(abs(place - number) for place, number in enumerate(log)) <= 2 * concurrency
+        assert max(abs(place - number) for place, number in enumerate(log)) <= 8 * concurrency

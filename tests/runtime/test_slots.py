@@ -23,19 +23,22 @@ class Served(list[str]):
 
 def test_first_come_first_served() -> None:
     slots, served = Slots(2), Served()
-    assert slots.take("a") and slots.take("b")
+    assert slots.take("a")
+    assert slots.take("b")
     assert not slots.take("c"), "there are two"
     assert not slots.crowded, "it was only a question"
     for id in "cde":
         slots.stand_in_line(id, served.of(id))
-    assert slots.crowded and served == []
+    assert slots.crowded
+    assert served == []
     slots.leave("a")
     assert served == ["c"]
     slots.leave("b")
     assert served == ["c", "d"]
     assert slots.crowded
     slots.leave("d")
-    assert served == ["c", "d", "e"] and not slots.crowded
+    assert served == ["c", "d", "e"]
+    assert not slots.crowded
 
 
 def test_nobody_jumps_the_queue() -> None:
@@ -173,7 +176,8 @@ def test_slots_are_like_a_naive_model(most: int, deeds: list[tuple[str, str, str
 
 def test_the_first_time_is_next() -> None:
     timers = Timers()
-    assert timers.next is None and timers.due(1e9) == []
+    assert timers.next is None
+    assert timers.due(1e9) == []
     assert timers.set("a", 3.0), "it is the next of all"
     assert not timers.set("b", 5.0)
     assert timers.set("c", 1.0)
@@ -181,7 +185,8 @@ def test_the_first_time_is_next() -> None:
     assert timers.due(0.9) == []
     assert timers.due(3.0) == ["c", "a"], "in order of time, and the time itself is due"
     assert timers.next == 5.0
-    assert timers.due(9.0) == ["b"] and timers.due(9.0) == [], "they have none afterwards"
+    assert timers.due(9.0) == ["b"]
+    assert timers.due(9.0) == [], "they have none afterwards"
 
 
 def test_the_earlier_time_counts() -> None:

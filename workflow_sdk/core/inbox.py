@@ -70,10 +70,20 @@ class Inbox:
         """Up to `count` messages with one of the names that the listen `at` a location may take, oldest first."""
         queues = [queue for name in names if (queue := self._by_name.get(name))]
         if self._addressed:
-            queues = [[message for message in queue if message.only_for in (None, at)] for queue in queues]
+            mine = [[message for message in queue if message.only_for == at] for queue in queues]
+            rest = [[message for message in queue if message.only_for is None] for queue in queues]
+            # What is for this listen goes first: nobody else can take it.
+            queues = [sorted(message for queue in part for message in queue) for part in (mine, rest)]
+            return [message for queue in queues for message in queue][:count]
         if len(queues) == 1:
             return queues[0][:count]
         return sorted(message for queue in queues for message in queue[:count])[:count]
+
+    def addressed_to(self, at: bytes) -> int:
+        """How many are for the listen at a location only."""
+        if not self._addressed:
+            return 0
+        return sum(message.only_for == at for queue in self._by_name.values() for message in queue)
 
     def take(self, message: InboxMessage) -> None:
         """Remove a message."""

@@ -3,14 +3,17 @@
 Under the root prefix:
 
     (1, id, ...)        the instance's own space, as below
-    (3, time, id)       alarm of an instance that nobody runs
-    (5, ...)            directory: (1, time, id), (2, status, time, id), (3, workflow, time, id)
+    (3, shard, time, id) alarm of an instance that nobody runs
+    (5, ...)            directory: (1, shard, time, id), (2, status, shard, time, id), (3, workflow, shard, time, id)
     (6, worker)         heartbeat: until when the worker is taken for alive
     (7, worker, id)     what the worker has claimed
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
-    (10,)               bell of the due: another value after every alarm that is due at once
+    (10, shard)         bell of the due: another value after every alarm that is set
     (11, reply)         answer to a message
+
+What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
+have to take all of them.
 
 In the space of an instance:
 
@@ -33,29 +36,31 @@ In the space of an instance:
 from __future__ import annotations
 
 from enum import IntEnum
+from zlib import crc32
 
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.tuples import pack, unpack
 
 __all__ = [
+    "ALARMS",
     "ATTIC",
     "BASES",
     "COMPENSATIONS",
     "DELIVERED",
     "DIRECTORY",
-    "DUE_BELL",
+    "DUE_BELLS",
     "FIELDS",
     "HISTORY",
     "INBOX",
     "METADATA",
     "NAMES",
     "ROOT",
+    "SHARDS",
     "TAKINGS",
     "WAITS",
     "Field",
     "InstanceKeys",
     "WorkerKeys",
-    "alarms_until",
     "all_by_status",
     "answer_key",
     "field_key",
@@ -64,7 +69,10 @@ __all__ = [
     "listed_by_status",
     "listed_by_workflow",
     "sequence_key",
+    "shard_of",
+    "shards_of",
     "waits_of",
+    "worker_of",
 ]
 
 ROOT: bytes = pack(("workflow_sdk",))
@@ -120,34 +128,46 @@ def waits_of(message: str) -> bytes:
     return WAITS + pack((message,))
 
 
+SHARDS = 16
+"""Of what is in order of time. The number is part of the format."""
+
 DIRECTORY: bytes = ROOT + pack((5,))
-DUE_BELL: bytes = ROOT + pack((10,))
+ALARMS: list[bytes] = [ROOT + pack((3, shard)) for shard in range(SHARDS)]
+"""What the alarms of each shard begin with; a time and an id follow."""
+DUE_BELLS: list[bytes] = [ROOT + pack((10, shard)) for shard in range(SHARDS)]
+
+_SHARDS: list[bytes] = [pack((shard,)) for shard in range(SHARDS)]
+_LISTED = DIRECTORY + pack((1,))
+
+
+def shard_of(instance_id: str) -> int:
+    """The shard of an instance."""
+    return crc32(instance_id.encode()) % SHARDS
 
 
 def listed(created_at: float, instance_id: str) -> bytes:
     """The directory's row of an instance, by time."""
-    return DIRECTORY + pack((1, created_at, instance_id))
+    return _LISTED + _SHARDS[shard_of(instance_id)] + pack((created_at, instance_id))
 
 
 def listed_by_status(status: str, created_at: float, instance_id: str) -> bytes:
     """The directory's row of an instance, by status."""
-    return DIRECTORY + pack((2, status, created_at, instance_id))
-
-
-def all_by_status(status: str) -> tuple[bytes, bytes]:
-    """The range of the instances with a status, oldest first."""
-    return subtree(DIRECTORY + pack((2, status)))
+    return DIRECTORY + pack((2, status, shard_of(instance_id), created_at, instance_id))
 
 
 def listed_by_workflow(workflow: str, created_at: float, instance_id: str) -> bytes:
     """The directory's row of an instance, by workflow."""
-    return DIRECTORY + pack((3, workflow, created_at, instance_id))
+    return DIRECTORY + pack((3, workflow, shard_of(instance_id), created_at, instance_id))
 
 
-def alarms_until(when: float) -> tuple[bytes, bytes]:
-    """The range of the alarms that are due by then."""
-    begin = ROOT + pack((3,))
-    return begin + b"\x00", ROOT + pack((3, when)) + b"\xff"
+def all_by_status(status: str) -> tuple[bytes, bytes]:
+    """The range of the instances with a status."""
+    return subtree(DIRECTORY + pack((2, status)))
+
+
+def shards_of(prefix: bytes) -> list[bytes]:
+    """What the keys of each shard begin with, in a part of the directory."""
+    return [prefix + shard for shard in _SHARDS]
 
 
 def answer_key(reply: str) -> bytes:
@@ -175,6 +195,11 @@ class WorkerKeys:
         return subtree(ROOT + pack((7, self.worker)))
 
     @staticmethod
+    def all_claims() -> tuple[bytes, bytes]:
+        """The range of what all workers have claimed."""
+        return subtree(ROOT + pack((7,)))
+
+    @staticmethod
     def heartbeats() -> tuple[bytes, bytes]:
         """The range of the heartbeats of all workers."""
         return subtree(ROOT + pack((6,)))
@@ -184,6 +209,13 @@ def last_of(key: bytes) -> str:
     """The last part of a key of the store's own: an id."""
     found = unpack(key[len(ROOT) :])[-1]
     assert isinstance(found, str), "such keys end with an id"
+    return found
+
+
+def worker_of(claim: bytes) -> str:
+    """Whose claim it is."""
+    found = unpack(claim[len(ROOT) :])[1]
+    assert isinstance(found, str), "claims are by worker"
     return found
 
 
@@ -200,7 +232,12 @@ class InstanceKeys:
 
     def alarm(self, when: float) -> bytes:
         """The key of an alarm: alarms sort by their time."""
-        return ROOT + pack((3, when, self.instance_id))
+        return ALARMS[shard_of(self.instance_id)] + pack((when, self.instance_id))
+
+    @property
+    def due_bell(self) -> bytes:
+        """What is rung when an alarm of the instance is set."""
+        return DUE_BELLS[shard_of(self.instance_id)]
 
     def field(self, field: Field) -> bytes:
         """The key of one of the instance's fields."""

@@ -115,17 +115,19 @@ class Execution(Idling):
         finally:
             self._threads_busy -= 1
 
-    async def flush(self) -> None:
+    async def flush(self, *, stay: bool = False) -> None:
         if not await self.flusher.flush(alone=self.active == 1):
             await self.never()
-        if self.host.crowded and monotonic() - self._since > TURN_SECONDS:
+        if self.host.crowded and not stay and monotonic() - self._since > TURN_SECONDS:
             await self._let_others_go()
 
     async def answer(self, key: bytes, raw: bytes) -> None:
         take = self.host.answers.pop(key, None)
         if take is not None:
             self.journal.write_outside(key, None)
-            await self.flush()
+            # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
+            if not await self.flusher.flush(alone=self.active == 1):
+                await self.never()
             take(raw)
             return
         try:

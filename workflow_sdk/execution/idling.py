@@ -28,8 +28,14 @@ __all__ = ["Idling", "Mode"]
 
 Mode = Literal["yield", "live"]
 
-TURN_SECONDS = 0.02
+TURN_SECONDS = 0.005
 """How long an instance goes on while others are ready and there is no room for them."""
+
+
+GATHER_SECONDS = 0.05
+"""How long the branches of an instance that is to let others go first wait for each other."""
+APART_SECONDS = 0.5
+"""How long they go on if they did not meet: one of them may be in a long step."""
 
 
 class Idling(ABC):
@@ -37,10 +43,13 @@ class Idling(ABC):
 
     __slots__ = (
         "_busy",
+        "_gathered",
         "_held",
+        "_in_line",
         "_is_idle",
         "_is_over",
         "_leaving",
+        "_settling",
         "_since",
         "_turn",
         "_waits",
@@ -90,12 +99,17 @@ class Idling(ABC):
         """How the instance was put away."""
         self._waits = Waits(journal)
         self._is_idle = False
+        self._settling = False
         self._leaving = False
         """It is being put away: nobody is woken until that is decided."""
         self._busy = 0
         """What the engine itself does while every branch is parked."""
         self._turn: anyio.Event | None = None
         """Set when it is the turn of this instance again, while it lets others go first."""
+        self._gathered = 0
+        """How many branches are ready to let others go first."""
+        self._in_line = False
+        """All of them are, and it has given up its turn."""
         self._since = monotonic()
         """When its turn began."""
         self._held = False
@@ -109,7 +123,7 @@ class Idling(ABC):
         """Whether the run is over: nothing may be done any more."""
 
     @abstractmethod
-    async def flush(self) -> None:
+    async def flush(self, *, stay: bool = False) -> None:
         """Return once everything changed so far is in the store."""
 
     @abstractmethod
@@ -165,6 +179,8 @@ class Idling(ABC):
             try:
                 if self.active == 0:
                     await self._settle()
+                else:
+                    self._all_gathered()
                 await wait.bell.wait()
             finally:
                 if not wait.fired:
@@ -180,12 +196,13 @@ class Idling(ABC):
 
     def rest(self) -> None:
         self.active -= 1
+        self._all_gathered()
         if self.active == 0 and not self._is_idle and not self.halted:
             self.host.spawn(self._settle)
 
     def fire(self) -> None:
         """Wake the branches whose time has come, or for whom there may be a message."""
-        if self.halted or self._leaving:
+        if self.halted or self._leaving or self._in_line:
             return
         served = self._waits.served() if len(self.journal.inbox) else ()
         now = self.now()
@@ -219,6 +236,10 @@ class Idling(ABC):
 
     async def _settle(self) -> None:
         """Every branch is parked: have that recorded, unless something goes on at once."""
+        if self._settling:
+            # Whoever is at it looks again when it has done so.
+            return
+        self._settling = True
         self._busy += 1
         try:
             while self.active == 0 and not self._is_idle and not self.halted:
@@ -226,13 +247,14 @@ class Idling(ABC):
                 if self.active == 0:
                     await self._become_idle()
         finally:
+            self._settling = False
             self._busy -= 1
         if self.halted:
             self._stop()
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
-        if self.standing.status is not Status.ROLLING_BACK:
+        if self.standing.status is not Status.ROLLING_BACK and not self._held:
             self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
         batch = Batch()
         if self.mode == "live":
@@ -273,22 +295,42 @@ class Idling(ABC):
         return self.mail.nudge != nudge and self.mail.lease == self.lease
 
     async def _let_others_go(self) -> None:
-        """Others are ready, and this instance has had its turn: it waits for the next."""
+        """Others are ready, and this instance has had its turn: it waits for the next.
+
+        That takes every branch: while one is in a step, the instance runs. If they don't meet soon, it goes on.
+        """
         if self.draining:
             return
         turn = self._turn
         if turn is None:
             turn = self._turn = anyio.Event()
-            self.host.queue(self, self._my_turn)
-        await turn.wait()
+        self._gathered += 1
+        try:
+            self._all_gathered()
+            with anyio.move_on_after(GATHER_SECONDS):
+                await turn.wait()
+            if self._in_line:
+                await turn.wait()
+        finally:
+            if not turn.is_set():
+                self._gathered -= 1
+                self._since = monotonic() + APART_SECONDS
         if self.halted or self._is_over:
             await self.never()
 
+    def _all_gathered(self) -> None:
+        if self._gathered and self._gathered == self.active and not self._in_line:
+            self._in_line = True
+            self.host.queue(self, self._my_turn)
+
     def _my_turn(self) -> None:
         self._since = monotonic()
+        self._in_line = False
+        self._gathered = 0
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.set()
+            self.fire()
 
     def put_away(self) -> None:
         """Begin nothing new, and put the instance away once what is under way has ended."""

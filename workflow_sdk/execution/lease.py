@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from secrets import token_bytes
 from typing import Any
 from uuid import uuid4
@@ -36,6 +37,7 @@ __all__ = [
     "error_fields",
     "list_instance",
     "new_fields",
+    "new_lease",
     "tell_owner",
 ]
 
@@ -182,9 +184,12 @@ def list_instance(batch: Batch, id: str, before: dict[Field, bytes], after: dict
     batch.set(listed_by_status(str(unpack_record(after[Field.STATUS])[0]), created_at, id), b"")
 
 
-def _new_lease(who: Claimant, old: bytes | None) -> bytes:
-    epoch = 0 if old is None else int(unpack_record(old)[1])
-    return pack_record([who.worker, epoch + 1, who.lease_ttl])
+_epochs = count(1)
+
+
+def new_lease(worker: str, ttl: float) -> bytes:
+    """A lease that no claim has had before: what is late of an earlier one, by the same worker too, is refused."""
+    return pack_record([worker, next(_epochs), ttl])
 
 
 def new_fields(workflow: Workflow[Any, Any], status: Status, raw_input: bytes, now: float) -> dict[Field, bytes]:
@@ -200,7 +205,7 @@ def new_fields(workflow: Workflow[Any, Any], status: Status, raw_input: bytes, n
 def _create(who: Claimant, value: object) -> Claim:
     raw = encode_input(who.codec, who.workflow, value)
     fields = new_fields(who.workflow, Status.RUNNING, raw, who.now())
-    return Claim(Status.RUNNING, fields, _new_lease(who, None), created=True)
+    return Claim(Status.RUNNING, fields, new_lease(who.worker, who.lease_ttl), created=True)
 
 
 def encode_input(codec: Codec, workflow: Workflow[object, object], value: object) -> bytes:
@@ -272,7 +277,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
         return _crashed(who, fields, status, deaths)
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
-    return Claim(after, fields, _new_lease(who, lease), deaths)
+    return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths)
 
 
 def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, deaths: int) -> Claim:

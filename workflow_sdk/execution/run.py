@@ -33,7 +33,7 @@ from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["Run", "RunResult", "run_workflow"]
+__all__ = ["Run", "RunResult", "check_value_bytes", "run_workflow"]
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -131,9 +131,13 @@ def _check_call(workflow: object, instance_id: object, mode: str, max_value_byte
         raise DefinitionError(
             f"an instance id is a text of 1 to 1000 characters, which can be encoded; not {instance_id!r:.100}"
         )
-    size = max_value_bytes
+    check_value_bytes(max_value_bytes)
+
+
+def check_value_bytes(size: object) -> None:
+    """The limit of an author's values is one that every store can keep."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= VALUE_BYTES_LIMIT:
-        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {max_value_bytes!r}")
+        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {size!r}")
 
 
 def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:

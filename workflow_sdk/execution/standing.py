@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from secrets import token_bytes
 
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import DUE_BELL, Field, WorkerKeys, listed_by_status
+from workflow_sdk.core.keys import Field, WorkerKeys, listed_by_status
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
@@ -60,4 +60,4 @@ class Standing:
         if alarm is not None:
             batch.set(keys.alarm(alarm), pack_record([]))
             # Others wait for the first alarm they know of; this one may come before it.
-            batch.set(DUE_BELL, uuid4().bytes)
+            batch.set(keys.due_bell, token_bytes(8))

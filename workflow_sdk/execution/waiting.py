@@ -27,7 +27,9 @@ class Waits:
     def add(self, wait: Wait) -> None:
         """A branch begins to wait. It is told to the world with the next commit."""
         self._waiting += 1
-        self._journal.begin_wait(wait.location, wait.messages, [wait.kind, wait.name, wait.path, wait.until])
+        promised = self._journal.inbox.addressed_to(wait.location)
+        about: list[object] = [wait.kind, wait.name, wait.path, wait.until, wait.count, promised]
+        self._journal.begin_wait(wait.location, wait.messages, about)
         for name in wait.messages:
             self._by_message.setdefault(name, {})[wait] = None
         if wait.until is not None:

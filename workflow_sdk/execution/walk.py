@@ -108,7 +108,7 @@ class Walk:
     async def refresh_inbox(self) -> None:
         """There are no messages."""
 
-    async def flush(self) -> None:
+    async def flush(self, *, stay: bool = False) -> None:
         """There is nothing to store."""
 
     async def park(self, wait: Wait) -> None:

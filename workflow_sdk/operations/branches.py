@@ -118,7 +118,7 @@ class Branches:
                         await anyio.lowlevel.checkpoint()
                         if engine.journal.is_dirty:
                             # What they recorded is on its way: they end when it is stored.
-                            await engine.flush()
+                            await engine.flush(stay=True)
                     if self.winner is not None:
                         break
                     group.start_soon(self._work, queue, workers)

@@ -92,8 +92,11 @@ class Engine(Protocol):
         """Run a plain function in a worker thread. A cancelled call does not wait for it."""
         ...
 
-    async def flush(self) -> None:
-        """Return once everything changed so far is in the store. Does not return if it can't be stored."""
+    async def flush(self, *, stay: bool = False) -> None:
+        """Return once everything changed so far is in the store. Does not return if it can't be stored.
+
+        Others may go first then, unless it is to `stay`.
+        """
         ...
 
     async def park(self, wait: Wait) -> None:

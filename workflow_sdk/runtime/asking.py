@@ -24,7 +24,7 @@ from workflow_sdk.runtime.delivery import Delivery, Letter, deliver
 __all__ = ["ask"]
 
 HERE_SECONDS = 1.0
-"""An answer from this process is awaited for so long before the store is watched for it, too."""
+"""An answer from an instance in the memory here is awaited for so long before the store is watched for it, too."""
 
 
 async def ask(access: Access, instance_id: str, message: str, payload: bytes) -> bytes:
@@ -56,7 +56,7 @@ class _Question:
         if delivery is Delivery.CLOSED:
             self._is_asked = False
             raise self._ended()
-        if here is not None:
+        if here is not None and here.resident(self._id) is not None:
             with anyio.move_on_after(HERE_SECONDS):
                 await self._answered.wait()
         if self._answer is None:
@@ -74,7 +74,7 @@ class _Question:
     def _ended(self) -> InstanceStateError:
         return InstanceStateError(f"instance {self._id!r} has ended, and answers no {self._message!r} any more")
 
-    def _take(self, answer: bytes | None) -> None:
+    def _take(self, answer: bytes) -> None:
         self._answer = answer
         self._answered.set()
 
@@ -83,10 +83,12 @@ class _Question:
         await driver.changed(self.key, b"")
         raw = await driver.get(self.key)
         if raw is not None:
+            # Known before the row is gone: that the instance has ended does not matter any more.
+            self._answer = unpack_record(raw)[0]
             batch = Batch()
             batch.clear(self.key)
             await driver.commit(batch)
-            self._take(unpack_record(raw)[0])
+            self._answered.set()
         # Else it is being handed over here.
 
     async def _watch_for_end(self) -> None:
@@ -96,10 +98,10 @@ class _Question:
             if Field.STATUS not in fields or Status(unpack_record(fields[Field.STATUS])[0]).is_terminal:
                 break
             await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
-        # What it said before it ended counts.
-        if await driver.get(self.key) == b"":
+        # What it said before it ended counts. Without a row, it was to be handed over here, and never will be.
+        if not await driver.get(self.key) and self._answer is None:
             await self.give_up()
-            self._take(None)
+            self._answered.set()
 
     async def give_up(self) -> None:
         """Nobody waits for an answer any more."""

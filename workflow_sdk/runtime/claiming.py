@@ -5,38 +5,47 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from random import shuffle
 from typing import Any
 
 import anyio
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import (
-    DUE_BELL,
+    ALARMS,
+    DUE_BELLS,
     ROOT,
+    SHARDS,
     Field,
     InstanceKeys,
     WorkerKeys,
-    alarms_until,
     all_by_status,
     last_of,
+    shard_of,
+    worker_of,
 )
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.tuples import unpack
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.lease import Claim, Claimant, claim
 from workflow_sdk.execution.run import Run
 from workflow_sdk.execution.snapshot import read_snapshot
+from workflow_sdk.runtime.merging import Merged
 from workflow_sdk.runtime.residents import Residents
 
 __all__ = ["RETRY_SECONDS", "Claiming"]
 
 _log = logging.getLogger("workflow_sdk.runtime")
 
-ALARMS_PAGE = 256
+ALARMS_PAGE = 64
+AT_RANDOM = 64
+"""Of so many that are due, any may come first, if there are other workers."""
+UNSAID_PASSES = 10
+"""Workers without a heartbeat are rare, and looked for seldom."""
 RETRY_SECONDS = 1.0
 """After something has failed, until it is tried again."""
 
@@ -74,8 +83,8 @@ class Claiming:
         """What is being claimed now."""
         self._claimed = anyio.Event()
         """Set when one of them is done."""
-        self._missed: set[str] = set()
-        """What a letter came for while it was being claimed."""
+        self._missed: dict[str, bool] = {}
+        """What a letter came for while it was being claimed, and whether it is to be put away."""
         self._unknown: set[bytes] = set()
         """Alarms of instances whose workflow this runtime was not given: they are left to others."""
         self._failing: dict[str, float] = {}
@@ -86,15 +95,29 @@ class Claiming:
         """Stuck instances, by their keys, whose code is the same here as the one they are stuck with."""
         self._later: set[str] = set()
         """What was due while it was in memory still, or being claimed."""
+        self._shards: set[int] = set(range(SHARDS))
+        """Where there may be something to claim."""
         self._rung = anyio.Event()
-        """Set when there may be something to claim."""
+        """Set when there is."""
+        self._bells: list[bytes | None] = [None] * SHARDS
+        """What the bells held when the alarms were read."""
+        self._heard = [anyio.Event() for _ in range(SHARDS)]
+        """Set when a bell was read."""
+        self._upcoming: dict[int, float] = {}
+        """The first alarm of each shard that was not due yet."""
+        self._passes = 0
+        """How often it was looked for what was left."""
+        self.others: int = 0
+        """How many other workers are alive."""
+        self._place = anyio.Lock()
+        """Who stands at the one place in line: what is due and what was left are claimed one at a time."""
         residents.on_failure = self.failed
         residents.on_end = self._ended
 
     def _ended(self, id: str) -> None:
         if id in self._later:
             self._later.discard(id)
-            self._rung.set()
+            self._look(shard_of(id))
 
     @property
     def worker(self) -> str:
@@ -105,57 +128,94 @@ class Claiming:
         """The run of an instance has failed, or its claim: it is not tried again at once."""
         self._failing[id] = self._clock.time() + RETRY_SECONDS
         self._dropped.add(id)
+        # Whoever waits for the next time is told of this one.
+        self._rung.set()
 
-    def missed(self, id: str) -> None:
+    def missed(self, id: str, *, evict: bool = False) -> None:
         """A letter came for an instance that is not in memory. It may be about to be."""
         if id in self._claims:
-            self._missed.add(id)
+            self._missed[id] = evict or self._missed.get(id, False)
 
     # What is due.
 
+    async def listen_for_what_is_due(self, shard: int) -> None:
+        """Notice that an alarm was set in a shard."""
+        await self._driver.changed(DUE_BELLS[shard], self._bells[shard])
+        self._look(shard)
+        # The bell is read before the alarms are.
+        heard = self._heard[shard] = anyio.Event()
+        await heard.wait()
+
+    def _look(self, shard: int) -> None:
+        self._shards.add(shard)
+        self._rung.set()
+
     async def claim_what_is_due(self) -> None:
         """Claim what is due and nobody has, in order of time; return when there may be more."""
-        driver, now = self._driver, self._clock.time()
-        bell = await driver.get(DUE_BELL)
+        now = self._clock.time()
         self._rung = anyio.Event()
-        begin, end = alarms_until(now)
+        shards, self._shards = self._shards | {shard for shard, time in self._upcoming.items() if time <= now}, set()
+        try:
+            for shard in shards:
+                self._bells[shard] = await self._driver.get(DUE_BELLS[shard])
+                self._heard[shard].set()
+            await self._claim_due(sorted(shards), now)
+        except BaseException:
+            self._shards |= shards
+            raise
+        later = [time for time in self._failing.values() if time > now]
+        await self._clock.wait(self._rung, min([*self._upcoming.values(), *later], default=None), _nothing)
+        now = self._clock.time()
+        for id in [id for id, time in self._failing.items() if time <= now]:
+            del self._failing[id]
+            self._shards.add(shard_of(id))
+
+    async def _claim_due(self, shards: list[int], now: float) -> None:
+        end = pack((now,)) + b"\xff"
+        alarms = Merged(self._driver, [ALARMS[shard] for shard in shards], b"", end, page=ALARMS_PAGE)
         seen: set[bytes] = set()
         while not self._residents.stopping:
-            rows = await driver.scan(begin, end, limit=ALARMS_PAGE)
-            for key, _ in rows:
-                begin = key + b"\x00"
+            some = await alarms.some(AT_RANDOM if self.others else 1)
+            if not some:
+                break
+            # Others look at the same alarms. If all began with the first, they would be in each other's way.
+            shuffle(some)
+            for key in some:
                 seen.add(key)
                 if key not in self._unknown:
                     await self._due(key)
-            if len(rows) < ALARMS_PAGE:
-                break
-        self._unknown &= seen
-        upcoming = await driver.scan(end, alarms_until(float("inf"))[1], limit=1)
-        times = [_time_of(key) for key, _ in upcoming]
-        now = self._clock.time()
-        self._failing = {id: time for id, time in self._failing.items() if time > now}
-        await self._until_rung(bell, min([*times, *self._failing.values()], default=None))
+        self._unknown = {key for key in self._unknown if key in seen or shard_of(last_of(key)) not in shards}
+        for shard in shards:
+            self._upcoming.pop(shard, None)
+            for key, _ in await self._driver.scan(ALARMS[shard] + end, ALARMS[shard] + b"\xff", limit=1):
+                self._upcoming[shard] = _time_of(key)
 
     async def _due(self, alarm: bytes) -> None:
         id = last_of(alarm)
         if self._failing.get(id, 0.0) > self._clock.time():
             return
-        if not self._is_here(id):
-            await self._in_turn()
-        if self._is_here(id):
+        if self._is_here(id) or not await self._begin_in_turn(id, alarm=alarm):
+            if not self._is_here(id):
+                return
             # What is due is nobody's: ours is being given back, or was taken over while we looked away.
             self._later.add(id)
-            self._residents.slots.leave(_IN_LINE)
             if id in self._residents.runs:
                 self._residents.runs[id].execution.poke()
-        else:
-            self._begin(id, alarm=alarm)
 
     def _is_here(self, id: str) -> bool:
         return id in self._claims or id in self._residents.runs
 
+    async def _begin_in_turn(self, id: str, takes_over: TakesOver = _only_free, alarm: bytes | None = None) -> bool:
+        """Claim an instance when it is the turn of something new; False if it is here by then, or nothing is begun."""
+        async with self._place:
+            await self._in_turn()
+            if self._is_here(id) or self._residents.stopping:
+                self._residents.slots.leave(_IN_LINE)
+                return False
+            self._begin(id, takes_over, alarm)
+            return True
+
     async def _in_turn(self) -> None:
-        """Return when it is the turn of something new."""
         slots = self._residents.slots
         if not slots.take(_IN_LINE):
             event = anyio.Event()
@@ -166,7 +226,7 @@ class Claiming:
                 slots.leave(_IN_LINE)
                 raise
 
-    def _begin(self, id: str, takes_over: TakesOver = _only_free, alarm: bytes | None = None) -> None:
+    def _begin(self, id: str, takes_over: TakesOver, alarm: bytes | None) -> None:
         """Claim an instance and run it, in a task of its own, and with the turn that was taken."""
         residents = self._residents
         residents.slots.pass_on(_IN_LINE, id)
@@ -185,7 +245,7 @@ class Claiming:
                 self._claimed.set()
                 residents.one_less()
                 if run is None:
-                    self._missed.discard(id)
+                    self._missed.pop(id, None)
                     residents.slots.leave(id)
                     self._ended(id)
             if run is not None:
@@ -194,10 +254,10 @@ class Claiming:
         residents.spawn(claim_and_run)
 
     async def _serve(self, id: str, run: Run) -> None:
-        if id in self._missed:
-            self._missed.discard(id)
+        evict = self._missed.pop(id, None)
+        if evict is not None:
             run.execution.poke()
-        await self._residents.serve(id, run)
+        await self._residents.serve(id, run, evict=bool(evict))
 
     async def _claim(self, id: str, takes_over: TakesOver, alarm: bytes | None) -> Run | None:
         """The run of an instance that was claimed; None if someone else has it, or its workflow is not known here."""
@@ -242,49 +302,52 @@ class Claiming:
 
         self._residents.spawn(serve)
 
-    async def _until_rung(self, bell: bytes | None, until: float | None) -> None:
-        rung = self._rung
-
-        async def watch() -> None:
-            await self._driver.changed(DUE_BELL, bell)
-            rung.set()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch)
-            await self._clock.wait(rung, until, _nothing)
-            group.cancel_scope.cancel()
-
     # What was left.
 
     async def claim_what_was_left(self) -> None:
         """Take over what dead workers have left, and stuck instances whose code has changed."""
         driver, now = self._driver, self._clock.time()
-        for key, raw in await driver.scan(*WorkerKeys.heartbeats()):
-            if float(unpack_record(raw)[0]) < now and last_of(key) != self._worker.worker:
+        heartbeats = await driver.scan(*WorkerKeys.heartbeats())
+        alive = [last_of(key) for key, raw in heartbeats if float(unpack_record(raw)[0]) >= now]
+        self.others = len(alive) - (self._worker.worker in alive)
+        for key, raw in heartbeats:
+            if last_of(key) not in (*alive, self._worker.worker):
                 await self._bury(WorkerKeys(last_of(key)), raw)
+        if self._passes % UNSAID_PASSES == 0:
+            await self._give_heartbeats(now)
+        self._passes += 1
         stuck = {key for key, _ in await driver.scan(*all_by_status(Status.STUCK.value))}
         self._not_mended &= stuck
         for key in stuck - self._not_mended:
             if await self._is_mended(last_of(key)):
-                await self._take_over(last_of(key), _only_free)
+                await self._begin_in_turn(last_of(key), _only_free)
             else:
                 self._not_mended.add(key)
         for id in self._dropped - self._residents.runs.keys():
+            if self._failing.get(id, 0.0) > self._clock.time():
+                continue
             self._dropped.discard(id)
-            await self._take_over(id, lambda worker: worker == self._worker.worker)
+            await self._begin_in_turn(id, lambda worker: worker == self._worker.worker)
 
-    async def _take_over(self, id: str, takes_over: TakesOver) -> None:
-        await self._in_turn()
-        if self._is_here(id) or self._residents.stopping:
-            self._residents.slots.leave(_IN_LINE)
-        else:
-            self._begin(id, takes_over)
+    async def _give_heartbeats(self, now: float) -> None:
+        """Have workers found that have no heartbeat: buried while they were slow, and dead before they noticed."""
+        begin, end = WorkerKeys.all_claims()
+        while rows := await self._driver.scan(begin, end, limit=1):
+            worker = WorkerKeys(worker_of(rows[0][0]))
+            begin = worker.all_claimed()[1]
+            # Looked at after its claim: who claims has had a heartbeat before.
+            if worker.worker != self._worker.worker and await self._driver.get(worker.heartbeat) is None:
+                batch = Batch()
+                batch.check(worker.heartbeat, None)
+                batch.set(worker.heartbeat, pack_record([now]))
+                with suppress(ConflictError):
+                    await self._driver.commit(batch)
 
     async def _bury(self, dead: WorkerKeys, heartbeat: bytes) -> None:
         """Take over what a worker had; forget it once it has nothing any more."""
         driver = self._driver
         for key, _ in await driver.scan(*dead.all_claimed()):
-            await self._take_over(last_of(key), lambda worker: worker == dead.worker)
+            await self._begin_in_turn(last_of(key), lambda worker: worker == dead.worker)
         await self._until_claimed()
         if await driver.scan(*dead.all_claimed(), limit=1):
             return
@@ -307,7 +370,11 @@ class Claiming:
         raw = await self._driver.get(InstanceKeys(id).field(Field.VERSION))
         if raw is None:
             return False
-        name, version, fingerprint, *_ = unpack_record(raw)
+        try:
+            name, version, fingerprint, *_ = unpack_record(raw)
+        except Exception:  # noqa: BLE001  # what it has can't be read: others are looked at all the same
+            _log.exception("instance %s is stuck, and can't be read", id)
+            return False
         flow = self._workflows.get(name)
         return flow is not None and (flow.version, flow.fingerprint) != (version, fingerprint)
 
@@ -317,6 +384,6 @@ def _nothing() -> Activity:
 
 
 def _time_of(alarm: bytes) -> float:
-    when = unpack(alarm[len(ROOT) :])[1]
+    when = unpack(alarm[len(ROOT) :])[2]
     assert isinstance(when, (int, float)), "alarms are by time"
     return float(when)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from secrets import token_bytes
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, cast, overload
 
 import anyio
 
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
-from workflow_sdk.core.keys import DUE_BELL, Field, InstanceKeys
+from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
-from workflow_sdk.errors import AlreadyExistsError, DefinitionError
+from workflow_sdk.errors import AlreadyExistsError, DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.clock import Clock, SystemClock
 from workflow_sdk.execution.lease import encode_input, encode_plain_input, list_instance, new_fields
+from workflow_sdk.execution.run import check_value_bytes
 from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
@@ -47,6 +49,7 @@ class Client:
         max_value_bytes: int = VALUE_BYTES_MAX,
     ) -> None:
         self._store = store
+        check_value_bytes(max_value_bytes)
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock or SystemClock()
         self._access: Access | None = None
@@ -113,7 +116,7 @@ class Client:
         if lease is None:
             fields = {**fields, Field.ALARM: pack_record([now])}
             batch.set(keys.alarm(now), b"")
-            batch.set(DUE_BELL, token_bytes(16))
+            batch.set(keys.due_bell, token_bytes(8))
         else:
             fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
         for key, value in fields.items():
@@ -167,7 +170,7 @@ class Client:
             )
         stored = unpack_record(found[Field.INPUT])[0]
         was, wanted = access.codec.decode(stored, plain=True), access.codec.decode(raw, plain=True)
-        if stored != raw and was != wanted:
+        if stored != raw and _as_json(was) != _as_json(wanted):
             raise AlreadyExistsError(
                 f"instance {keys.instance_id!r} of workflow {name!r} was started with the input {was!r:.200}, "
                 f"not {wanted!r:.200}; give this one another id"
@@ -253,12 +256,23 @@ class Client:
                 page = await self.list(status=status, cursor=cursor)
                 for info in page.items:
                     if info.updated_at.timestamp() < before:
-                        await self.delete(info.id)
-                        count += 1
+                        # Others may have deleted it, or had it run again.
+                        with suppress(InstanceNotFoundError, InstanceStateError):
+                            await self.delete(info.id)
+                            count += 1
                 cursor = page.cursor
                 if cursor is None:
                     break
         return count
+
+
+def _as_json(value: object) -> object:
+    """Plain data as it is after it has been JSON, in which inputs may come: a tuple is a list."""
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in cast("dict[object, object]", value).items()}
+    return value
 
 
 def _status(status: Status | str) -> Status:

@@ -13,7 +13,7 @@ from secrets import token_bytes
 
 from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import DELIVERED, DUE_BELL, INBOX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.keys import DELIVERED, INBOX, Field, InstanceKeys, waits_of
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Status
@@ -184,7 +184,11 @@ async def _check_letter(
         value = await driver.get(wait)
         if value is None:
             return Delivery.STALE
+        *about, count, promised = unpack_record(value)
+        if promised >= count:
+            return Delivery.STALE
         batch.check(wait, value)
+        batch.set(wait, pack_record([*about, count, promised + 1]))
     version = int(unpack_record(fields[Field.VERSION])[3])
     if letter.expected_version is not None and letter.expected_version != version:
         return Delivery.STALE
@@ -200,4 +204,4 @@ def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: 
         batch.clear(keys.alarm(alarm))
     batch.set(keys.field(Field.ALARM), pack_record([now]))
     batch.set(keys.alarm(now), b"")
-    batch.set(DUE_BELL, token_bytes(16))
+    batch.set(keys.due_bell, token_bytes(8))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import DIRECTORY, last_of
-from workflow_sdk.core.location import subtree
+from workflow_sdk.core.keys import DIRECTORY, last_of, shards_of
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
 from workflow_sdk.runtime.info import InstanceInfo, Page, read_info
+from workflow_sdk.runtime.merging import Merged
 
 __all__ = ["list_instances"]
 
@@ -26,39 +26,37 @@ async def list_instances(
 ) -> Page[InstanceInfo]:
     """A page of instances, oldest first."""
     if status is not None:
-        prefix = DIRECTORY + pack((2, status.value))
+        part = pack((2, status.value))
     elif workflow is not None:
-        prefix = DIRECTORY + pack((3, workflow))
+        part = pack((3, workflow))
     else:
-        prefix = DIRECTORY + pack((1,))
-    begin, end = subtree(prefix)
+        part = pack((1,))
+    begin = b""
     if created_after is not None:
         # After every key with that time, whatever its id.
-        begin = prefix + pack((created_after,)) + b"\xff"
+        begin = pack((created_after,)) + b"\xff"
     if cursor is not None:
-        begin = _from_cursor(cursor, prefix)
+        begin = _from_cursor(cursor, part)
+    rows = Merged(driver, shards_of(DIRECTORY + part), begin, b"\xff", page=max(8, limit // 8))
     items: list[InstanceInfo] = []
-    while True:
-        rows = await driver.scan(begin, end, limit=limit)
-        for key, _ in rows:
-            begin = key + b"\x00"
-            try:
-                info = await read_info(driver, last_of(key), codec)
-            except InstanceNotFoundError:
-                continue  # deleted since the row was read
-            if (workflow is None or info.workflow == workflow) and (status is None or info.status is status):
-                items.append(info)
-                if len(items) == limit:
-                    return Page(items, key.hex())
-        if len(rows) < limit:
-            return Page(items, None)
+    while (found := await rows.next()) is not None:
+        key, suffix = found
+        try:
+            info = await read_info(driver, last_of(key), codec)
+        except InstanceNotFoundError:
+            continue  # deleted since the row was read
+        if (workflow is None or info.workflow == workflow) and (status is None or info.status is status):
+            items.append(info)
+            if len(items) == limit:
+                return Page(items, (part + suffix).hex())
+    return Page(items, None)
 
 
-def _from_cursor(cursor: str, prefix: bytes) -> bytes:
+def _from_cursor(cursor: str, part: bytes) -> bytes:
     try:
         key = bytes.fromhex(cursor)
     except ValueError:
         key = b""
-    if not key.startswith(prefix):
+    if not key.startswith(part):
         raise DefinitionError(f"the cursor {cursor!r} is not of a list with these filters")
-    return key + b"\x00"
+    return key[len(part) :] + b"\x00"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -131,29 +130,29 @@ class Handle(Generic[T_co]):
         """Everything that is recorded of it; `print` draws it."""
         return await read_history(self._access.driver, self.id, codec=self._access.codec.wrapper)
 
-    def cancel(self, *, rollback: bool = False) -> Awaitable[None]:
+    async def cancel(self, *, rollback: bool = False) -> None:
         """End it, whatever it does. With `rollback`, what it did is undone first. Doing it twice is fine."""
         access = self._access
-        return control.cancel(access.driver, self.id, access.codec, access.clock.time(), rollback=rollback)
+        await control.cancel(access.driver, self.id, access.codec, access.clock.time(), rollback=rollback)
 
-    def wake(self) -> Awaitable[None]:
+    async def wake(self) -> None:
         """Have it run now. Timers that are not due go on waiting."""
-        return control.wake(self._access.driver, self.id, self._access.clock.time())
+        await control.wake(self._access.driver, self.id, self._access.clock.time())
 
-    def evict(self) -> Awaitable[None]:
+    async def evict(self) -> None:
         """Have it put away by whoever has it in memory. A running step may end first."""
-        return control.evict(self._access.driver, self.id)
+        await control.evict(self._access.driver, self.id)
 
-    def restart_from(self, path: str | None = None) -> Awaitable[None]:
+    async def restart_from(self, path: str | None = None) -> None:
         """Forget the entry at `path` (all, if none) and what finished after it, give back messages, run again.
 
         A run in progress is over at once. Any status will do.
         """
-        return control.restart_from(self._access.driver, self.id, path, self._access.clock.time())
+        await control.restart_from(self._access.driver, self.id, path, self._access.clock.time())
 
-    def recover(self) -> Awaitable[None]:
+    async def recover(self) -> None:
         """Have it run again after it failed or got stuck, with fresh attempts for what made it fail."""
-        return control.recover(self._access.driver, self.id, self._access.clock.time())
+        await control.recover(self._access.driver, self.id, self._access.clock.time())
 
     def __repr__(self) -> str:
         return f"<handle of {self.id!r}>"

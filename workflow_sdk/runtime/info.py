@@ -115,7 +115,7 @@ def _plain(codec: Codec, fields: dict[Field, bytes], key: Field) -> Any:
 async def _read_waits(driver: Driver, keys: InstanceKeys, version: int) -> list[Wait]:
     waits: list[Wait] = []
     for key, raw in await driver.scan(*keys.range(WAITS)):
-        kind, name, path, until = unpack_record(raw)
+        kind, name, path, until, *_ = unpack_record(raw)
         message = unpack(key[len(ROOT) :])[3]
         assert isinstance(message, str), "waits are by message"
         start = len(keys.space) + len(WAITS) + len(pack((message,)))

@@ -166,13 +166,14 @@ class Residents:
         """Put one away once what is under way in it has ended."""
         self._leaving.add(id)
         self._idle.pop(id, None)
-        self.slots.leave(id)
+        # A step that is under way may end first; until then it counts.
+        self.slots.stop_waiting(id)
         self.runs[id].execution.put_away()
 
-    async def serve(self, id: str, run: Run) -> None:
+    async def serve(self, id: str, run: Run, *, evict: bool = False) -> None:
         """Run an instance until it has ended, or is not ours any more."""
         self.runs[id] = run
-        if self.stopping:
+        if self.stopping or evict:
             run.execution.put_away()
         fields: dict[Field, bytes] | None = None
         try:

@@ -6,6 +6,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -13,16 +14,16 @@ from uuid import uuid4
 import anyio
 
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrapper
-from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import DefinitionError, WorkflowSDKError
+from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.execution.lease import Claim
+from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
@@ -62,14 +63,16 @@ class Runtime(Client):
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = _by_name(workflows)
-        self._ttl = seconds(lease_ttl, "lease_ttl")
-        self._grace = seconds(grace, "grace")
+        self._ttl = _seconds(lease_ttl, "lease_ttl")
+        if not self._ttl:
+            raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
+        self._grace = _seconds(grace, "grace")
         self._worker = WorkerKeys(uuid4().hex)
         self._residents = Residents(
             self._clock,
             max_resident=_number(max_resident, "max_resident", 0),
             concurrency=_number(concurrency, "concurrency", 1),
-            max_idle=seconds(max_idle, "max_idle"),
+            max_idle=_seconds(max_idle, "max_idle"),
         )
         self._claiming: Claiming | None = None
         self._heartbeat: bytes | None = None
@@ -96,6 +99,8 @@ class Runtime(Client):
         self._group.start_soon(self._residents.keep_time)
         for loop in (self._keep_beating, self._read_letters, claiming.claim_what_is_due, look_for_what_was_left):
             self._group.start_soon(self._forever, loop)
+        for shard in range(SHARDS):
+            self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
         return self
 
     async def __aexit__(
@@ -119,11 +124,17 @@ class Runtime(Client):
         """How many instances it has in memory, running or waiting."""
         return len(self._residents.runs)
 
-    async def serve(self) -> None:
-        """Run until SIGTERM or SIGINT, then shut down gracefully."""
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for _ in signals:
-                return
+    async def serve(self) -> int:
+        """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
+
+        Leaving the block then shuts down gracefully, which further signals do not disturb.
+        """
+        if self._access is None:
+            raise DefinitionError("a runtime serves while it is open: in `async with`")
+        signals = self._stack.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        async for _ in signals:
+            break
+        return 0
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
@@ -144,12 +155,13 @@ class Runtime(Client):
     # What is started here and can run at once is claimed in the commit that starts it.
 
     def _seize(self, keys: InstanceKeys, batch: Batch) -> bytes | None:
-        residents = self._residents
-        if residents.stopping or keys.instance_id in residents.runs or not residents.slots.take(keys.instance_id):
+        residents, id = self._residents, keys.instance_id
+        # One that has a slot already is being claimed, or started by somebody else: the slot is not ours to give back.
+        if residents.stopping or id in residents.runs or residents.slots.has(id) or not residents.slots.take(id):
             return None
-        lease = pack_record([self._worker.worker, 1, self._ttl])
+        lease = new_lease(self._worker.worker, self._ttl)
         batch.set(keys.lease, lease)
-        batch.set(self._worker.claimed(keys.instance_id), b"")
+        batch.set(self._worker.claimed(id), b"")
         residents.busy += 1
         return lease
 
@@ -170,9 +182,10 @@ class Runtime(Client):
         while True:
             try:
                 await loop()
-            except* (WorkflowSDKError, OSError):
-                _log.exception("the store failed; it is asked again in %s s", RETRY_SECONDS)
-                await anyio.sleep(RETRY_SECONDS)
+            except* Exception:  # noqa: BLE001  # whatever a driver raises
+                pause = min(RETRY_SECONDS, self._ttl / 10)
+                _log.exception("the store failed; it is asked again in %.2g s", pause)
+                await anyio.sleep(pause)
 
     async def _beat(self) -> None:
         batch = Batch()
@@ -211,7 +224,7 @@ class Runtime(Client):
             run = self._residents.runs.get(id)
             if run is None:
                 if self._claiming is not None:
-                    self._claiming.missed(id)
+                    self._claiming.missed(id, evict=bool(orders))
             elif orders:
                 self._residents.put_away(id)
             else:
@@ -221,7 +234,7 @@ class Runtime(Client):
     async def _leave(self) -> None:
         """Forget the worker, unless something is left of it that others have to take over."""
         driver, worker = self.access.driver, self._worker
-        with suppress(WorkflowSDKError, OSError):
+        with suppress(Exception):
             if await driver.scan(*worker.all_claimed(), limit=1):
                 return
             batch = Batch()
@@ -229,6 +242,13 @@ class Runtime(Client):
             batch.clear(worker.bell)
             batch.clear_range(*subtree(worker.letters))
             await driver.commit(batch)
+
+
+def _seconds(value: Duration, what: str) -> float:
+    found = seconds(value, what)
+    if found < 0:
+        raise DefinitionError(f"{what} is no less than nothing, not {value!r}")
+    return found
 
 
 def _number(value: object, what: str, least: int) -> int:

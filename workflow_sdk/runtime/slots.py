@@ -24,6 +24,10 @@ class Slots:
         """Whether someone stands in line."""
         return bool(self._line)
 
+    def has(self, id: str) -> bool:
+        """Whether it has a slot."""
+        return id in self._running
+
     def take(self, id: str) -> bool:
         """Have a slot at once, if there is one and nobody stands in line for it. Whoever has one keeps it."""
         if id in self._running:
@@ -49,6 +53,10 @@ class Slots:
         self._running.discard(id)
         self._line.pop(id, None)
         self._serve()
+
+    def stop_waiting(self, id: str) -> None:
+        """Stand in line no more. Whoever has a slot keeps it."""
+        self._line.pop(id, None)
 
     def _serve(self) -> None:
         if self._serving:

@@ -1,0 +1,34 @@
+"""A clock that is not the others' clock, and can be set while somebody waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import anyio
+
+from workflow_sdk.execution.clock import Activity, Timeout
+
+__all__ = ["Shifted"]
+
+
+class Shifted:
+    """The clock on the wall, but for an offset."""
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.offset: float = offset
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return time.time() + self.offset
+
+    async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:
+        """Return when the event is set, or when it is `until`, on this clock as it is set then."""
+        while not event.is_set() and (until is None or until > self.time()):
+            with anyio.move_on_after(0.01):
+                await event.wait()
+
+    def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
+        """Cancel what runs inside once it has taken this long."""
+        return anyio.move_on_after(seconds)

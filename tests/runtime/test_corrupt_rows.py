@@ -1,0 +1,149 @@
+"""What a store has of an instance may be unreadable. That is nobody else's trouble."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.runtime.counting import Counting
+from tests.runtime.parts import doubles, naps, until_status
+from tests.runtime.polling import until
+from workflow_sdk import Batch, Client, Context, Driver, Runtime, Status, Workflow, workflow
+from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.wire import pack_record, unpack_record
+
+KEYS = InstanceKeys("bad")
+TTL = 0.3
+
+
+@workflow
+async def listens(ctx: Context) -> Any:
+    """Waits for a message."""
+    await ctx.step("first", lambda: 1)
+    return await ctx.listen("m")
+
+
+@workflow
+async def slips(ctx: Context) -> None:
+    """Is stuck."""
+    await ctx.sleep("", 1)
+
+
+FLOWS: list[Workflow[Any, Any]] = [listens, slips, doubles, naps]
+
+
+async def key_of(driver: Driver, what: str) -> bytes:
+    """The key of a row that is to be made unreadable."""
+    if what == "history":
+        return (await driver.scan(*KEYS.range(HISTORY)))[0][0]
+    if what == "lease":
+        return KEYS.lease
+    return KEYS.field(Field[what.upper()])
+
+
+async def corrupted(driver: Driver, what: str) -> tuple[bytes, bytes | None]:
+    """A waiting instance of which one row is unreadable, and which is due; the row, and what it was."""
+    async with Runtime(driver, workflows=FLOWS) as runtime:
+        handle = await runtime.start(listens, id="bad")
+        await until_status(handle, Status.WAITING)
+        await handle.evict()
+
+        async def gone() -> bool:
+            return runtime.resident == 0
+
+        await until(gone)
+    async with Client(driver) as client:
+        await client.handle(listens, "bad").send("m", 1)
+    key = await key_of(driver, what)
+    before = await driver.get(key)
+    await put(driver, key, b"\xff\xfe not a record")
+    return key, before
+
+
+async def put(driver: Driver, key: bytes, value: bytes | None) -> None:
+    """Write one row."""
+    batch = Batch()
+    if value is None:
+        batch.clear(key)
+    else:
+        batch.set(key, value)
+    await driver.commit(batch)
+
+
+@pytest.mark.parametrize("what", ["history", "version", "status", "birth", "lease"])
+async def test_others_are_served(
+    driver: Driver, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("workflow_sdk.runtime.claiming.RETRY_SECONDS", 0.2)
+    key, before = await corrupted(driver, what)
+    counting = Counting(driver)
+    async with Client(driver) as client:
+        early = await client.start(doubles, 1)
+        async with Runtime(counting, workflows=FLOWS, lease_ttl=10, concurrency=1) as runtime:
+            assert await early.result(timeout=5) == 2
+            assert [await runtime.run(doubles, number) for number in range(5)] == [0, 2, 4, 6, 8]
+            assert await (await runtime.start(naps, 0.05)).result(timeout=5) == "awake"
+            calls, began = counting.calls, time.monotonic()
+            await anyio.sleep(0.5)
+            took = time.monotonic() - began
+            assert counting.calls - calls <= 20 + 20 * took / 0.2, "it is tried with a pause"
+            assert "instance bad" in caplog.text
+            assert runtime.resident == 0
+            await put(driver, key, before)
+            assert await client.handle(listens, "bad").result(timeout=5) == 1, "and goes on once it can be read"
+
+
+@pytest.mark.parametrize("what", ["history", "version"])
+async def test_it_ends_at_once(driver: Driver, what: str) -> None:
+    """Also while it is to be tried again soon."""
+    await corrupted(driver, what)
+    for pause in (0.0, 0.05):
+        began = time.monotonic()
+        async with Runtime(driver, workflows=FLOWS):
+            await anyio.sleep(pause)
+        assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("what", ["history", "version", "status"])
+async def test_among_what_the_dead_have_left(driver: Driver, what: str) -> None:
+    """The others are inherited."""
+    key, before = await corrupted(driver, what)
+    dead = WorkerKeys("dead")
+    await put(driver, dead.claimed("bad"), b"")
+    await put(driver, dead.claimed("nobody"), b"")
+    async with Client(driver) as client:
+        left = await client.start(doubles, 3, id="left")
+        batch = Batch()
+        keys = InstanceKeys("left")
+        alarm = await driver.get(keys.field(Field.ALARM))
+        assert alarm is not None
+        batch.clear(keys.alarm(float(unpack_record(alarm)[0])))
+        batch.clear(keys.field(Field.ALARM))
+        for id in ("left", "bad"):
+            batch.set(InstanceKeys(id).lease, pack_record(["dead", 1, 0.3]))
+        batch.set(dead.claimed("left"), b"")
+        batch.set(dead.heartbeat, pack_record([time.time() - 1]))
+        await driver.commit(batch)
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
+            assert await left.result(timeout=5) == 6
+            await put(driver, key, before)
+            assert await client.handle(listens, "bad").result(timeout=5) == 1
+
+
+async def test_a_stuck_one(driver: Driver) -> None:
+    """It is looked at for whether its code was mended; what is looked at after it is looked at all the same."""
+    async with Client(driver) as client:
+        async with Runtime(driver, workflows=FLOWS) as runtime:
+            for id in ("bad", "other"):
+                await until_status(await runtime.start(slips, id=id), Status.STUCK)
+        await put(driver, KEYS.field(Field.VERSION), b"\xff")
+
+        @workflow(name="slips")
+        async def mended(ctx: Context) -> str:
+            return "mended"
+
+        async with Runtime(driver, workflows=[mended], lease_ttl=TTL):
+            await until_status(client.handle(mended, "other"), Status.COMPLETED)

@@ -1,0 +1,237 @@
+"""What is started where it can run is claimed in the same commit: all of that happens, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.runtime.counting import Counting
+from tests.runtime.mortal import TTL
+from tests.runtime.parts import Log, Rows, Stop, doubles
+from tests.runtime.polling import until
+from workflow_sdk import (
+    AlreadyExistsError,
+    Client,
+    Context,
+    Driver,
+    Runtime,
+    Status,
+    StorageError,
+    Workflow,
+    workflow,
+)
+from workflow_sdk.testing import FaultyDriver, SimulatedCrash
+
+log = Log()
+stop = [Stop()]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    log.clear()
+    stop[0] = Stop()
+
+
+@workflow
+async def works(ctx: Context, what: str = "x") -> str:
+    """A step that takes as long as it is told to."""
+
+    async def work() -> str:
+        log.append(ctx.instance_id)
+        await stop[0].here()
+        return what
+
+    return await ctx.step("work", work)
+
+
+@workflow
+async def notes(ctx: Context, what: str) -> str:
+    """Ends at once."""
+    return str(await ctx.step("note", log.note, what))
+
+
+FLOWS: list[Workflow[Any, Any]] = [works, notes, doubles]
+
+
+async def is_new(driver: Driver, id: str) -> bool:
+    """Whether there is nothing of the instance."""
+    return (await Rows.of(driver)).of_instance(id) == []
+
+
+async def test_it_is_one_commit(driver: Driver) -> None:
+    counting = Counting(driver)
+    async with Runtime(counting, workflows=FLOWS) as runtime:
+        await anyio.sleep(0.02)
+        counting.__init__(driver)  # type: ignore[misc]
+        handle = await runtime.start(works, id="i")
+        assert (counting.commits, counting.gets, counting.scans) == (1, 0, 0)
+        assert runtime.resident == 1
+        rows = await Rows.of(driver)
+        assert (rows.leases, rows.alarms) == ([("i",)], [])
+        assert [id for _, id in rows.claimed] == ["i"]
+        assert (await handle.info()).status is Status.RUNNING
+        stop[0].go_on.set()
+        assert await handle.result(timeout=5) == "x"
+
+
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
+async def test_the_process_dies_with_that_commit(driver: Driver, kind: str) -> None:
+    """It is there whole, or not at all; and what is there goes on elsewhere."""
+    stop[0].go_on.set()
+    faulty = FaultyDriver(driver, **{kind: 2})  # type: ignore[arg-type]  # the first is the heartbeat
+    with pytest.raises((SimulatedCrash, BaseExceptionGroup)):
+        async with Runtime(faulty, workflows=FLOWS, lease_ttl=TTL) as runtime:
+            await runtime.start(works, "y", id="i")
+    assert faulty.crashed
+    assert log == []
+    async with Client(driver) as client, Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as other:
+        if kind == "crash_before":
+            assert await is_new(driver, "i")
+            await other.start(works, "y", id="i")
+        assert await client.handle(works, "i").result(timeout=5) == "y"
+        assert log == ["i"]
+
+        async def buried() -> bool:
+            return len((await Rows.of(driver)).workers) == 1
+
+        await until(buried)
+
+
+async def test_that_commit_fails(driver: Driver) -> None:
+    """Whoever starts it is told. There is nothing, and the slot is free again."""
+    stop[0].go_on.set()
+    faulty = FaultyDriver(driver, fail_at=[2, 3])
+    async with Runtime(faulty, workflows=FLOWS, concurrency=1) as runtime:
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                await runtime.start(works, "y", id="i")
+            assert await is_new(driver, "i")
+            assert runtime.resident == 0
+        assert await runtime.run(works, "y", id="i") == "y"
+        assert [await runtime.run(doubles, number) for number in range(3)] == [0, 2, 4]
+    assert log == ["i"]
+
+
+class Unsure(FaultyDriver):
+    """Some commits are made, and said to have failed."""
+
+    unsure: frozenset[int] = frozenset()
+
+    async def commit(self, batch: Any, /) -> None:
+        """As the driver; then an error all the same."""
+        await super().commit(batch)
+        if self.commits in self.unsure:
+            raise StorageError("nobody knows whether it was written")
+
+
+async def test_nobody_knows_whether_it_was_started(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was: the same worker finds what is its own, and runs it."""
+    monkeypatch.setattr("workflow_sdk.runtime.claiming.RETRY_SECONDS", 0.1)
+    stop[0].go_on.set()
+    unsure = Unsure(driver)
+    unsure.unsure = frozenset([2])
+    async with Runtime(unsure, workflows=FLOWS, concurrency=1, lease_ttl=TTL) as runtime:
+        with pytest.raises(StorageError):
+            await runtime.start(works, "y", id="i")
+        again = await runtime.start(works, "y", id="i")
+        assert await again.result(timeout=5) == "y"
+        assert log == ["i"]
+
+
+async def test_another_one_with_this_id(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime:
+        handle = await runtime.start(works, "a", id="i")
+        with pytest.raises(AlreadyExistsError, match="'b'"):
+            await runtime.start(works, "b", id="i")
+        with pytest.raises(AlreadyExistsError, match="'notes'"):
+            await runtime.start(notes, "a", id="i")
+        stop[0].go_on.set()
+        assert await handle.result(timeout=5) == "a"
+        with pytest.raises(AlreadyExistsError):
+            await runtime.start(works, "b", id="i")
+        assert await runtime.run(works, "a", id="i") == "a"
+        assert await runtime.run(doubles, 4) == 8, "none of them has kept the slot"
+    assert log == ["i"]
+    assert (await Rows.of(driver)).workers == []
+
+
+async def test_the_same_id_from_two_runtimes(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS) as one, Runtime(driver, workflows=FLOWS) as two:
+        results: list[Any] = []
+
+        async def start(runtime: Runtime, id: str) -> None:
+            results.append(await (await runtime.start(notes, id, id=id)).result(timeout=5))
+
+        async with anyio.create_task_group() as group:
+            for number in range(30):
+                for runtime in (one, two, one):
+                    group.start_soon(start, runtime, str(number))
+        assert sorted(results) == sorted(str(number) for number in range(30) for _ in range(3))
+        assert sorted(log) == sorted(str(number) for number in range(30)), "each ran once"
+
+        async def empty() -> bool:
+            return one.resident == two.resident == 0
+
+        await until(empty)
+
+
+async def test_a_crowded_runtime_leaves_it_to_whoever_is_free(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime:
+        busy = await runtime.start(works, id="busy")
+        await stop[0].reached.wait()
+        handles = [await runtime.start(notes, str(number), id=str(number)) for number in range(3)]
+        await anyio.sleep(0.02)
+        rows = await Rows.of(driver)
+        assert rows.leases == [("busy",)]
+        assert sorted(id for *_, id in rows.alarms) == ["0", "1", "2"]
+        assert [(await handle.info()).status for handle in handles] == [Status.PENDING] * 3
+        async with Runtime(driver, workflows=FLOWS):
+            assert [await handle.result(timeout=5) for handle in handles] == ["0", "1", "2"]
+        late = await runtime.start(notes, "late")
+        stop[0].go_on.set()
+        assert await busy.result(timeout=5) == "x"
+        assert await late.result(timeout=5) == "late", "and what nobody took is run here, when there is room"
+
+
+@pytest.mark.parametrize("latency", [0.02, 0.06])
+async def test_a_start_that_is_cancelled(driver: Driver, latency: float) -> None:
+    """It was started or it was not; if it was, somebody runs it."""
+    stop[0].go_on.set()
+    slow = FaultyDriver(driver, latency=latency)
+    async with Client(driver) as client, Runtime(slow, workflows=FLOWS, concurrency=1) as runtime:
+        for number in range(4):
+            id = str(number)
+            with anyio.move_on_after(number * 0.015):
+                await runtime.start(works, "y", id=id)
+
+            async def settled() -> bool:
+                return runtime.resident == 0
+
+            await anyio.sleep(latency)
+            await until(settled)
+            if not await is_new(driver, id):
+                assert await client.handle(works, id).result(timeout=5) == "y"
+        assert await runtime.run(doubles, 2) == 4
+    assert (await Rows.of(driver)).workers == []
+
+
+async def test_starting_while_it_shuts_down(driver: Driver) -> None:
+    """Whatever was started is there, and nobody has it."""
+    slow = FaultyDriver(driver, latency=0.05)
+    async with Client(driver) as client, anyio.create_task_group() as group:
+        async with Runtime(slow, workflows=FLOWS, grace=1) as runtime:
+
+            async def start(number: int) -> None:
+                await runtime.start(works, id=str(number))
+
+            for number in range(5):
+                group.start_soon(start, number)
+            await anyio.sleep(0.02)
+        rows = await Rows.of(driver)
+        assert (rows.leases, rows.workers) == ([], [])
+        stop[0].go_on.set()
+        async with Runtime(driver, workflows=FLOWS):
+            for number in range(5):
+                assert await client.handle(works, str(number)).result(timeout=5) == "x"

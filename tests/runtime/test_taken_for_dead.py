@@ -1,0 +1,316 @@
+"""A runtime that looks away for too long is buried by the others. It lives, and finds its way back."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.runtime.mortal import TTL, Mortal
+from tests.runtime.parts import Log, Rows, Stop, doubles, until_status
+from tests.runtime.polling import until
+from tests.runtime.shifted import Shifted
+from workflow_sdk import (
+    Batch,
+    Client,
+    Context,
+    Driver,
+    Handle,
+    Runtime,
+    Status,
+    StorageError,
+    Workflow,
+    WorkflowStuckError,
+    workflow,
+)
+from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.wire import pack_record, unpack_record
+
+log = Log()
+stop = [Stop()]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    log.clear()
+    stop[0] = Stop()
+
+
+@workflow
+async def works(ctx: Context) -> str:
+    """A step, one that takes as long as it is told to, and another."""
+
+    async def middle() -> str:
+        log.append("b")
+        await stop[0].here()
+        return "b"
+
+    await ctx.step("a", log.note, "a")
+    await ctx.step("b", middle)
+    return str(await ctx.step("c", log.note, "c"))
+
+
+@workflow
+async def listens(ctx: Context) -> Any:
+    """Waits for two messages."""
+    return [await ctx.listen("m"), await ctx.listen("n", "m")]
+
+
+FLOWS: list[Workflow[Any, Any]] = [works, listens, doubles]
+
+
+class Stalling:
+    """A driver that holds up whatever is written through it while it is told to."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.go_on = anyio.Event()
+        self.go_on.set()
+
+    def stall(self) -> None:
+        """From now on."""
+        self.go_on = anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.driver, name)
+
+    async def get(self, key: bytes, /) -> bytes | None:
+        """As the driver."""
+        await self.go_on.wait()
+        return await self.driver.get(key)
+
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """As the driver."""
+        await self.go_on.wait()
+        return await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+
+    async def commit(self, batch: Batch, /) -> None:
+        """As the driver."""
+        await self.go_on.wait()
+        await self.driver.commit(batch)
+
+    async def changed(self, key: bytes, since: bytes | None, /) -> None:
+        """As the driver."""
+        await self.driver.changed(key, since)
+        await self.go_on.wait()
+
+    async def aclose(self) -> None:
+        """As the driver."""
+
+
+async def lease_of(driver: Driver, id: str) -> str | None:
+    """Which worker has it."""
+    raw = await driver.get(InstanceKeys(id).lease)
+    return None if raw is None else str(unpack_record(raw)[0])
+
+
+async def until_lost(driver: Driver, id: str, worker: str | None) -> None:
+    """Return once somebody else has it, or nobody."""
+
+    async def lost() -> bool:
+        return await lease_of(driver, id) != worker
+
+    await until(lost)
+
+
+async def bury(driver: Driver, worker: str) -> None:
+    """Have a worker be taken for dead: what it said of itself is long ago."""
+    batch = Batch()
+    batch.set(WorkerKeys(worker).heartbeat, pack_record([1.0]))
+    await driver.commit(batch)
+
+
+async def test_stalled_for_longer_than_its_lease(driver: Driver) -> None:
+    """What it had is run by another; when it goes on it drops it, and who waits in its process has the output."""
+    stalling: Any = Stalling(driver)
+    results: list[Any] = []
+
+    async def wait_for(handle: Handle[Any]) -> None:
+        results.append(await handle.result(timeout=10))
+
+    async with Runtime(stalling, workflows=FLOWS, lease_ttl=TTL) as one:
+        busy, waiting = await one.start(works, id="busy"), await one.start(listens, id="waiting")
+        await until_status(waiting, Status.WAITING)
+        await stop[0].reached.wait()
+        older, stop[0] = stop[0], Stop()
+        stop[0].go_on.set()
+        me = await lease_of(driver, "busy")
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait_for, busy)
+            group.start_soon(wait_for, waiting)
+            await anyio.sleep(0.01)
+            stalling.stall()
+            async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as two:
+                for id in ("busy", "waiting"):
+                    await until_lost(driver, id, me)
+                assert await two.handle(works, "busy").result(timeout=5) == "c"
+                await two.handle(listens, "waiting").send("m", 1)
+                await two.handle(listens, "waiting").send("m", 2)
+                assert await two.handle(listens, "waiting").result(timeout=5) == [1, 2]
+                stalling.go_on.set()
+                older.go_on.set()
+
+                async def dropped() -> bool:
+                    return one.resident == 0
+
+                await until(dropped)
+        assert sorted(results, key=str) == [[1, 2], "c"]
+        assert log == ["a", "b", "b", "c"]
+        assert await one.run(doubles, 4) == 8, "it goes on"
+    rows = await Rows.of(driver)
+    assert (rows.leases, rows.alarms, rows.workers) == ([], [], [])
+
+
+async def test_only_its_heartbeat_is_gone(driver: Driver) -> None:
+    """Nobody has taken anything over yet: it keeps what it has, and says that it lives."""
+    async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as one:
+        handle = await one.start(listens, id="i")
+        await until_status(handle, Status.WAITING)
+        me = await lease_of(driver, "i")
+        assert me is not None
+        batch = Batch()
+        batch.clear(WorkerKeys(me).heartbeat)
+        await driver.commit(batch)
+
+        async def beats() -> bool:
+            return await driver.get(WorkerKeys(me).heartbeat) is not None
+
+        await until(beats)
+        assert one.resident == 1
+        await handle.send("m", 1)
+        await handle.send("m", 2)
+        assert await handle.result(timeout=5) == [1, 2]
+
+
+async def test_a_clock_that_is_ahead(driver: Driver) -> None:
+    """For whom the others are always dead. It takes everything, and everything is right all the same."""
+    stop[0].go_on.set()
+    async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as one:
+        waiting = await one.start(listens, id="waiting")
+        await until_status(waiting, Status.WAITING)
+        me = await lease_of(driver, "waiting")
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL, clock=Shifted(60.0)) as ahead:
+            await until_lost(driver, "waiting", me)
+            handles: list[Handle[Any]] = [
+                await runtime.start(works, id=f"{runtime is one} {number}")
+                for number in range(5)
+                for runtime in (one, ahead)
+            ]
+            assert [await handle.result(timeout=10) for handle in handles] == ["c"] * 10
+            async with anyio.create_task_group() as group:
+                for number in (1, 2):
+                    await waiting.send("m", number)
+                group.start_soon(waiting.result, 10)
+            assert await ahead.handle(listens, "waiting").result(timeout=5) == [1, 2]
+            assert log.count("c") >= 10
+
+            async def empty() -> bool:
+                return one.resident == ahead.resident == 0
+
+            await until(empty)
+    rows = await Rows.of(driver)
+    assert rows.leases == []
+
+
+async def test_what_is_due_and_what_was_left_at_once(driver: Driver) -> None:
+    """Both stand in line for the one place there is."""
+    async with Client(driver) as client, anyio.create_task_group() as group:
+        mortal = Mortal(driver, FLOWS)
+        group.start_soon(mortal.live)
+        await mortal.is_open.wait()
+        left = [await mortal.runtime.start(listens, id=f"left {number}") for number in range(5)]
+        for handle in left:
+            await until_status(handle, Status.WAITING)
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL, concurrency=1):
+            busy = await client.start(works, id="busy")
+            await stop[0].reached.wait()
+            due = [await client.start(doubles, number, id=f"due {number}") for number in range(20)]
+            mortal.die()
+            await anyio.sleep(3 * TTL)
+            stop[0].go_on.set()
+            assert await busy.result(timeout=5) == "c"
+            assert [await handle.result(timeout=5) for handle in due] == [2 * number for number in range(20)]
+            for number in range(5):
+                inherited = client.handle(listens, f"left {number}")
+                await inherited.send("m", 1)
+                await inherited.send("m", 2)
+                assert await inherited.result(timeout=5) == [1, 2]
+    assert (await Rows.of(driver)).workers == []
+
+
+class Failing:
+    """A driver that refuses to write while it is told to."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.driver, name)
+
+    async def commit(self, batch: Batch, /) -> None:
+        """As the driver, or not at all."""
+        if self.fails:
+            raise StorageError("the store takes nothing")
+        await self.driver.commit(batch)
+
+
+async def deaths(driver: Driver, id: str) -> int:
+    """How many it has been counted."""
+    raw = await driver.get(InstanceKeys(id).field(Field.DEATHS))
+    return 0 if raw is None else int(unpack_record(raw)[0])
+
+
+async def test_taking_back_ones_own_is_no_death(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the store has failed, and however late the worker comes back to it."""
+    monkeypatch.setattr("workflow_sdk.runtime.claiming.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("workflow_sdk.runtime.runtime.RETRY_SECONDS", 0.02)
+    failing: Any = Failing(driver)
+    async with Runtime(failing, workflows=FLOWS, lease_ttl=TTL) as runtime:
+        handle = await runtime.start(works, id="i")
+        for _ in range(7):
+            with anyio.fail_after(5):
+                await stop[0].reached.wait()
+            older, stop[0] = stop[0], Stop()
+            failing.fails = True
+            older.go_on.set()
+
+            async def dropped() -> bool:
+                return runtime.resident == 0
+
+            await until(dropped)
+            failing.fails = False
+            assert await deaths(driver, "i") == 0
+        stop[0].go_on.set()
+        assert await handle.result(timeout=5) == "c"
+    assert log == ["a", *["b"] * 8, "c"]
+
+
+async def test_five_deaths_are_enough(driver: Driver) -> None:
+    async with Client(driver) as client:
+        handle = await client.start(works, id="i")
+        for number in range(5):
+            async with anyio.create_task_group() as group:
+                mortal = Mortal(driver, FLOWS)
+                group.start_soon(mortal.live)
+                with anyio.fail_after(5):
+                    await stop[0].reached.wait()
+                assert await deaths(driver, "i") == number
+                stop[0] = Stop()
+                mortal.die()
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as runtime:
+            began = time.monotonic()
+            with pytest.raises(WorkflowStuckError, match="5 workers in a row died"):
+                await handle.result(timeout=5)
+            assert time.monotonic() - began < 5
+            assert runtime.resident == 0
+            assert (await Rows.of(driver)).leases == []
+            stop[0].go_on.set()
+            await handle.recover()
+            assert await handle.result(timeout=5) == "c"
+            assert await deaths(driver, "i") == 0
+    assert log == ["a", *["b"] * 6, "c"]
