@@ -91,6 +91,8 @@ class Client:
         if id is not None and name_problem(id) is not None:
             raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {id!r:.100}")
         name = workflow if isinstance(workflow, str) else workflow.name
+        if (problem := name_problem(name)) is not None:
+            raise DefinitionError(f"a workflow can't be called {name!r:.100}: {problem}")
         known = definition or self._known(name)
         if definition is not None:
             raw = encode_input(access.codec, definition, input)
@@ -186,8 +188,6 @@ class Client:
         if isinstance(workflow, Workflow):
             return workflow
         if isinstance(workflow, str):
-            if (problem := name_problem(workflow)) is not None:
-                raise DefinitionError(f"a workflow can't be called {workflow!r:.100}: {problem}")
             return None
         raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {workflow!r}")
 
