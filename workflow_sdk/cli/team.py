@@ -45,10 +45,10 @@ class Team:
 
     def __init__(self, target: str) -> None:
         # A module, not the script: that may be any file.
-        self.command = [sys.executable, "-m", "workflow_sdk.cli", "worker", target]
+        self.command: list[str] = [sys.executable, "-m", "workflow_sdk.cli", "worker", target]
         self.running: set[Process] = set()
-        self.stopping = anyio.Event()
-        self.code = 0
+        self.stopping: anyio.Event = anyio.Event()
+        self.code: int = 0
 
     def stop(self) -> None:
         """Have every process shut down gracefully."""

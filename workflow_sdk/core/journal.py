@@ -75,7 +75,7 @@ class Journal:
     )
 
     def __init__(self, keys: InstanceKeys) -> None:
-        self.keys = keys
+        self.keys: InstanceKeys = keys
         self.names: Names = Names(self._write_here)
         self.loaded: SortedDict[bytes, dict[bytes, Entry]] = _NOTHING_LOADED
         """History that was recorded before this run, by scope and segment. A scope takes its part when it opens."""

@@ -188,10 +188,10 @@ class Run:
         host: Host,
     ) -> None:
         assert claimed.lease is not None, "only a claimed instance is run"
-        self.workflow = workflow
-        self.driver = driver
-        self.codec = codec
-        self.claimed = claimed
+        self.workflow: Workflow[Any, Any] = workflow
+        self.driver: Driver = driver
+        self.codec: Codec = codec
+        self.claimed: Claim = claimed
         self.journal: Journal = Journal(keys)
         created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
         self.created_at: float = float(created_at)
