@@ -63,8 +63,34 @@ def test_prefixes_do_not_leak() -> None:
             assert (space.begin <= other.chunks_of(b"i" * 16)[1] < space.end) == (space is other)
 
 
+class _Library:
+    """libfdb_c as ctypes shows it: the functions of its version, and no others."""
+
+    def __init__(self, newest: int, *functions: str) -> None:
+        self.newest = newest
+        for name in functions:
+            setattr(self, name, lambda: name)
+
+    def fdb_get_max_api_version(self) -> int:
+        return self.newest
+
+
+class _Impl(ModuleType):
+    """Where the package declares the functions of the library that it was written for."""
+
+    def __init__(self, library: _Library) -> None:
+        super().__init__("fdb.impl")
+        self._capi = library
+
+    def init_c_api(self) -> None:
+        self._capi.fdb_run.argtypes = []  # type: ignore[attr-defined]  # pyright: ignore
+        self._capi.fdb_newest_of_all.argtypes = []  # type: ignore[attr-defined]  # pyright: ignore
+
+
 class _Fdb(ModuleType):
     """The package before an API version is chosen, in a process that has chosen another, or without the library."""
+
+    LATEST_API_VERSION = 740
 
     def __init__(self, error: Exception | None = None, chosen: int | None = None) -> None:
         super().__init__("fdb")
@@ -82,9 +108,15 @@ class _Fdb(ModuleType):
         self.chosen = version
 
 
+def _install(monkeypatch: pytest.MonkeyPatch, module: _Fdb, library: _Library | None = None) -> None:
+    monkeypatch.setitem(sys.modules, "fdb", module)
+    monkeypatch.setitem(sys.modules, "fdb.impl", _Impl(library or _Library(module.LATEST_API_VERSION)))
+    monkeypatch.setattr(module, "impl", sys.modules["fdb.impl"], raising=False)
+
+
 def test_the_api_version_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     module = _Fdb()
-    monkeypatch.setitem(sys.modules, "fdb", module)
+    _install(monkeypatch, module)
     first: Any = load(Settings(api_version=730))
     assert first is module
     load(Settings(api_version=730))
@@ -95,16 +127,27 @@ def test_the_api_version_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Exception("Unable to locate the FoundationDB API shared library!")
-    monkeypatch.setitem(sys.modules, "fdb", _Fdb(missing))
+    _install(monkeypatch, _Fdb(missing))
     with pytest.raises(StorageError, match=r"foundationdb-clients.*pip install.*Unable to locate"):
         await open_driver("fdb://")
 
 
 async def test_a_library_of_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     old = RuntimeError("API version 740 is not supported by the installed FoundationDB C library.")
-    monkeypatch.setitem(sys.modules, "fdb", _Fdb(old))
-    with pytest.raises(StorageError, match=r"API version 740 can't be used.*of one version"):
+    _install(monkeypatch, _Fdb(old))
+    with pytest.raises(StorageError, match=r"API version 740 can't be used.*of the cluster's version"):
         await open_driver("fdb://?api_version=740")
+
+
+def test_a_package_newer_than_the_library_speaks_as_the_library_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, library = _Fdb(), _Library(730, "fdb_run")
+    _install(monkeypatch, module, library)
+    load(Settings(api_version=730))
+    assert module.LATEST_API_VERSION == 730
+    declared: Any = library
+    assert declared.fdb_run() == "fdb_run"
+    with pytest.raises(NotImplementedError, match="too old for fdb_newest_of_all"):
+        declared.fdb_newest_of_all()
 
 
 def test_the_package_is_what_the_binding_is_taken_for() -> None:
