@@ -64,7 +64,7 @@ test: $(STAMP)
 	@echo "== import-linter"
 	@$(BIN)/lint-imports
 	@echo "== pytest"
-	@$(BIN)/python -m pytest --cov --cov-report=term
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov --cov-report=term
 
 bench: $(STAMP)
 	@echo "== benchmarks"

@@ -33,7 +33,7 @@ _doubles: WeakValueDictionary[str, Double] = WeakValueDictionary()
 def described() -> str:
     """For the head of the test run: what the tests of FoundationDB run on."""
     if CLUSTER_FILE:
-        return f"FoundationDB: the cluster of {CLUSTER_FILE}, under prefixes that begin with test-{RUN}"
+        return f"FoundationDB: the cluster of {CLUSTER_FILE}, under random prefixes that begin with test-"
     return "FoundationDB: the double in tests/drivers/fdb_double (WORKFLOW_SDK_FDB_CLUSTER_FILE names no cluster)"
 
 

@@ -140,7 +140,7 @@ async def test_only_a_workflow_is_run(world: World) -> None:
         await run_workflow(cast("Any", echo.fn), 1, driver=world.driver)
 
 
-@pytest.mark.parametrize("input", ["text", None, 1.5, object(), [1]], ids=repr)
+@pytest.mark.parametrize("input", ["text", None, 1.5, object(), [1]], ids=["text", "None", "float", "object", "list"])
 async def test_an_input_that_does_not_fit_is_raised(world: World, input: Any) -> None:
     with pytest.raises(InputError, match="the input of workflow 'typed'") as caught:
         await world.once(typed, input)
