@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -69,7 +70,7 @@ class _Library:
     def __init__(self, newest: int, *functions: str) -> None:
         self.newest = newest
         for name in functions:
-            setattr(self, name, lambda: name)
+            setattr(self, name, partial(str, name))
 
     def fdb_get_max_api_version(self) -> int:
         return self.newest
@@ -80,11 +81,11 @@ class _Impl(ModuleType):
 
     def __init__(self, library: _Library) -> None:
         super().__init__("fdb.impl")
-        self._capi = library
+        self._capi: Any = library
 
     def init_c_api(self) -> None:
-        self._capi.fdb_run.argtypes = []  # type: ignore[attr-defined]  # pyright: ignore
-        self._capi.fdb_newest_of_all.argtypes = []  # type: ignore[attr-defined]  # pyright: ignore
+        self._capi.fdb_run.argtypes = []
+        self._capi.fdb_newest_of_all.argtypes = []
 
 
 class _Fdb(ModuleType):

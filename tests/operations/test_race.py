@@ -236,7 +236,9 @@ async def test_a_race_in_a_race(world: World) -> None:
     assert result.output == ["inner", "a"]
 
 
-@pytest.mark.parametrize("branches", [{}, {"a": 3}, [], {"": failing("x")}], ids=["none", "no function", "a list", "no name"])
+@pytest.mark.parametrize(
+    "branches", [{}, {"a": 3}, [], {"": failing("x")}], ids=["none", "no function", "a list", "no name"]
+)
 async def test_a_wrong_call_is_a_slip(world: World, branches: Any) -> None:
     result = await world.run(racing(branches))
     assert result.status is Status.STUCK
