@@ -11,7 +11,14 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, cast, overload
 from uuid import UUID
 
 from workflow_sdk.core.retry import Duration
-from workflow_sdk.definitions import StepOptions, StepOverrides, as_step_options, function_name
+from workflow_sdk.definitions import (
+    StepOptions,
+    StepOverrides,
+    TransactOverrides,
+    as_step_options,
+    as_transact_options,
+    function_name,
+)
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.operations.attempt import Failure, Success, start_attempt
 from workflow_sdk.operations.join import start_join, start_map
@@ -22,6 +29,7 @@ from workflow_sdk.operations.rollback import start_checkpoint
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.sleep import start_sleep
 from workflow_sdk.operations.step import start_step
+from workflow_sdk.operations.transact import start_transact
 from workflow_sdk.operations.version import start_removed, start_version
 
 __all__ = ["Context"]
@@ -78,6 +86,26 @@ class Context:
             return as_step_options(fn, cast("StepOverrides", options))
         except DefinitionError as error:
             raise self._scope.engine.slip(error) from None
+
+    def transact(
+        self,
+        name: str,
+        fn: Callable[[Any, *Ts], T],
+        /,
+        *args: *Ts,
+        **options: Unpack[TransactOverrides],
+    ) -> Coro[T]:
+        """Call `fn(transaction, *args)`, and commit what it writes together with its record: exactly once.
+
+        The transaction is the store's own: in SQLite, a `sqlite3.Connection` to the file; in FoundationDB, a
+        transaction whose keys lie under a prefix of the authors'. `fn` is a plain function. If it raises, nothing of it
+        is written, and that ends as `StepExhaustedError` or `StepCriticalError`; it has retries only if given.
+        """
+        try:
+            chosen = as_transact_options(options)
+        except DefinitionError as error:
+            raise self._scope.engine.slip(error) from None
+        return start_transact(self._scope, name, fn, args, chosen)
 
     def checkpoint(self, name: str) -> Coro[None]:
         """A point of no return: steps that finished before it are not compensated any more."""

@@ -19,8 +19,10 @@ __all__ = [
     "Step",
     "StepOptions",
     "StepOverrides",
+    "TransactOverrides",
     "Workflow",
     "as_step_options",
+    "as_transact_options",
     "function_name",
     "step",
     "workflow",
@@ -48,6 +50,15 @@ class StepOverrides(TypedDict, total=False):
     retry_on_timeout: bool
     no_retry: type[Exception] | tuple[type[Exception], ...]
     ephemeral: bool
+    rollback: UNDO | None
+
+
+class TransactOverrides(TypedDict, total=False):
+    """The options of a transaction, each optional."""
+
+    retries: int
+    backoff: Backoff
+    no_retry: type[Exception] | tuple[type[Exception], ...]
     rollback: UNDO | None
 
 
@@ -97,6 +108,7 @@ class StepOptions:
 
 _OPTION_NAMES = frozenset(option.name for option in fields(StepOptions))
 _DEFAULT_OPTIONS = StepOptions()
+_TRANSACT_OPTIONS = StepOptions(retries=0)
 
 
 class Step(Generic[P, T_co]):
@@ -165,6 +177,17 @@ def as_step_options(fn: object, overrides: StepOverrides) -> StepOptions:
         fn = fn.func
     options = fn.options if isinstance(fn, Step) else _DEFAULT_OPTIONS
     return options.override(overrides) if overrides else options
+
+
+def as_transact_options(overrides: TransactOverrides) -> StepOptions:
+    """The options of a call of `ctx.transact`: unlike a step, it is not tried again unless that is asked for."""
+    names = TransactOverrides.__optional_keys__
+    unknown = overrides.keys() - names
+    if unknown:
+        raise DefinitionError(
+            f"a transaction has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(names))}"
+        )
+    return replace(_TRANSACT_OPTIONS, **overrides)
 
 
 def function_name(fn: object) -> str:

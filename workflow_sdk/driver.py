@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib.metadata import entry_points
-from typing import NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from workflow_sdk.errors import ConflictError, DefinitionError, StorageError, StorageLimitError
 
@@ -26,9 +26,11 @@ __all__ = [
     "Set",
     "StorageError",
     "StorageLimitError",
+    "Transacting",
     "Write",
     "check_limits",
     "open_driver",
+    "transacting",
 ]
 
 ENTRY_POINT_GROUP = "workflow_sdk.drivers"
@@ -167,6 +169,28 @@ class Driver(Protocol):
     async def aclose(self) -> None:
         """Let go of everything. Calling it twice is fine."""
         ...
+
+
+T = TypeVar("T")
+
+
+class Transacting(Protocol):
+    """A driver that lets others write in the transaction of a batch. No driver has to."""
+
+    async def transact(self, fn: Callable[[Any], T], finish: Callable[[T], Batch], /) -> None:
+        """Call `fn` with the store's own transaction, and apply in the same one the batch that `finish` makes of it.
+
+        `fn` runs in a worker thread, `finish` in the event loop. If they raise, so does this, and nothing is written.
+        Where the store has to try again, both are called again; only what the last try wrote is there in the end.
+        ConflictError, if a check of the batch does not hold: then nothing is written either. Cancelled, it is decided
+        when this returns.
+        """
+        ...
+
+
+def transacting(driver: object) -> Transacting | None:
+    """The driver, if it lets others write in its transactions; for one that wraps another, if that one does."""
+    return cast("Transacting", driver) if callable(getattr(driver, "transact", None)) else None
 
 
 async def open_driver(url: str) -> Driver:

@@ -36,6 +36,7 @@ _KIND_CODES = {
     Kind.VERSION: 9,
     Kind.CHECKPOINT: 10,
     Kind.BRANCH: 11,
+    Kind.TRANSACT: 12,
 }
 _STATUS_CODES = {EntryStatus.RUNNING: 1, EntryStatus.WAITING: 2, EntryStatus.COMPLETED: 3, EntryStatus.FAILED: 4}
 _KINDS = {code: kind for kind, code in _KIND_CODES.items()}
@@ -161,6 +162,7 @@ Data: TypeAlias = RetryData | SleepData | ListenData | LoopData | BranchesData
 
 _DATA: dict[Kind, type[Data]] = {
     Kind.STEP: RetryData,
+    Kind.TRANSACT: RetryData,
     Kind.SLEEP: SleepData,
     Kind.LISTEN: ListenData,
     Kind.LOOP: LoopData,

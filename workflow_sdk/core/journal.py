@@ -219,6 +219,18 @@ class Journal:
             self.compensations += 1
         self._write_here(sequence_key(compensation.sequence), compensation.pack())
 
+    def rows_of(self, location: bytes, entry: Entry, compensation: Compensation | None) -> list[tuple[bytes, bytes]]:
+        """The rows of an outcome that is known only within the commit that stores it. `stored` follows, once it is."""
+        rows = [(self._history + location, entry.pack())]
+        if compensation is not None:
+            rows.append((self._space + sequence_key(compensation.sequence), compensation.pack()))
+        return rows
+
+    def stored(self, compensation: Compensation) -> None:
+        """A compensation is in the store that was not written through here."""
+        self.next_sequence = compensation.sequence + 1
+        self.compensations += 1
+
     def forget_compensations(self) -> None:
         """Nothing that finished before now is to be undone any more."""
         self.compensations = 0

@@ -63,6 +63,7 @@ class Kind(StrEnum):
     ATTEMPT = "attempt"
     VERSION = "version"
     CHECKPOINT = "checkpoint"
+    TRANSACT = "transact"
     BRANCH = "branch"
     """One branch of a join, race or map: written when the branch ends."""
 

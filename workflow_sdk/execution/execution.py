@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from threading import get_ident
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -23,7 +23,7 @@ from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
-from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
@@ -35,6 +35,9 @@ from workflow_sdk.execution.threads import run_in_thread
 from workflow_sdk.operations.engine import Facts, Unwound
 
 __all__ = ["Execution", "Mode"]
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 _NEVER = -float("inf")
 
@@ -120,6 +123,36 @@ class Execution(Idling):
             await self.never()
         if self.host.crowded and not stay and monotonic() - self._since > TURN_SECONDS:
             await self._let_others_go()
+
+    @property
+    def transacts(self) -> bool:
+        return transacting(self.driver) is not None
+
+    async def transact(
+        self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]], goes_on: Callable[[], bool]
+    ) -> None:
+        raised: list[Exception] = []
+
+        def call(transaction: object) -> T:
+            return _note(raised, fn, transaction)
+
+        def outcome(value: T) -> list[tuple[bytes, bytes]]:
+            return _note(raised, rows, value)
+
+        await self.flusher.until_landed()
+        if self.halted or not goes_on():
+            await self.never()
+        self._threads_busy += 1
+        try:
+            error = await self.flusher.transact(call, outcome)
+        finally:
+            self._threads_busy -= 1
+        if error is None:
+            return
+        if error in raised or isinstance(error, StorageLimitError):
+            raise error
+        self.storage_failed(error)
+        await self.never()
 
     async def answer(self, key: bytes, raw: bytes) -> None:
         take = self.host.answers.pop(key, None)
@@ -301,3 +334,12 @@ class Execution(Idling):
         if self._threads_busy:
             return Activity.THREAD
         return Activity.CODE if self.active or self._busy else Activity.NONE
+
+
+def _note(raised: list[Exception], fn: Callable[[S], T], value: S) -> T:
+    """What `fn` returns. What it raises is noted, to be told from what the store raises."""
+    try:
+        return fn(value)
+    except Exception as error:
+        raised[:] = [error]
+        raise

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import anyio
 
 from workflow_sdk.core.journal import Journal, WriteSet
-from workflow_sdk.driver import Batch, Clear, ClearRange, Driver, Set
+from workflow_sdk.driver import Batch, Clear, ClearRange, Driver, Set, Transacting
 
 __all__ = ["Flusher", "fill"]
+
+
+T = TypeVar("T")
 
 
 def fill(batch: Batch, writes: WriteSet) -> None:
@@ -53,7 +57,7 @@ class Flusher:
                 await self._next.wait()
             elif self._writing:
                 landed = self._next = anyio.Event()
-                await self._until_landed()
+                await self.until_landed()
                 self._next = None
                 try:
                     await self._write()
@@ -63,7 +67,8 @@ class Flusher:
                 await self._write()
         return not self.is_broken
 
-    async def _until_landed(self) -> None:
+    async def until_landed(self) -> None:
+        """Return when nothing is in flight."""
         while self._writing:
             if self._written is None:
                 self._written = anyio.Event()
@@ -86,9 +91,47 @@ class Flusher:
         """Like `commit`, but a failure is returned, and left to the caller."""
         error: Exception | None = None  # a cancel scope may end a block early, as far as type checkers know
         with anyio.CancelScope(shield=True):
-            await self._until_landed()
+            await self.until_landed()
             error = await self._commit(batch)
         return error  # noqa: RET504  # as above
+
+    async def transact(
+        self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]]
+    ) -> Exception | None:
+        """Like `try_commit`, in the transaction that `fn` is called with; `rows` of its value are written, too.
+
+        Only where nothing is in flight.
+        """
+        assert not self._writing, "one flush is in flight per instance"
+        journal, taken = self._journal, list[WriteSet]()
+
+        def finish(value: T) -> Batch:
+            written = rows(value)
+            while taken:  # the try before this one came to nothing
+                journal.restore(taken.pop())
+            batch = Batch()
+            batch.check(journal.keys.lease, self._lease)
+            taken.append(journal.take())
+            fill(batch, taken[-1])
+            for key, raw in written:
+                batch.set(key, raw)
+            return batch
+
+        self._writing = True
+        try:
+            with anyio.CancelScope(shield=True):
+                await cast("Transacting", self._driver).transact(fn, finish)
+                taken.clear()
+        except Exception as error:  # noqa: BLE001  # of the author or of the store, which the caller can tell apart
+            return error
+        except BaseException:
+            self.is_broken = True  # as in `_commit`: nobody knows what is stored
+            raise
+        finally:
+            while taken:
+                journal.restore(taken.pop())
+            self._has_landed()
+        return None
 
     def _break(self, error: Exception) -> None:
         self.is_broken = True
@@ -111,8 +154,11 @@ class Flusher:
             journal.restore(writes)
             raise
         finally:
-            self._writing = False
-            if self._written is not None:
-                self._written.set()
-                self._written = None
+            self._has_landed()
         return None
+
+    def _has_landed(self) -> None:
+        self._writing = False
+        if self._written is not None:
+            self._written.set()
+            self._written = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 
@@ -23,6 +23,8 @@ from workflow_sdk.operations.engine import Facts, TimeLimit, Wait
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Walk"]
+
+T = TypeVar("T")
 
 
 class Walk:
@@ -113,6 +115,15 @@ class Walk:
 
     async def park(self, wait: Wait) -> None:
         await self.never()
+
+    @property
+    def transacts(self) -> bool:
+        raise AssertionError("a walk runs no transaction")
+
+    async def transact(
+        self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]], goes_on: Callable[[], bool]
+    ) -> None:
+        raise AssertionError("a walk runs no transaction")
 
     async def keep_for_rollback(self, location: bytes) -> None:
         """Nothing is cleared."""

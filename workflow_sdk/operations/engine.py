@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
@@ -13,6 +13,9 @@ from workflow_sdk.core.journal import Journal
 from workflow_sdk.operations.bell import Bell
 
 __all__ = ["Engine", "Facts", "TimeLimit", "Unwound", "Wait"]
+
+
+T = TypeVar("T")
 
 
 class Unwound(BaseException):
@@ -96,6 +99,21 @@ class Engine(Protocol):
         """Return once everything changed so far is in the store. Does not return if it can't be stored.
 
         Others may go first then, unless it is to `stay`.
+        """
+        ...
+
+    @property
+    def transacts(self) -> bool:
+        """Whether the store lets authors write in its transactions."""
+        ...
+
+    async def transact(
+        self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]], goes_on: Callable[[], bool]
+    ) -> None:
+        """Call `fn` with a transaction of the store, and store in the same one the rows that become of its value.
+
+        Raises what `fn` or `rows` did, or StorageLimitError; does not return if nothing can be stored, or if the branch
+        does not go on when its turn comes.
         """
         ...
 

@@ -11,7 +11,7 @@ from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
-__all__ = ["check_handler", "register_handler", "start_checkpoint"]
+__all__ = ["check_handler", "compensation_of", "register_handler", "start_checkpoint"]
 
 
 def check_handler(place: Place, handler: Callable[..., Any]) -> None:
@@ -28,16 +28,20 @@ def check_handler(place: Place, handler: Callable[..., Any]) -> None:
 
 def register_handler(place: Place, handler: Callable[..., Any], value: object, hint: object) -> None:
     """Have a step undone if the workflow fails, from the commit on that completes the step."""
+    place.scope.engine.journal.compensate(compensation_of(place, handler, value, hint))
+
+
+def compensation_of(place: Place, handler: Callable[..., Any], value: object, hint: object) -> Compensation:
+    """What is recorded, for a step to be undone."""
     engine = place.scope.engine
-    journal = engine.journal
     try:
         result, tagged = engine.codec.encode(value), True
     except CodecError:
         result, tagged = engine.codec.encode(value, hint), False
     ref = HandlerRef.of(handler, engine.codec)
-    journal.compensate(Compensation(journal.next_sequence, place.location, place.path, ref, result, tagged))
     if ref is None:
         engine.remember_handler(place.location, handler, hint)
+    return Compensation(engine.journal.next_sequence, place.location, place.path, ref, result, tagged)
 
 
 def start_checkpoint(scope: Scope, name: str) -> Coroutine[Any, Any, None]:

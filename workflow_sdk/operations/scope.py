@@ -200,7 +200,7 @@ class Scope:
         assert busy is not None, "there is no first operation"
         if self.forgotten():
             reason = f"{busy.what} was called and not awaited; write `await` before it, or run both in a `ctx.join`"
-        elif busy.kind in (Kind.STEP, Kind.VERSION, Kind.CHECKPOINT, Kind.SLEEP, Kind.LISTEN):
+        elif busy.kind in (Kind.STEP, Kind.TRANSACT, Kind.VERSION, Kind.CHECKPOINT, Kind.SLEEP, Kind.LISTEN):
             reason = (
                 f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
             )

@@ -32,7 +32,7 @@ from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["TimedOut", "attempt", "is_final", "start_step"]
+__all__ = ["TimedOut", "attempt", "failed", "is_async", "is_final", "replay", "start_step", "wait_for_retry"]
 
 
 def start_step(
@@ -55,10 +55,10 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
         hint = return_hint(fn)
         if entry is not None:
             if entry.is_final:
-                return _replay(place, entry, hint, options)
+                return replay(place, entry, hint, options)
             if engine.walking:
                 await engine.never()
-            await _wait_for_retry(place, entry)
+            await wait_for_retry(place, entry)
         else:
             entry = place.new_entry()
         while True:
@@ -86,12 +86,13 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                     await place.flush()
                 place.close(entry)
                 return value
-            await _failed(place, entry, failure, options)
+            await failed(place, entry, failure, options)
     finally:
         place.release()
 
 
-def _replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> Any:
+def replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> Any:
+    """The recorded outcome."""
     engine = place.scope.engine
     place.close(entry)
     if options.rollback is not None and not place.scope.in_loop:
@@ -133,14 +134,15 @@ async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) ->
     """Call an author's function: a coroutine function here, a plain one in a worker thread."""
     while isinstance(fn, Step):
         fn = fn.fn
-    if (fn.__code__.co_flags & CO_COROUTINE) if type(fn) is FunctionType else _is_async(fn):
+    if (fn.__code__.co_flags & CO_COROUTINE) if type(fn) is FunctionType else is_async(fn):
         return await fn(*args)
     value = await engine.in_thread(fn, args)
     # A lambda around a coroutine function is a plain function that returns a coroutine.
     return await value if isawaitable(value) else value
 
 
-def _is_async(fn: Callable[..., Any]) -> bool:
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine, as far as can be seen."""
     while isinstance(fn, (partial, Step)):
         fn = fn.func if isinstance(fn, partial) else fn.fn
     return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004  # the method itself is wanted, not whether there is one
@@ -153,7 +155,7 @@ def is_final(failure: BaseException, options: StepOptions) -> bool:
     return isinstance(failure, (CriticalError, CodecError, options.no_retry))
 
 
-async def _failed(place: Place, entry: Entry, failure: BaseException, options: StepOptions) -> None:
+async def failed(place: Place, entry: Entry, failure: BaseException, options: StepOptions) -> None:
     """Record a failed attempt, and wait for the next; raise what the author sees if there is none."""
     engine = place.scope.engine
     now = engine.now()
@@ -178,7 +180,7 @@ async def _failed(place: Place, entry: Entry, failure: BaseException, options: S
         if decision.when <= now:
             # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.
             await place.flush()
-        await _wait_for_retry(place, entry)
+        await wait_for_retry(place, entry)
         return
     outcome: Exception
     if isinstance(failure, RollbackError):
@@ -195,7 +197,7 @@ async def _failed(place: Place, entry: Entry, failure: BaseException, options: S
     raise unpack_error(raw, engine.codec)
 
 
-async def _wait_for_retry(place: Place, entry: Entry) -> None:
+async def wait_for_retry(place: Place, entry: Entry) -> None:
     """Park until the next attempt is due, and count it."""
     scope = place.scope
     engine = scope.engine

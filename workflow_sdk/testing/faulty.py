@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from random import Random
+from typing import Any, TypeVar, cast
 
 import anyio
 
-from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.driver import Batch, Driver, Transacting, transacting
 from workflow_sdk.errors import ConflictError, StorageError
 
 __all__ = ["FaultyDriver", "SimulatedCrash"]
+
+
+T = TypeVar("T")
 
 
 class SimulatedCrash(BaseException):
@@ -73,6 +77,9 @@ class FaultyDriver:
 
     async def commit(self, batch: Batch, /) -> None:
         """Apply the batch, or fail as it was told to."""
+        await self._commit(lambda: self.driver.commit(batch))
+
+    async def _commit(self, apply: Callable[[], Awaitable[None]]) -> None:
         self._check_alive()
         self.commits += 1
         number = self.commits
@@ -87,11 +94,21 @@ class FaultyDriver:
             raise ConflictError(f"commit {number} was told to meet a conflict")
         if number == self._crash_after:
             with suppress(StorageError, ConflictError):  # had it been refused, nobody would have lived to see it
-                await self.driver.commit(batch)
+                await apply()
             self._crash()
-        await self.driver.commit(batch)
+        await apply()
         await self._sleep(pause)
         self._check_alive()
+
+    def __getattr__(self, name: str) -> Any:
+        # Not every driver transacts, and this one only if the one inside does.
+        if name == "transact" and transacting(self.driver) is not None:
+            return self._transact
+        raise AttributeError(name)
+
+    async def _transact(self, fn: Callable[[Any], T], finish: Callable[[T], Batch], /) -> None:
+        driver = cast("Transacting", self.driver)
+        await self._commit(lambda: driver.transact(fn, finish))
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """Return once the value of `key` differs from `since`."""

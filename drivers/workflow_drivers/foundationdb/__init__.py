@@ -8,10 +8,11 @@ operation is an error; `10`), `automatic_idempotency` (`no`).
 futures to an event loop. `_keys.py` and `_values.py` say where things lie and how, `_reading.py` reads them,
 `_plan.py` turns a batch into what is to be written, and `_writing.py` writes it. `_session.py` tries again what can be,
 `_commit.py` and `_tokens.py` apply a batch exactly once, `_staging.py` handles values too large for one transaction,
-`_watch.py` knows who waits for which key, `_upkeep.py` clears what crashed processes have left, and `_driver.py` has
-the five methods.
+`_watch.py` knows who waits for which key, `_user.py` is what authors write with in transactions of their own,
+`_upkeep.py` clears what crashed processes have left, and `_driver.py` has the methods.
 """
 
 from workflow_drivers.foundationdb._driver import FoundationDBDriver, open
+from workflow_drivers.foundationdb._user import UserTransaction
 
-__all__ = ["FoundationDBDriver", "open"]
+__all__ = ["FoundationDBDriver", "UserTransaction", "open"]

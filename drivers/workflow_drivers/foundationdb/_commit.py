@@ -14,6 +14,7 @@ it has read that slot. Then:
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import monotonic
 from typing import NoReturn
@@ -28,7 +29,7 @@ from workflow_drivers.foundationdb._tokens import Token, Tokens
 from workflow_drivers.foundationdb._values import holds
 from workflow_drivers.foundationdb._waiting import all_ready, ready, settled
 from workflow_drivers.foundationdb._writing import LargeValues, write
-from workflow_sdk.errors import ConflictError, StorageError
+from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
 WHAT = "commit"
 
@@ -62,6 +63,69 @@ class Committer:
                 raise
         else:
             await self._apply(plan)
+
+    async def transact(self, make: Callable[[Transaction], Awaitable[Plan]]) -> None:
+        """Apply the plan that `make` gives for a transaction which it may read and write before.
+
+        It is called for each try, and each has a number of its own: what is reported is what the one that was applied
+        has made. So a try that is in doubt is settled before there is another.
+        """
+        session = self._session
+        deadline = monotonic() + session.settings.timeout * (1 - SETTLING)
+        transaction = session.database.create_transaction()
+        last: Exception | None = None
+        for _ in range(TRIES_MAX):
+            token = self._tokens.take()
+            try:
+                if await self._applied_once(transaction, make, token, deadline):
+                    return
+            except session.error as error:
+                if code_of(error) in MISTAKES:
+                    failure = session.failure(WHAT, error)
+                    # Of the function's, most likely: it is told what it did.
+                    raise failure if isinstance(failure, StorageLimitError) else error from None
+                last = error
+            finally:
+                self._tokens.give_back(token)
+            if last is None or monotonic() >= deadline:
+                raise session.time_up(WHAT, last)
+            transaction = await session.again(WHAT, transaction, last)
+        raise session.failure(WHAT, last, f"after {TRIES_MAX} tries")
+
+    async def _applied_once(
+        self, transaction: Transaction, make: Callable[[Transaction], Awaitable[Plan]], token: Token, deadline: float
+    ) -> bool:
+        """Whether one try was applied: False if time is up. Raises the binding's error, if that says that it wasn't."""
+        plan: Plan | None = None
+        error: BaseException | None = None
+        try:
+            with anyio.move_on_after(deadline - monotonic()) as scope, suppress(TimeUpError):
+                plan = await make(transaction)
+                plan.is_shared = True
+                if plan.is_staged:
+                    # What is written ahead now is not there yet in the state that the transaction reads.
+                    raise StorageLimitError(
+                        "values of more than 10 MB together can't be stored in one transaction with others' writes; "
+                        "nothing was written"
+                    )
+                await self._prepare(transaction, plan, token)
+                await self._end(transaction.commit(), transaction, token, scope.deadline)
+                self._applied(plan)
+                return True
+        except BaseException as caught:  # noqa: BLE001  # raised below, once it is known what became of the commit
+            error = caught
+        applied = await self._settle(token) if token.is_in_doubt else False
+        if applied and plan is not None:
+            self._applied_before(plan)
+        if not isinstance(error, self._session.error):
+            transaction.cancel()  # whatever still waits for it, in a thread, is to end
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        if applied is None:
+            raise self._unknown(error or self._session.time_up(WHAT, None)) from error
+        if error is not None and not applied:
+            raise error
+        return applied
 
     async def forget_slots(self, seconds: float) -> None:
         """Clear what this driver's slots hold, of those that nobody has."""
@@ -131,7 +195,7 @@ class Committer:
         if token.is_in_doubt:
             mark = transaction.get(token.key)
             marks.append(mark)
-        elif plan.writes:
+        elif plan.is_marked:
             # As if it had been read. Before the write, or it would have no effect.
             transaction.add_read_conflict_key(token.key)
         reads = [transaction.get(key) for key, _ in plan.checks]
@@ -144,7 +208,7 @@ class Committer:
                 self._refuse(key)
         if plan.is_staged:
             await check_staged(session, transaction, plan.blobs)
-        if plan.writes:
+        if plan.is_marked:
             large = await self._large.look(transaction, plan)
             write(session, transaction, plan, large, not self._large.exist, token)
         return False

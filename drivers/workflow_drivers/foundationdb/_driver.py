@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
 
 from workflow_drivers.foundationdb._binding import Binding, Transaction, load
 from workflow_drivers.foundationdb._commit import Committer
 from workflow_drivers.foundationdb._keys import space_of
-from workflow_drivers.foundationdb._plan import plan_of
+from workflow_drivers.foundationdb._plan import Plan, plan_of
 from workflow_drivers.foundationdb._reading import get_row, get_value, scan_values
 from workflow_drivers.foundationdb._session import Counts, Session
 from workflow_drivers.foundationdb._upkeep import open_store, sweep
 from workflow_drivers.foundationdb._url import Settings, parse
+from workflow_drivers.foundationdb._user import UserTransaction
 from workflow_drivers.foundationdb._values import holds
 from workflow_drivers.foundationdb._watch import Watches
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
+
+T = TypeVar("T")
 
 logger = logging.getLogger("workflow_drivers.foundationdb")
 
@@ -99,6 +107,23 @@ class FoundationDBDriver:
         plan = plan_of(batch, self._session.space)
         if batch:
             await self._committer.commit(plan)
+
+    async def transact(self, fn: Callable[[UserTransaction], T], finish: Callable[[T], Batch], /) -> None:
+        """Call `fn` with a transaction, and apply the batch that `finish` makes of it in the same one.
+
+        `fn` runs in a worker thread, where it may wait for what it reads. Both are called again after conflicts and
+        other errors that pass, with a new transaction.
+        """
+        self._check_open()
+        space = self._session.space
+
+        async def make(transaction: Transaction) -> Plan:
+            user = UserTransaction(transaction, space.user)
+            # In a list: trio takes no awaitable out of a thread, whatever `fn` returns.
+            (value,) = await anyio.to_thread.run_sync(lambda: [fn(user)], abandon_on_cancel=True)
+            return plan_of(finish(value), space)
+
+        await self._committer.transact(make)
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """Return once the value of `key` differs from `since`, whichever process changed it."""

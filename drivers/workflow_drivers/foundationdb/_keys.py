@@ -17,7 +17,7 @@ APPENDED_MARK = b"\x33"
 OFFSET_BYTES = 4
 """Behind a versionstamped key, until it is stored: where in it the versionstamp goes."""
 
-_ROWS, _LARGE, _CHUNKS, _TOKENS, _STAGED, _FACTS = (b"\x15%c" % number for number in range(1, 7))
+_ROWS, _LARGE, _CHUNKS, _TOKENS, _STAGED, _FACTS, _USER = (b"\x15%c" % number for number in range(1, 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Space:
     has_large: bytes
     """Present once a value was stored in chunks."""
     format: bytes
+    user: bytes
+    """Before the keys of authors, who write them in transactions of their own."""
 
     @property
     def begin(self) -> bytes:
@@ -103,4 +105,5 @@ def space_of(prefix: str) -> Space:
         root + _STAGED,
         facts + b"large",
         facts + b"format",
+        root + _USER,
     )

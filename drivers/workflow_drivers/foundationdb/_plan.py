@@ -45,6 +45,14 @@ class Plan:
     is_staged: bool = False
     """The blobs are written ahead, since all together would be too much for one transaction."""
 
+    is_shared: bool = False
+    """There are writes of others in the same transaction."""
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its commit leaves something behind, so that it matters what became of it."""
+        return self.is_shared or self.writes
+
     @property
     def writes(self) -> bool:
         """Whether there is anything to write."""

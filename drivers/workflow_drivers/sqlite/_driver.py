@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -14,6 +15,7 @@ import anyio
 from workflow_drivers.sqlite._file import ReadSession, WriteSession
 from workflow_drivers.sqlite._queue import CommitQueue
 from workflow_drivers.sqlite._thread import ConnectionThread
+from workflow_drivers.sqlite._transact import Transactions
 from workflow_drivers.sqlite._url import parse
 from workflow_drivers.sqlite._watch import Waiter, Watch
 from workflow_sdk.driver import Batch, check_limits
@@ -42,6 +44,7 @@ class SqliteDriver:
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._queue = CommitQueue(writes, writer, self._committed)
+        self._transactions = Transactions(writes.settings, self._committed)
         self._watch = Watch()
         self._timer: asyncio.TimerHandle | None = None
         self._polling = False
@@ -80,6 +83,14 @@ class SqliteDriver:
         if batch:
             await self._queue.commit(batch, size)
 
+    async def transact(self, fn: Callable[[sqlite3.Connection], T], finish: Callable[[T], Batch], /) -> None:
+        """Call `fn` with a connection in a transaction, and apply the batch that `finish` makes of it in the same one.
+
+        `fn` runs in the thread of the connection, which is for this alone. As long as it does, nobody else writes.
+        """
+        self._check_open()
+        await self._transactions.transact(fn, finish)
+
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """Return once the value of `key` differs from `since`, whichever process changed it."""
         self._check_open()
@@ -108,7 +119,10 @@ class SqliteDriver:
         try:
             await self._reader.close()
         finally:
-            await self._writer.close()
+            try:
+                await self._transactions.close()
+            finally:
+                await self._writer.close()
 
     def _check_open(self) -> None:
         if self._closing is not None:

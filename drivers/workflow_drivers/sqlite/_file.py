@@ -186,7 +186,7 @@ class ReadSession(_Session):
 
 
 class WriteSession(_Session):
-    """The connection that writes, a group of batches at a time."""
+    """A connection that writes, a group of batches at a time."""
 
     transactions = 0
     """How many were committed: what group commit saves can be seen from it."""
@@ -282,6 +282,18 @@ class WriteSession(_Session):
             raise
         self.transactions += 1
         return outcomes
+
+    def write_alone(self, batch: Batch) -> None:
+        """Write the batch with what others have written in the transaction, and commit; or raise, and nothing of it is.
+
+        Whoever catches that has to close the connection.
+        """
+        conflict = self._check(batch)
+        if conflict is not None:
+            raise conflict
+        (error,) = self.write([batch])
+        if error is not None:
+            raise error
 
     def _write_merged(self, batches: Sequence[Batch]) -> list[WorkflowSDKError | None] | None:
         """Write the batches as one; None if a row can't be written: then they are to be taken apart."""

@@ -15,11 +15,11 @@ from tests.drivers.fdb_double.errors import FDBError
 from tests.drivers.fdb_double.faults import Faults
 from tests.drivers.fdb_double.network import Future, network
 
-__all__ = ["Cluster", "Commit", "Range", "place_versionstamp"]
+__all__ = ["Cluster", "Commit", "Mutation", "Range", "added", "place_versionstamp"]
 
 Range: TypeAlias = tuple[bytes, bytes]
 Mutation: TypeAlias = tuple[str, bytes, bytes]
-"""`set` a key, `clear` from and up to, or set a key `stamped` with the version of its commit."""
+"""`set` a key, `add` to it, `clear` from and up to, or set a key `stamped` with the version of its commit."""
 
 VERSIONS_PER_SECOND = 1_000_000
 WINDOW_VERSIONS = 5 * VERSIONS_PER_SECOND
@@ -162,7 +162,7 @@ class Cluster:
             else:
                 key = place_versionstamp(first, stamp) if kind == "stamped" else first
                 record.keys.add(key)
-                self._put(key, second)
+                self._put(key, added(_at(self._rows.get(key), self.version), second) if kind == "add" else second)
                 changed[key] = None
         self._recent.append(record)
         self._forget()
@@ -240,6 +240,12 @@ def _at(history: list[tuple[int, bytes | None]] | None, version: int) -> bytes |
         if written <= version:
             return value
     return None
+
+
+def added(value: bytes | None, param: bytes) -> bytes:
+    """Little-endian numbers of the size of the second, which overflow; what is not there is zero."""
+    number = int.from_bytes((value or b"")[: len(param)], "little") + int.from_bytes(param, "little")
+    return (number % (1 << 8 * len(param))).to_bytes(len(param), "little")
 
 
 def place_versionstamp(key: bytes, stamp: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tests.drivers.fdb_double.cluster import Mutation
+from tests.drivers.fdb_double.cluster import Mutation, added
 from tests.drivers.fdb_double.errors import FDBError
 
 __all__ = ["overlaid", "overlaid_rows"]
@@ -15,6 +15,8 @@ def overlaid(mutations: Sequence[Mutation], version: int, key: bytes, value: byt
     for kind, first, second in mutations:
         if kind == "set" and first == key:
             value = second
+        elif kind == "add" and first == key:
+            value = added(value, second)
         elif kind == "clear" and first <= key < second:
             value = None
         elif kind == "stamped" and _is_unreadable(first, version, key, key + b"\x00"):
@@ -37,6 +39,8 @@ def overlaid_rows(
     for kind, first, second in mutations:
         if kind == "set" and begin <= first < end:
             found[first] = second
+        elif kind == "add" and begin <= first < end:
+            found[first] = added(found.get(first), second)
         elif kind == "clear":
             found = {key: value for key, value in found.items() if not first <= key < second}
         elif kind == "stamped" and _is_unreadable(first, version, begin, end):

@@ -224,6 +224,12 @@ class Transaction:
                 return
             self._mutations.append(("stamped", key, value))
 
+    def add(self, key: bytes, param: bytes) -> None:
+        # It conflicts with those who read the key, and with nobody who does the same.
+        if self._may_write(key, param):
+            self._mutations.append(("add", key, param))
+            self._write_conflicts.append((key, key + b"\x00"))
+
     def add_read_conflict_key(self, key: bytes) -> None:
         self.add_read_conflict_range(key, key + b"\x00")
 
@@ -234,6 +240,9 @@ class Transaction:
 
     def add_write_conflict_key(self, key: bytes) -> None:
         self._write_conflicts.append((key, key + b"\x00"))
+
+    def add_write_conflict_range(self, begin: bytes, end: bytes) -> None:
+        self._write_conflicts.append((begin, end))
 
     def _may_write(self, key: bytes, value: bytes) -> bool:
         if self._committing:

@@ -1,0 +1,114 @@
+"""`ctx.transact`: an author's own writes in the transaction that stores the record of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from copy import copy
+from functools import partial
+from typing import Any
+
+from workflow_sdk.core.compensation import Compensation
+from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.hints import return_hint
+from workflow_sdk.core.status import Kind
+from workflow_sdk.definitions import StepOptions
+from workflow_sdk.errors import CodecError
+from workflow_sdk.operations.outcome import about
+from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
+from workflow_sdk.operations.rollback import check_handler, compensation_of
+from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.step import failed, is_async, replay, wait_for_retry
+
+__all__ = ["start_transact"]
+
+
+def start_transact(
+    scope: Scope, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions
+) -> Coroutine[Any, Any, Any]:
+    """Register a transaction; its coroutine runs it."""
+    place = register(scope, Kind.TRANSACT, name)
+    place.check_function(fn)
+    if is_async(fn):
+        raise place.slip(
+            f"{place.what} is given a coroutine function; a transaction is used in a worker thread, by a plain function"
+        )
+    if not scope.engine.walking and not scope.engine.transacts:
+        raise place.slip(
+            f"{place.what}: this store has no transactions to write in; sqlite:// and fdb:// have. Elsewhere, make the "
+            "writes in a step that can be repeated"
+        )
+    if options.rollback is not None:
+        check_handler(place, options.rollback)
+    return scope.start(_transact(place, fn, args, options))
+
+
+async def _transact(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions) -> Any:
+    engine = place.scope.engine
+    try:
+        if not place.open():
+            await engine.never()
+        entry = place.entry
+        hint = return_hint(fn)
+        if entry is not None:
+            if entry.is_final:
+                return replay(place, entry, hint, options)
+            if engine.walking:
+                await engine.never()
+            await wait_for_retry(place, entry)
+        else:
+            entry = place.new_entry()
+        while True:
+            if engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
+                await place.make_room()
+            outcome = _Outcome(place, entry, options, hint)
+            try:
+                await engine.transact(partial(_call, place, fn, args), outcome.rows, lambda: not place.scope.fate.lost)
+            except CodecError as error:
+                failure: Exception = about(f"the value of {place.what}", error)
+            except Exception as error:  # noqa: BLE001  # whatever the author's function raises is the failure
+                failure = error
+            else:
+                outcome.stored()
+                await place.flush()
+                place.close(outcome.entry)
+                return outcome.value
+            await failed(place, entry, failure, options)
+    finally:
+        place.release()
+
+
+def _call(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], transaction: object) -> Any:
+    token = current_scope.set(place)
+    try:
+        return fn(transaction, *args)
+    finally:
+        current_scope.reset(token)
+
+
+class _Outcome:
+    """What becomes of a value, once for every try of the store: the last one counts."""
+
+    def __init__(self, place: Place, entry: Entry, options: StepOptions, hint: object) -> None:
+        self.entry = entry
+        self.value: Any = None
+        self._begun = entry
+        self._compensation: Compensation | None = None
+        self._place = place
+        self._options = options
+        self._hint = hint
+
+    def rows(self, value: object) -> list[tuple[bytes, bytes]]:
+        """The rows that record the value."""
+        place, handler = self._place, self._options.rollback
+        engine = place.scope.engine
+        raw, self.value = engine.codec.roundtrip(value, self._hint)
+        self.entry = copy(self._begun)
+        self.entry.complete(raw, engine.now())
+        if handler is not None:
+            self._compensation = compensation_of(place, handler, self.value, self._hint)
+        return engine.journal.rows_of(place.location, self.entry, self._compensation)
+
+    def stored(self) -> None:
+        """The rows are in the store."""
+        if self._compensation is not None:
+            self._place.scope.engine.journal.stored(self._compensation)
