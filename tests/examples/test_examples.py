@@ -43,6 +43,12 @@ SHOWS = {
         "  cancelled the booking of the hotel",
         "  cancelled the booking of the flight",
     ],
+    "accounts": [
+        "the process died with the transfer made",
+        "  rent, once more: paid, 40.00 are left",
+        "  car: refused: CHECK constraint failed: cents >= 0",
+        "ada has 40.00, bob has 60.00",
+    ],
     "poller": [
         "completed: https://example.org/invoices.csv after 12 questions in 7 hours",
     ],
