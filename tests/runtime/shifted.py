@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from typing import NoReturn
 
 import anyio
 
@@ -23,11 +24,29 @@ class Shifted:
         """Seconds since 1970."""
         return time.time() + self.offset
 
-    async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:
+    async def wait(
+        self,
+        event: anyio.Event,
+        until: float | None,
+        activity: Callable[[], Activity],
+        *,
+        lazily: float | None = None,
+    ) -> None:
         """Return when the event is set, or when it is `until`, on this clock as it is set then."""
-        while not event.is_set() and (until is None or until > self.time()):
+        due = min((time for time in (until, lazily) if time is not None), default=float("inf"))
+        while not event.is_set() and due > self.time():
             with anyio.move_on_after(0.01):
                 await event.wait()
+
+    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Call `fn` so often."""
+        while True:
+            await anyio.sleep(seconds)
+            await fn()
+
+    def has_beat(self, worker: str) -> bool:
+        """Time goes on by itself."""
+        return False
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
         """Cancel what runs inside once it has taken this long."""

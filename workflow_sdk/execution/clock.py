@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import anyio
 
-__all__ = ["Activity", "Clock", "SystemClock", "Timeout"]
+__all__ = ["Activity", "Clock", "SystemClock", "Timeout", "pause"]
 
 
 class Timeout(Protocol):
@@ -43,8 +43,26 @@ class Clock(Protocol):
         """Seconds since 1970."""
         ...
 
-    async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:
-        """Return when the event is set, or when it is `until`. `activity` tells what is under way meanwhile."""
+    async def wait(
+        self,
+        event: anyio.Event,
+        until: float | None,
+        activity: Callable[[], Activity],
+        *,
+        lazily: float | None = None,
+    ) -> None:
+        """Return when the event is set, or when it is `until`. `activity` tells what is under way meanwhile.
+
+        Also when it is `lazily`; but no clock that jumps does so for the sake of this.
+        """
+        ...
+
+    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Call `fn` so often, the heartbeat of a worker. A clock that jumps does it before it wakes others."""
+        ...
+
+    def has_beat(self, worker: str) -> bool:
+        """Whether this clock sees to it that the worker is not taken for dead."""
         ...
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
@@ -58,7 +76,16 @@ class SystemClock:
     def time(self) -> float:
         return time.time()
 
-    async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:
+    async def wait(
+        self,
+        event: anyio.Event,
+        until: float | None,
+        activity: Callable[[], Activity],
+        *,
+        lazily: float | None = None,
+    ) -> None:
+        if lazily is not None and (until is None or lazily < until):
+            until = lazily
         if until is None:
             await event.wait()
             return
@@ -67,5 +94,22 @@ class SystemClock:
             with anyio.move_on_after(min(left, 86_400)):
                 await event.wait()
 
+    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        while True:
+            await anyio.sleep(seconds)
+            await fn()
+
+    def has_beat(self, worker: str) -> bool:
+        return False
+
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
         return anyio.move_on_after(seconds)
+
+
+async def pause(clock: Clock, seconds: float) -> None:
+    """Let some time pass."""
+    await clock.wait(anyio.Event(), clock.time() + seconds, _nothing)
+
+
+def _nothing() -> Activity:
+    return Activity.NONE

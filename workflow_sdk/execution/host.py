@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
+from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Activity, Clock
@@ -113,10 +114,10 @@ class Alone:
     beats = False
     crowded = False
 
-    def __init__(self, clock: Clock, heartbeat: bytes, lease_ttl: float) -> None:
+    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
         self._clock = clock
-        self._heartbeat = heartbeat
+        self._worker = worker
         self._ttl = lease_ttl
         self._signal = anyio.Event()
         self._watching = False
@@ -155,13 +156,15 @@ class Alone:
 
     async def _beat(self, guest: Guest) -> None:
         """Say that this run is alive, as long as it is."""
-        while True:
-            await anyio.sleep(self._ttl / 3)
+
+        async def beat() -> None:
             batch = Batch()
-            batch.set(self._heartbeat, pack_record([self._clock.time() + self._ttl]))
+            batch.set(self._worker.heartbeat, pack_record([self._clock.time() + self._ttl]))
             # A beat that fails is no failure of the run: its commits will tell.
             with suppress(Exception):
                 await guest.commit_beside(batch)
+
+        await self._clock.beat(self._worker.worker, self._ttl / 3, beat)
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have something done in the group of the run."""

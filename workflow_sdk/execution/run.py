@@ -114,7 +114,7 @@ async def run_workflow(
     if claimed.lease is None:
         return _stored(workflow, values, claimed.fields, keys.instance_id)
     worker = WorkerKeys(str(unpack_record(claimed.lease)[0]))
-    run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker.heartbeat, ttl))
+    run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
     try:
         await run.go()
     except BaseExceptionGroup as group:

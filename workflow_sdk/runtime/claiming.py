@@ -91,6 +91,8 @@ class Claiming:
         """What is not tried again before this time, since it has failed."""
         self._dropped: set[str] = set()
         """What may still be ours in the store though its run is over: the store failed when it was to be given back."""
+        self._lost = anyio.Event()
+        """Set when there is more of that."""
         self._not_mended: set[bytes] = set()
         """Stuck instances, by their keys, whose code is the same here as the one they are stuck with."""
         self._later: set[str] = set()
@@ -130,6 +132,7 @@ class Claiming:
         self._dropped.add(id)
         # Whoever waits for the next time is told of this one.
         self._rung.set()
+        self._lost.set()
 
     def missed(self, id: str, *, evict: bool = False) -> None:
         """A letter came for an instance that is not in memory. It may be about to be."""
@@ -152,6 +155,16 @@ class Claiming:
 
     async def claim_what_is_due(self) -> None:
         """Claim what is due and nobody has, in order of time; return when there may be more."""
+        with self._residents.looks():
+            await self._claim_shards()
+        until = min([*self._upcoming.values(), *self._failing.values()], default=None)
+        await self._clock.wait(self._rung, until, _nothing)
+        now = self._clock.time()
+        for id in [id for id, time in self._failing.items() if time <= now]:
+            del self._failing[id]
+            self._shards.add(shard_of(id))
+
+    async def _claim_shards(self) -> None:
         now = self._clock.time()
         self._rung = anyio.Event()
         shards, self._shards = self._shards | {shard for shard, time in self._upcoming.items() if time <= now}, set()
@@ -163,12 +176,6 @@ class Claiming:
         except BaseException:
             self._shards |= shards
             raise
-        later = [time for time in self._failing.values() if time > now]
-        await self._clock.wait(self._rung, min([*self._upcoming.values(), *later], default=None), _nothing)
-        now = self._clock.time()
-        for id in [id for id, time in self._failing.items() if time <= now]:
-            del self._failing[id]
-            self._shards.add(shard_of(id))
 
     async def _claim_due(self, shards: list[int], now: float) -> None:
         end = pack((now,)) + b"\xff"
@@ -305,13 +312,21 @@ class Claiming:
     # What was left.
 
     async def claim_what_was_left(self) -> None:
-        """Take over what dead workers have left, and stuck instances whose code has changed."""
+        """Take over what the dead have left, and stuck instances whose code has changed; return when to look again."""
+        self._lost = anyio.Event()
+        with self._residents.looks():
+            first = await self._claim_left()
+        await self._clock.wait(self._lost, first, _nothing, lazily=self._clock.time() + self._ttl / 3)
+
+    async def _claim_left(self) -> float | None:
+        """Do so; return when the first of the others is to be taken for dead, if nothing is heard of it."""
         driver, now = self._driver, self._clock.time()
         heartbeats = await driver.scan(*WorkerKeys.heartbeats())
-        alive = [last_of(key) for key, raw in heartbeats if float(unpack_record(raw)[0]) >= now]
-        self.others = len(alive) - (self._worker.worker in alive)
+        until = {last_of(key): float(unpack_record(raw)[0]) for key, raw in heartbeats}
+        until.pop(self._worker.worker, None)
+        self.others = sum(time > now for time in until.values())
         for key, raw in heartbeats:
-            if last_of(key) not in (*alive, self._worker.worker):
+            if until.get(last_of(key), now + 1) <= now:
                 await self._bury(WorkerKeys(last_of(key)), raw)
         if self._passes % UNSAID_PASSES == 0:
             await self._give_heartbeats(now)
@@ -328,6 +343,9 @@ class Claiming:
                 continue
             self._dropped.discard(id)
             await self._begin_in_turn(id, lambda worker: worker == self._worker.worker)
+        lost = [time for worker, time in until.items() if time > now and not self._clock.has_beat(worker)]
+        again = [self._failing.get(id, now) for id in self._dropped - self._residents.runs.keys()]
+        return min(lost + again, default=None)
 
     async def _give_heartbeats(self, now: float) -> None:
         """Have workers found that have no heartbeat: buried while they were slow, and dead before they noticed."""

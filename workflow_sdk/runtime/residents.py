@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -51,6 +52,8 @@ class Residents:
         """Nothing new is begun."""
         self.busy: int = 0
         """What is done for instances that are not in memory yet."""
+        self.looking: int = 0
+        """How many are looking whether there is something to be done."""
         self.on_failure: Callable[[str], None] = lambda id: None
         """Told when a run has ended without giving its instance back."""
         self.on_end: Callable[[str], None] = lambda id: None
@@ -135,13 +138,10 @@ class Residents:
                 if run is not None:
                     run.execution.fire()
                     self._keep(run.execution)
-            while self._idle and (first := next(iter(self._idle.values()))) + self._max_idle <= now:
+            while self._idle and next(iter(self._idle.values())) + self._max_idle <= now:
                 self._put_away_longest()
-            until = self._timers.next
-            if self._idle:
-                first = next(iter(self._idle.values())) + self._max_idle
-                until = first if until is None else min(until, first)
-            await self._clock.wait(signal, until, self.activity)
+            idle = next(iter(self._idle.values())) + self._max_idle if self._idle else None
+            await self._clock.wait(signal, self._timers.next, self.activity, lazily=idle)
 
     def _keep(self, guest: Waiting) -> None:
         """Keep its next time. One that is over already stands in line."""
@@ -154,7 +154,16 @@ class Residents:
         found = {run.execution.activity() for run in self.runs.values()}
         if Activity.THREAD in found:
             return Activity.THREAD
-        return Activity.CODE if self.busy or Activity.CODE in found else Activity.NONE
+        return Activity.CODE if self.busy or self.looking or Activity.CODE in found else Activity.NONE
+
+    @contextmanager
+    def looks(self) -> Generator[None]:
+        """While somebody looks whether there is something to be done."""
+        self.looking += 1
+        try:
+            yield
+        finally:
+            self.looking -= 1
 
     def _put_away_longest(self) -> None:
         id, _ = self._idle.popitem(last=False)

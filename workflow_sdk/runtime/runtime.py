@@ -22,7 +22,7 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.clock import Clock
+from workflow_sdk.execution.clock import Clock, pause
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
@@ -89,15 +89,12 @@ class Runtime(Client):
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
 
-        async def look_for_what_was_left() -> None:
-            # It never stops: others may die at any time.
-            await claiming.claim_what_was_left()
-            await anyio.sleep(self._ttl / 3)
-
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
-        for loop in (self._keep_beating, self._read_letters, claiming.claim_what_is_due, look_for_what_was_left):
+        self._group.start_soon(self._clock.beat, self._worker.worker, self._ttl / 3, self._keep_beating)
+        # Looking for what was left never stops: others may die at any time.
+        for loop in (self._read_letters, claiming.claim_what_is_due, claiming.claim_what_was_left):
             self._group.start_soon(self._forever, loop)
         for shard in range(SHARDS):
             self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
@@ -183,9 +180,9 @@ class Runtime(Client):
             try:
                 await loop()
             except* Exception:  # noqa: BLE001  # whatever a driver raises
-                pause = min(RETRY_SECONDS, self._ttl / 10)
-                _log.exception("the store failed; it is asked again in %.2g s", pause)
-                await anyio.sleep(pause)
+                seconds = min(RETRY_SECONDS, self._ttl / 10)
+                _log.exception("the store failed; it is asked again in %.2g s", seconds)
+                await pause(self._clock, seconds)
 
     async def _beat(self) -> None:
         batch = Batch()
@@ -202,23 +199,29 @@ class Runtime(Client):
         self._heartbeat = heartbeat
 
     async def _keep_beating(self) -> None:
-        await anyio.sleep(self._ttl / 3)
         alive_until = 0.0 if self._heartbeat is None else float(unpack_record(self._heartbeat)[0])
-        if self._clock.time() > alive_until:
+        if self._clock.time() >= alive_until:
             # Others may have begun to take over.
             self._residents.look_again()
-        await self._beat()
+        try:
+            await self._beat()
+        except Exception:  # noqa: BLE001  # whatever a driver raises: there is time for another try
+            _log.exception("the store failed; the next heartbeat is in %.2g s", self._ttl / 3)
 
     async def _read_letters(self) -> None:
         """Tell residents of their messages."""
         driver, worker = self.access.driver, self._worker
-        bell = await driver.get(worker.bell)
-        rows = await driver.scan(*subtree(worker.letters))
-        if not rows:
-            await driver.changed(worker.bell, bell)
-            return
+        with self._residents.looks():
+            bell = await driver.get(worker.bell)
+            rows = await driver.scan(*subtree(worker.letters))
+            if rows:
+                await self._read(rows)
+                return
+        await driver.changed(worker.bell, bell)
+
+    async def _read(self, letters: list[tuple[bytes, bytes]]) -> None:
         batch = Batch()
-        for key, raw in rows:
+        for key, raw in letters:
             batch.clear(key)
             id, *orders = unpack_record(raw)
             run = self._residents.runs.get(id)
@@ -229,7 +232,7 @@ class Runtime(Client):
                 self._residents.put_away(id)
             else:
                 run.execution.poke()
-        await driver.commit(batch)
+        await self.access.driver.commit(batch)
 
     async def _leave(self) -> None:
         """Forget the worker, unless something is left of it that others have to take over."""

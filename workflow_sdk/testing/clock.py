@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from time import monotonic
+from typing import NoReturn
 
 import anyio
 import anyio.lowlevel
@@ -29,19 +30,37 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class _Waiting:
-    __slots__ = ("activity", "event", "until")
+    __slots__ = ("activity", "event", "lazily", "until")
 
-    def __init__(self, until: float | None, activity: Callable[[], Activity]) -> None:
+    def __init__(self, until: float | None, lazily: float | None, activity: Callable[[], Activity]) -> None:
         self.until = until
+        self.lazily = lazily
         self.activity = activity
         self.event = anyio.Event()
+
+    def is_due(self, now: float) -> bool:
+        return (self.until is not None and self.until <= now) or (self.lazily is not None and self.lazily <= now)
+
+
+class _Beat:
+    """The heartbeat of a worker."""
+
+    __slots__ = ("event", "is_under_way", "until", "worker")
+
+    def __init__(self, worker: str, until: float) -> None:
+        self.worker = worker
+        self.until = until
+        self.event = anyio.Event()
+        self.is_under_way = False
 
 
 class VirtualClock:
     """Jumps to the next timer whenever everything is idle, so that a 30-day sleep takes no time.
 
-    Timeouts of steps are timers, too. While a step's code runs, time passes as on the wall; the clock jumps only after
-    the step has been quiet for `quiet` seconds of real time, and never while a plain function runs in its thread.
+    Timeouts of steps and the waits before retries are timers, too. The heartbeats of workers follow every jump before
+    anything else does, so that no lease runs out but that of a worker that has gone. While a step's code runs, time
+    passes as on the wall; the clock jumps only after the step has been quiet for `quiet` seconds of real time, and
+    never while a plain function runs in its thread.
     """
 
     def __init__(self, start: datetime | None = None, *, quiet: float = QUIET_SECONDS) -> None:
@@ -51,6 +70,7 @@ class VirtualClock:
         self._quiet = quiet
         self._glanced = 0.0
         self._waiting: list[_Waiting] = []
+        self._beats: list[_Beat] = []
         self._limits: list[tuple[float, anyio.CancelScope]] = []
         self._version = 0
         """Changes with everything that happens here: two equal ones have been a quiet time."""
@@ -70,16 +90,60 @@ class VirtualClock:
     def _go_to(self, when: float) -> None:
         self._now = max(self._now, when)
         self._version += 1
-        for waiting in self._waiting:
-            if waiting.until is not None and waiting.until <= self._now:
-                waiting.event.set()
+        for beat in self._beats:
+            if beat.until <= self._now:
+                beat.is_under_way = True
+                beat.event.set()
         for until, scope in self._limits:
             if until <= self._now:
                 scope.cancel()
+        self._wake()
 
-    async def wait(self, event: anyio.Event, until: float | None, activity: Callable[[], Activity]) -> None:
+    def _wake(self) -> None:
+        """Wake what is due, unless a heartbeat comes first."""
+        if not self._is_beating:
+            for waiting in self._waiting:
+                if waiting.is_due(self._now):
+                    waiting.event.set()
+
+    @property
+    def _is_beating(self) -> bool:
+        return any(beat.is_under_way for beat in self._beats)
+
+    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Call `fn` so often, and once where the clock has jumped over several times."""
+        beat = _Beat(worker, self._now + seconds)
+        self._beats.append(beat)
+        try:
+            while True:
+                await beat.event.wait()
+                began = self._now
+                await fn()
+                beat.until = began + seconds
+                if beat.until > self._now:
+                    beat.event = anyio.Event()
+                    beat.is_under_way = False
+                self._version += 1
+                self._wake()
+        finally:
+            self._beats.remove(beat)
+            self._version += 1
+            self._wake()
+
+    def has_beat(self, worker: str) -> bool:
+        """Whether the worker is alive on this clock."""
+        return any(beat.worker == worker for beat in self._beats)
+
+    async def wait(
+        self,
+        event: anyio.Event,
+        until: float | None,
+        activity: Callable[[], Activity],
+        *,
+        lazily: float | None = None,
+    ) -> None:
         """Return when the event is set, or when it is `until`, which comes at once if nothing else is under way."""
-        waiting = _Waiting(until, activity)
+        waiting = _Waiting(until, lazily, activity)
         self._waiting.append(waiting)
         self._version += 1
         try:
@@ -98,20 +162,34 @@ class VirtualClock:
 
     async def _drive(self, mine: _Waiting) -> None:
         """Move the clock on when nobody has anything else to do."""
+        if not self._is_beating and mine.is_due(self._now):
+            return
         quiet = 0.0
-        while not mine.event.is_set() and (mine.until is None or mine.until > self._now):
+        while not mine.event.is_set():
             if any(waiting.activity() is not Activity.NONE for waiting in self._waiting):
                 quiet = await self._glance(mine, quiet)
                 jump = quiet >= self._quiet
             else:
                 jump = await self._is_idle()
             when = self._next()
-            if jump and when is not None:
+            if jump and self._is_beating:
+                await self._hold(mine)
+            elif jump and when is not None:
                 self._go_to(when)
                 quiet = 0.0
             elif jump:
                 with anyio.move_on_after(self._quiet):
                     await mine.event.wait()
+
+    async def _hold(self, mine: _Waiting) -> None:
+        """Let heartbeats come first; but not for ever: a store may hang."""
+        before = self._version
+        with anyio.move_on_after(self._quiet):
+            await mine.event.wait()
+        if before == self._version:
+            for beat in self._beats:
+                beat.is_under_way = False
+            self._wake()
 
     async def _is_idle(self) -> bool:
         """Whether nothing happens here in a few turns of the event loop."""

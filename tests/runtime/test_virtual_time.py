@@ -1,0 +1,144 @@
+"""Runtimes on a clock that jumps: nothing takes time, and nobody is taken for dead who isn't."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.runtime.parts import Log, Rows, naps, until_status
+from workflow_sdk import Backoff, Context, Driver, Runtime, Status, run_workflow, workflow
+from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
+
+DAY = 86_400
+log = Log()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    log.clear()
+
+
+async def mail(what: str) -> str:
+    log.append(what)
+    return what
+
+
+@workflow
+async def trial(ctx: Context) -> list[str]:
+    sent = [await ctx.step("welcome", mail, "welcome")]
+    for week in range(1, 13):
+        await ctx.sleep(f"week {week}", 7 * DAY)
+        sent.append(await ctx.step(f"tip {week}", mail, f"tip {week}"))
+    await ctx.sleep("the end", 6 * DAY)
+    return sent
+
+
+@workflow
+async def waits(ctx: Context) -> Any:
+    log.append("run")
+    return await ctx.listen("m")
+
+
+FLOWS = [trial, naps, waits]
+
+
+async def test_ninety_days_take_no_time(driver: Driver) -> None:
+    clock = VirtualClock()
+    began, real = clock.time(), time.monotonic()
+    async with Runtime(driver, workflows=FLOWS, clock=clock) as runtime:
+        assert len(await (await runtime.start(trial)).result(timeout=10)) == 13
+    assert clock.time() - began == pytest.approx(90 * DAY, abs=5)
+    assert time.monotonic() - real < 5
+    assert len(log) == 13
+
+
+async def test_several_runtimes_keep_what_they_have(driver: Driver) -> None:
+    clock = VirtualClock()
+    async with (
+        Runtime(driver, workflows=FLOWS, clock=clock) as one,
+        Runtime(driver, workflows=FLOWS, clock=clock) as two,
+    ):
+        first, second = await one.start(trial, id="1"), await two.start(trial, id="2")
+        idle = await one.start(waits, id="idle")
+        await until_status(idle, Status.WAITING)
+        leases = {tuple(row) for row in (await Rows.of(driver)).leases}
+        await first.result(timeout=10)
+        await second.result(timeout=10)
+        assert log.count("run") == 1
+        assert {tuple(row) for row in (await Rows.of(driver)).leases} <= leases
+        clock.advance(365 * DAY)
+        await anyio.sleep(0.1)
+        assert [id for (id,) in (await Rows.of(driver)).leases] in ([], ["idle"])
+        await idle.send("m", "hello")
+        assert await idle.result(timeout=5) == "hello"
+
+
+async def test_time_does_not_run_away(driver: Driver) -> None:
+    clock = VirtualClock()
+    async with Runtime(driver, workflows=FLOWS, clock=clock) as one, Runtime(driver, workflows=FLOWS, clock=clock):
+        handle = await one.start(waits, id="w")
+        await until_status(handle, Status.WAITING)
+        began = clock.time()
+        async with anyio.create_task_group() as group:
+
+            async def beside() -> None:
+                await run_workflow(waits, driver=driver, instance_id="beside", mode="live", clock=clock)
+
+            group.start_soon(beside)
+            await anyio.sleep(0.3)
+            group.cancel_scope.cancel()
+        assert clock.time() == began
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_what_the_dead_have_left_is_taken_over_in_time(driver: Driver, beside: bool) -> None:
+    clock = VirtualClock()
+    began = clock.time()
+    faulty = FaultyDriver(driver, crash_after=3)
+    try:
+        async with Runtime(faulty, workflows=FLOWS, clock=clock, lease_ttl=30) as dead:
+            await dead.start(trial, id="t")
+            await anyio.sleep(5)
+    except* SimulatedCrash:
+        pass
+    assert faulty.crashed
+    assert [id for (id,) in (await Rows.of(driver)).leases] == ["t"]
+    async with Runtime(driver, workflows=FLOWS, clock=clock) as runtime:
+        handle = runtime.handle(trial, "t")
+        if beside:
+            assert await runtime.run(naps, 3600) == "awake"
+        assert len(await handle.result(timeout=5)) == 13
+    assert clock.time() - began == pytest.approx(90 * DAY, abs=3700 if beside else 45)
+
+
+async def test_a_store_that_fails_for_a_while(driver: Driver) -> None:
+    """Pauses before the next try are times on the clock, too."""
+    clock, real = VirtualClock(), time.monotonic()
+    faulty = FaultyDriver(driver, fail_at=range(4, 12))
+    async with Runtime(faulty, workflows=FLOWS, clock=clock) as runtime:
+        handle = await runtime.start(trial, id="t")
+        assert len(await handle.result(timeout=10)) == 13
+    assert time.monotonic() - real < 5
+
+
+async def test_retries_are_waits_on_it(driver: Driver) -> None:
+    clock = VirtualClock()
+    began = clock.time()
+    times: list[float] = []
+
+    async def flaky() -> str:
+        times.append(clock.time() - began)
+        if len(times) < 4:
+            raise OSError("not yet")
+        return "at last"
+
+    @workflow
+    async def persistent(ctx: Context) -> str:
+        return await ctx.step("flaky", flaky, backoff=Backoff(initial=3600, factor=2, maximum=DAY, jitter=0))
+
+    async with Runtime(driver, workflows=[persistent], clock=clock) as runtime:
+        assert await runtime.run(persistent) == "at last"
+    assert times == pytest.approx([0, 3600, 3 * 3600, 7 * 3600], abs=2)
