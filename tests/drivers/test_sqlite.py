@@ -112,6 +112,61 @@ async def test_a_full_disk_is_an_error_and_no_more(tmp_path: Path) -> None:
         assert await driver.scan(b"", b"\xff") == [(b"small", b"v")]
 
 
+@pytest.mark.parametrize("name", ["", "-wal", "-shm"])
+async def test_a_file_that_is_taken_away_is_missed(tmp_path: Path, name: str) -> None:
+    """SQLite itself goes on with what it has open, and others with what they find."""
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"k"))
+        wait = asyncio.ensure_future(driver.changed(b"k", b"v"))
+        await asyncio.sleep(0.02)
+        path = tmp_path / f"app.db{name}"
+        path.unlink()
+        says = f"'{path}' was deleted or replaced"
+        with anyio.fail_after(5), pytest.raises(StorageError, match=f"can't read .*{says}"):
+            await wait
+        for read in (driver.get(b"k"), driver.scan(b"", b"\xff"), driver.changed(b"k", None)):
+            with pytest.raises(StorageError, match=f"can't read .*{says}"):
+                await read
+        for write in (driver.commit(one(b"l")), driver.transact(lambda _: None, lambda _: one(b"l"))):
+            with pytest.raises(StorageError, match=f"can't (write|open) .*{says}") as caught:
+                await write
+            assert str(caught.value).count("can't") == 1
+    assert no_threads()
+
+
+async def test_what_others_wrote_since_is_not_undone_by_closing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"k", b"old"))
+        for name in ("-wal", "-shm"):
+            (tmp_path / f"app.db{name}").unlink()
+        with writer(tmp_path, 3) as process:
+            assert await asyncio.to_thread(process.wait) == 0
+    async with opened(tmp_path) as driver:
+        assert {value for _, value in await driver.scan(b"k", b"l")} == {b"2"}
+        assert await execute(driver, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_a_row_that_is_not_of_bytes_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        await execute(driver, "INSERT INTO entry VALUES (x'6b', 'text')")
+        for read in (driver.get(b"k"), driver.scan(b"", b"\xff")):
+            with pytest.raises(StorageError, match=f"can't read '{tmp_path}/app.db': .*not of bytes"):
+                await read
+
+
+async def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"k", bytes(20_000)))
+    path = tmp_path / "app.db"
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(StorageError, match="cut short"):
+        await sqlite.open(url(tmp_path))
+    os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
+    with pytest.raises(StorageError, match="malformed"):
+        await sqlite.open(url(tmp_path))
+    assert no_threads()
+
+
 # Group commit.
 
 

@@ -44,7 +44,7 @@ class SqliteDriver:
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._queue = CommitQueue(writes, writer, self._committed)
-        self._transactions = Transactions(writes.settings, self._committed)
+        self._transactions = Transactions(writes, self._committed)
         self._watch = Watch()
         self._timer: asyncio.TimerHandle | None = None
         self._polling = False
@@ -117,11 +117,13 @@ class SqliteDriver:
         if self._timer is not None:
             self._timer.cancel()
         try:
+            self._reader.post(self._reads.leave)
             await self._reader.close()
         finally:
             try:
                 await self._transactions.close()
             finally:
+                self._writer.post(self._writes.leave)
                 await self._writer.close()
 
     def _check_open(self) -> None:
@@ -184,7 +186,8 @@ async def open(url: str) -> SqliteDriver:
         asyncio.get_running_loop()
     except RuntimeError:
         raise DefinitionError(f"{url!r} can only be opened in an event loop of asyncio; memory:// is for all") from None
-    reads, writes = ReadSession(settings), WriteSession(settings)
+    writes = WriteSession(settings)
+    reads = ReadSession(settings, writes)
     opening = asyncio.ensure_future(_open(reads, writes))
     try:
         return await asyncio.shield(opening)

@@ -66,8 +66,14 @@ PAUSE_SECONDS_MIN = 0.0005
 # is what gives everyone a turn, since SQLite keeps no queue.
 PAUSE_SECONDS_MAX = 0.005
 
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+"""What a file that is damaged ends in: SQLite may name things of it that are no text."""
+
 SYNCHRONOUS_NAMES = ("off", "normal", "full", "extra")
 """What SQLite answers is a number."""
+
+FILES = ("", "-wal", "-shm")
+"""What SQLite adds to the name of the file: the file itself, its write-ahead log, and the index of that."""
 
 WAL_BYTES_KEPT = 64 << 20
 """What a write-ahead log that had to grow is cut back to, once its pages are in the database."""
@@ -99,18 +105,28 @@ def until(deadline: float) -> Callable[[], bool]:
 class _Session:
     """One connection, opened and used in its thread."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, first: _Session | None = None) -> None:
         self.settings = settings
+        self._first = first
+        """The connection before it, if it is to have the same files."""
         self.abandoned = False
         """Set from outside: nobody waits for `connect` any more."""
+        self._paths = tuple(f"{settings.path}{name}" for name in FILES)
+        self.files: tuple[tuple[int, int] | None, ...] = ()
+        """Which files they are, while they are open."""
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, waiting for other processes if needed. StorageError says why it can't be."""
         path, deadline = self.settings.path, monotonic() + self.settings.busy_timeout
-        if not path.parent.is_dir():
-            raise StorageError(f"can't open {str(path)!r}: there is no directory {str(path.parent)!r}")
-        if not self.settings.creates and not path.exists():
-            raise StorageError(f"can't open {str(path)!r}: there is no such file")
+        if self._first is not None:
+            self._first.check_files("open")
+        try:
+            if not path.parent.is_dir():
+                raise StorageError(f"can't open {str(path)!r}: there is no directory {str(path.parent)!r}")
+            if not self.settings.creates and not path.exists():
+                raise StorageError(f"can't open {str(path)!r}: there is no such file")
+        except OSError as error:  # a directory above it can't be entered
+            raise StorageError(f"can't open {str(path)!r}: {error.strerror}") from error
         # As a URI, so that SQLite holds to the mode also if the file goes away just now.
         uri = f"file://{quote(os.fsencode(path))}?mode={self.settings.mode}"
         try:
@@ -120,7 +136,7 @@ class _Session:
             raise self.failure("open", error) from error
         try:
             patiently(lambda: self._prepare(connection), lambda: monotonic() < deadline and not self.abandoned)
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             connection.close()
             raise self.failure("open", error) from error
         except BaseException:
@@ -128,7 +144,31 @@ class _Session:
             raise
         self.connection = connection
         self.cursor = connection.cursor()
+        self.files = tuple(map(_identity, self._paths)) if self._first is None else self._first.files
         return connection
+
+    def check_files(self, verb: str) -> None:
+        """StorageError if one of the files was deleted or replaced since it was opened.
+
+        SQLite would go on with what it has open, and neither see nor lock out those who open what is there now: what
+        is written then is lost, or ruins the file.
+        """
+        for path, file in zip(self._paths, self.files, strict=True):
+            if _identity(path) != file:
+                raise StorageError(
+                    f"can't {verb} {self._paths[0]!r}: {path!r} was deleted or replaced while it was open; end every "
+                    "process that has it open, and start again"
+                )
+
+    def leave(self) -> None:
+        """What comes before closing, after which nothing may be done with the connection.
+
+        The last to close has SQLite copy the log into the database. Where the files are not the ones that were opened,
+        others have written there since: theirs stays. Where they are only gone, nobody has, and nothing is lost.
+        """
+        for path, file in zip(self._paths, self.files, strict=True):
+            if _identity(path) not in (None, file) and _size(path):
+                self.connection.interrupt()  # of what is next: the copying
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         raise NotImplementedError
@@ -136,6 +176,8 @@ class _Session:
     def failure(self, verb: str, error: BaseException) -> StorageError:
         """What the caller is told when SQLite could not `verb` the file."""
         path = str(self.settings.path)
+        if isinstance(error, StorageError):
+            return StorageError(str(error))  # it says all of this; one for everybody who is told
         if is_busy(error):
             return StorageError(f"can't {verb} {path!r}: busy with other processes for {self.settings.busy_timeout} s")
         return StorageError(f"can't {verb} {path!r}: {error}")
@@ -152,22 +194,27 @@ class ReadSession(_Session):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`."""
-        rows = self._query(GET, (key,))
+        self.check_files("read")
+        return self._get(key)
+
+    def _get(self, key: bytes) -> bytes | None:
+        rows = self._checked(self._query(GET, (key,)))
         return rows[0][0] if rows else None
 
     def scan(self, begin: bytes, end: bytes, limit: int | None, reverse: bool) -> list[tuple[bytes, bytes]]:
         """The rows from `begin` up to `end`, at most `limit` of them."""
+        self.check_files("read")
         most = -1 if limit is None else max(limit, 0)  # to SQLite, a negative limit is none
-        rows: list[tuple[bytes, bytes]] = self._query(SCAN_REVERSE if reverse else SCAN, (begin, end, most))
-        return rows
+        return self._checked(self._query(SCAN_REVERSE if reverse else SCAN, (begin, end, most)))
 
     def peek(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
         """The values of `keys`; none if no one, in any process, has committed since the last time."""
+        self.check_files("read")
         version: int = self._query("PRAGMA data_version", ())[0][0]
         if version == self._data_version:
             return []
         # A commit between the two statements is seen now and changes the version for the next time: never too late.
-        values = [(key, self.get(key)) for key in keys]
+        values = [(key, self._get(key)) for key in keys]
         self._data_version = version
         return values
 
@@ -181,8 +228,15 @@ class ReadSession(_Session):
                 return attempt()
             except sqlite3.OperationalError:
                 return patiently(attempt, until(monotonic() + self.settings.busy_timeout))
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             raise self.failure("read", error) from error
+
+    def _checked(self, rows: list[tuple[bytes, ...]]) -> list[Any]:
+        """The rows, which in a damaged file may be of anything."""
+        for row in rows:
+            if type(row[0]) is not bytes or type(row[-1]) is not bytes:
+                raise StorageError(f"can't read {str(self.settings.path)!r}: it holds a row that is not of bytes")
+        return rows
 
 
 class WriteSession(_Session):
@@ -209,6 +263,7 @@ class WriteSession(_Session):
         connection.execute(f"PRAGMA synchronous = {self.settings.synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
         if not new:
+            self._check_size(connection)
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -219,6 +274,13 @@ class WriteSession(_Session):
         except BaseException:
             _roll_back(connection)
             raise
+
+    def _check_size(self, connection: sqlite3.Connection) -> None:
+        # To SQLite, what is missing of the last page is zero. A crash can leave it like that, but then the log has it.
+        path, log, _ = self._paths
+        page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+        if not _size(log) and _size(path) % page_size:
+            raise StorageError(f"can't open {path!r}: it was cut short, and ends in the middle of a page")
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         """Whether the file is still empty; StorageError if it isn't one of ours."""
@@ -259,6 +321,11 @@ class WriteSession(_Session):
         """Start the transaction with the lock for writing held, so that nothing it reads can change under it."""
         _roll_back(self.connection)  # only if even the rollback of the one before has failed
         self.cursor.execute("BEGIN IMMEDIATE")
+        try:
+            self.check_files("write")
+        except StorageError:
+            _roll_back(self.connection)
+            raise
         self._appended = self._appended_before = None
 
     def write(self, batches: Sequence[Batch]) -> list[WorkflowSDKError | None]:
@@ -381,6 +448,23 @@ class WriteSession(_Session):
         self._appended += 1
         # 0x33 and 12 bytes: what `fdb.tuple` reads as a complete versionstamp.
         return prefix + b"\x33" + self._appended.to_bytes(12, "big")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file it is, whatever its name; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _size(path: str) -> int:
+    """How long the file is; nothing if there is none."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _conflict(key: bytes) -> ConflictError:

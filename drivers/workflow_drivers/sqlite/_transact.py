@@ -15,7 +15,6 @@ import anyio
 
 from workflow_drivers.sqlite._file import WriteSession, is_busy, patiently, until
 from workflow_drivers.sqlite._thread import ConnectionThread
-from workflow_drivers.sqlite._url import Settings
 from workflow_sdk.driver import Batch, check_limits
 from workflow_sdk.errors import StorageError
 
@@ -46,8 +45,8 @@ _PRAGMAS = frozenset(
 class Transactions:
     """The connection, opened when it is first needed, and lent to one transaction at a time."""
 
-    def __init__(self, settings: Settings, written: Callable[[Sequence[Batch]], None]) -> None:
-        self._settings = settings
+    def __init__(self, first: WriteSession, written: Callable[[Sequence[Batch]], None]) -> None:
+        self._first = first
         self._written = written
         self._lock = anyio.Lock()
         self._open: tuple[WriteSession, ConnectionThread] | None = None
@@ -73,7 +72,7 @@ class Transactions:
 
     async def _connected(self) -> tuple[WriteSession, ConnectionThread]:
         if self._open is None:
-            session = WriteSession(self._settings)
+            session = WriteSession(self._first.settings, self._first)
             thread = ConnectionThread(session.connect)
             await thread.open()
             self._open = session, thread
@@ -82,8 +81,9 @@ class Transactions:
     async def _drop(self) -> None:
         # Closing rolls back. It is also how a connection ends that was left in a state that nobody knows.
         if self._open is not None:
-            _, thread = self._open
+            session, thread = self._open
             self._open = None
+            thread.post(session.leave)
             await thread.close()
 
     async def close(self) -> None:

@@ -1,0 +1,129 @@
+"""Worker processes on one SQLite file, and what is looked at when they are gone."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+__all__ = ["SECONDS", "Lines", "Workers", "chance", "is_whole", "until"]
+
+ROOT = Path(__file__).parents[3]
+TTL = 0.5
+
+SECONDS = 60
+"""How long anything may take. It is a limit for what does not end, and nothing waits for it."""
+
+
+async def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Return once it holds; it is looked at again and again."""
+    give_up = time.monotonic() + seconds
+    while not holds():  # what another process does sets no event here
+        assert time.monotonic() < give_up, "it does not come to that"
+        await anyio.sleep(0.005)
+
+
+def chance() -> random.Random:
+    """Chance by a seed, which is printed, and which WORKFLOW_SDK_SEED gives again."""
+    seed = int(os.environ.get("WORKFLOW_SDK_SEED") or random.randrange(1 << 32))
+    print(f"WORKFLOW_SDK_SEED={seed}")
+    return random.Random(seed)
+
+
+def is_whole(database: Path) -> bool:
+    """Whether SQLite finds nothing wrong in the file. Another process may have it open."""
+    with closing(sqlite3.connect(database, timeout=30)) as connection:
+        found = connection.execute("PRAGMA integrity_check").fetchall()
+    assert found == [("ok",)], found
+    return True
+
+
+class Lines:
+    """A file to which steps append a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+    def __len__(self) -> int:
+        return len(self())
+
+    async def more(self, count: int, seconds: float = SECONDS) -> None:
+        """Return once there are so many more than now."""
+        enough = len(self) + count
+        await until(lambda: len(self) >= enough, seconds)
+
+
+class Workers:
+    """Worker processes on one file, which is `app.db` of the directory unless a test says otherwise."""
+
+    def __init__(self, directory: Path, options: str = "synchronous=normal") -> None:
+        self.directory, self.options = directory, options
+        self.database = directory / "app.db"
+        self.lines = Lines(directory / "lines")
+        self.ttl = TTL
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        """The store."""
+        return f"sqlite:///{self.database}?{self.options}"
+
+    @property
+    def log(self) -> str:
+        """Where the steps note that they have run."""
+        return str(self.lines.path)
+
+    def start(self, *arguments: object) -> subprocess.Popen[bytes]:
+        """One more; with how large its files may become, and as which user it runs."""
+        command = [sys.executable, "-m", "tests.laws.processes.worker", self.url, str(self.ttl), *map(str, arguments)]
+        with self._errors(len(self.processes)).open("wb") as errors:
+            self.processes.append(subprocess.Popen(command, cwd=ROOT, stderr=errors))
+        return self.processes[-1]
+
+    def said(self, process: subprocess.Popen[bytes]) -> str:
+        """What it has written to stderr so far."""
+        return self._errors(self.processes.index(process)).read_text(errors="replace")
+
+    def all_said(self) -> str:
+        """What all of them have."""
+        return "".join(map(self.said, self.processes))
+
+    async def until_said(self, process: subprocess.Popen[bytes], what: str) -> None:
+        """Return once it has."""
+        await until(lambda: what in self.said(process))
+
+    def _errors(self, number: int) -> Path:
+        return self.directory / f"worker-{number}.txt"
+
+    async def ended(self, process: subprocess.Popen[bytes]) -> int:
+        """The exit code of one that is ending."""
+        with anyio.fail_after(SECONDS):
+            return await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+
+    async def terminate(self, process: subprocess.Popen[bytes]) -> int:
+        """Have one shut down."""
+        process.send_signal(signal.SIGTERM)
+        return await self.ended(process)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End one at once."""
+        process.kill()
+        process.wait(timeout=SECONDS)
+
+    def kill_all(self) -> None:
+        """Leave none of them."""
+        for process in self.processes:
+            self.kill(process)
