@@ -118,8 +118,54 @@ async def test_latency_is_waited_for() -> None:
 async def test_a_seed_makes_latency_random_and_repeatable() -> None:
     def pauses(seed: int) -> list[float]:
         driver = FaultyDriver(MemoryDriver(), latency=0.5, seed=seed)
-        return [driver._pause() for _ in range(5)]
+        return [driver._pause(1, Batch()) for _ in range(5)]
 
     assert pauses(1) == pauses(1) != pauses(2)
     assert len(set(pauses(1))) == 5
     assert all(0 <= pause <= 0.25 for pause in pauses(1))
+
+
+async def test_commits_can_be_chosen_by_what_they_write() -> None:
+    def writes_b(number: int, batch: Batch) -> bool:
+        return any(write[0] == b"b" for write in batch.writes)
+
+    driver = FaultyDriver(MemoryDriver(), fail_at=writes_b)
+    for key in (b"a", b"c"):
+        await driver.commit(one(key))
+    with pytest.raises(StorageError, match="commit 3"):
+        await driver.commit(one(b"b"))
+
+
+async def test_a_process_can_die_where_it_writes_something() -> None:
+    inner = MemoryDriver()
+    driver = FaultyDriver(inner, crash_after=lambda number, batch: number >= 2)
+    await driver.commit(one(b"a"))
+    with pytest.raises(SimulatedCrash, match="commit 2"):
+        await driver.commit(one(b"b"))
+    with pytest.raises(SimulatedCrash, match="commit 2"):
+        await driver.commit(one(b"c"))
+    assert await keys(inner) == [b"a", b"b"]
+
+
+async def test_chance_is_that_of_the_seed() -> None:
+    async def failures(seed: int) -> list[int]:
+        driver = FaultyDriver(MemoryDriver(), fail_at=0.3, conflict_at=0.1, seed=seed)
+        found: list[int] = []
+        for number in range(200):
+            try:
+                await driver.commit(one(b"%d" % number))
+            except (StorageError, ConflictError):
+                found.append(number)
+        return found
+
+    assert await failures(1) == await failures(1) != await failures(2)
+    assert 40 < len(await failures(3)) < 110
+
+
+async def test_only_some_are_slow() -> None:
+    driver = FaultyDriver(MemoryDriver(), latency=0.2, slow_at=[2])
+    began = time.monotonic()
+    await driver.commit(one(b"1"))
+    assert time.monotonic() - began < 0.1
+    await driver.commit(one(b"2"))
+    assert time.monotonic() - began >= 0.2

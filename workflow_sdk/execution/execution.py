@@ -29,6 +29,7 @@ from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.idling import TURN_SECONDS, Idling, Mode
 from workflow_sdk.execution.mail import Mail
+from workflow_sdk.execution.probe import Probe, probe
 from workflow_sdk.execution.recall import read_branches, read_page
 from workflow_sdk.execution.standing import Standing
 from workflow_sdk.execution.threads import run_in_thread
@@ -56,6 +57,7 @@ class Execution(Idling):
         "failure",
         "handlers",
         "stuck",
+        "watched",
     )
 
     walking = False
@@ -91,6 +93,7 @@ class Execution(Idling):
         """The store failed, or the lease is lost. Nothing more is written."""
         self.stuck: tuple[Exception, str] | None = None
         """What stopped the instance, and its kind: the author's mistake, or divergence."""
+        self.watched: Probe | None = probe.get()
         self._cancel: anyio.CancelScope | None = None
         self._threads_busy = 0
         self._reading = False
@@ -230,7 +233,8 @@ class Execution(Idling):
         raise AssertionError("only a walk is walked")
 
     async def never(self) -> NoReturn:
-        if self.draining and not self.halted:
+        dry = self.watched is not None and self.watched.dry
+        if (self.draining or dry) and not self.halted:
             self._held = True
             self.rest()
             await anyio.sleep_forever()

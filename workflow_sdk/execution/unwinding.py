@@ -26,7 +26,7 @@ from workflow_sdk.execution.walk import Walk
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import attempt, is_final
+from workflow_sdk.operations.step import attempt, is_final, watched
 
 __all__ = ["Unwinding"]
 
@@ -105,6 +105,7 @@ class Unwinding:
                 handler, hint = await self._find(compensation)
                 options = as_step_options(handler, {})
                 result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
+                await watched(execution, f"undo {compensation.path}")
                 await attempt(execution, None, handler, (result,), options)
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error

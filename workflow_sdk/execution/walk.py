@@ -34,6 +34,7 @@ class Walk:
     halted = False
     draining = False
     active = 1
+    watched = None
 
     def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:
         self._driver = driver

@@ -12,7 +12,7 @@ from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.operations.bell import Bell
 
-__all__ = ["Engine", "Facts", "TimeLimit", "Unwound", "Wait"]
+__all__ = ["Engine", "Facts", "TimeLimit", "Unwound", "Wait", "Watch"]
 
 
 T = TypeVar("T")
@@ -66,6 +66,17 @@ class TimeLimit(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Is told of what a run calls."""
+
+    dry: bool
+    """Nothing is called: whatever comes to a call waits there."""
+
+    def calls(self, path: str) -> None:
+        """The code of an operation is about to be called."""
+        ...
+
+
 class Engine(Protocol):
     """One instance, being run."""
 
@@ -78,6 +89,11 @@ class Engine(Protocol):
     """Nothing new is begun."""
     active: int
     """How many branches are not parked."""
+
+    @property
+    def watched(self) -> Watch | None:
+        """A test that is told of what is called."""
+        ...
 
     def now(self) -> float:
         """Seconds since 1970."""

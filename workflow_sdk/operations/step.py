@@ -32,7 +32,7 @@ from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["TimedOut", "attempt", "failed", "is_async", "is_final", "replay", "start_step", "wait_for_retry"]
+__all__ = ["TimedOut", "attempt", "failed", "is_async", "is_final", "replay", "start_step", "wait_for_retry", "watched"]
 
 
 def start_step(
@@ -111,6 +111,8 @@ async def attempt(
     engine: Engine, place: Place | None, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions
 ) -> Any:
     """Call an author's function once, in the time that it has."""
+    if engine.watched is not None and place is not None:
+        await watched(engine, place.path)
     token = current_scope.set(place)
     try:
         if options.timeout is None:
@@ -128,6 +130,14 @@ async def attempt(
         raise TimedOut(f"an attempt took longer than {limit:g} s")
     finally:
         current_scope.reset(token)
+
+
+async def watched(engine: Engine, path: str) -> None:
+    """Tell the test that watches; it may not want anything to be called."""
+    if engine.watched is not None:
+        if engine.watched.dry:
+            await engine.never()
+        engine.watched.calls(path)
 
 
 async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -1,6 +1,8 @@
 """What we test workflow_sdk with, for those who test what they build on it."""
 
 from workflow_sdk.testing.clock import VirtualClock
+from workflow_sdk.testing.crash_report import CrashReport, CrashRun
+from workflow_sdk.testing.crashing import crash_everywhere
 from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
 
-__all__ = ["FaultyDriver", "SimulatedCrash", "VirtualClock"]
+__all__ = ["CrashReport", "CrashRun", "FaultyDriver", "SimulatedCrash", "VirtualClock", "crash_everywhere"]

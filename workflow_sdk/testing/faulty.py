@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from random import Random
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import anyio
 
@@ -16,6 +16,9 @@ __all__ = ["FaultyDriver", "SimulatedCrash"]
 
 
 T = TypeVar("T")
+
+When: TypeAlias = "Collection[int] | int | float | Callable[[int, Batch], bool] | None"
+"""Which commits: by number, by probability (a float), or by a function of the number and of what is written."""
 
 
 class SimulatedCrash(BaseException):
@@ -33,31 +36,40 @@ class FaultyDriver:
     - `conflict_at`: these raise ConflictError; nothing is written.
     - `crash_before`, `crash_after`: from this commit on, every call raises SimulatedCrash; with `crash_after`, this one
       is still written.
-    - `latency`: seconds that every commit takes longer, half of them before it is written and half after, so that it
+    - `latency`: seconds that commits take longer, half of them before they are written and half after, so that they
       can be cancelled on either side; however few, they give way to other tasks. With a `seed`, a random share of them.
+    - `slow_at`: only these take longer.
+
+    Commits are told by number, by several numbers, by a probability (a `float`; chance is that of `seed`, and the same
+    for the same seed), or by a function that is given the number and the batch: true if this is one. The batch of a
+    `transact` is not known beforehand, and empty.
     """
 
     def __init__(
         self,
         driver: Driver,
         *,
-        fail_at: Collection[int] = (),
-        crash_before: int | None = None,
-        crash_after: int | None = None,
-        conflict_at: Collection[int] = (),
+        fail_at: When = (),
+        crash_before: When = None,
+        crash_after: When = None,
+        conflict_at: When = (),
         latency: float = 0.0,
+        slow_at: When = 1.0,
         seed: int | None = None,
     ) -> None:
         self.driver = driver
         self.commits: int = 0
         """How many commits were begun, the ones that failed among them."""
         self.crashed: bool = False
-        self._fail_at = frozenset(fail_at)
-        self._conflict_at = frozenset(conflict_at)
-        self._crash_before = crash_before
-        self._crash_after = crash_after
+        self._random = Random(seed)
+        self._fails = self._chosen(fail_at)
+        self._conflicts = self._chosen(conflict_at)
+        self._crashes_before = self._chosen(crash_before)
+        self._crashes_after = self._chosen(crash_after)
+        self._slow = self._chosen(slow_at)
         self._latency = latency
-        self._random = None if seed is None else Random(seed)
+        self._shares = seed is not None
+        self._crashed_at = 0
 
     async def get(self, key: bytes, /) -> bytes | None:
         """The value of `key`, or None."""
@@ -77,25 +89,25 @@ class FaultyDriver:
 
     async def commit(self, batch: Batch, /) -> None:
         """Apply the batch, or fail as it was told to."""
-        await self._commit(lambda: self.driver.commit(batch))
+        await self._commit(batch, lambda: self.driver.commit(batch))
 
-    async def _commit(self, apply: Callable[[], Awaitable[None]]) -> None:
+    async def _commit(self, batch: Batch, apply: Callable[[], Awaitable[None]]) -> None:
         self._check_alive()
         self.commits += 1
         number = self.commits
-        if number == self._crash_before:
-            self._crash()
-        pause = self._pause()
+        if self._crashes_before(number, batch):
+            self._crash(number)
+        pause = self._pause(number, batch)
         await self._sleep(pause)
         self._check_alive()
-        if number in self._fail_at:
+        if self._fails(number, batch):
             raise StorageError(f"commit {number} was told to fail")
-        if number in self._conflict_at:
+        if self._conflicts(number, batch):
             raise ConflictError(f"commit {number} was told to meet a conflict")
-        if number == self._crash_after:
+        if self._crashes_after(number, batch):
             with suppress(StorageError, ConflictError):  # had it been refused, nobody would have lived to see it
                 await apply()
-            self._crash()
+            self._crash(number)
         await apply()
         await self._sleep(pause)
         self._check_alive()
@@ -108,7 +120,7 @@ class FaultyDriver:
 
     async def _transact(self, fn: Callable[[Any], T], finish: Callable[[T], Batch], /) -> None:
         driver = cast("Transacting", self.driver)
-        await self._commit(lambda: driver.transact(fn, finish))
+        await self._commit(Batch(), lambda: driver.transact(fn, finish))
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """Return once the value of `key` differs from `since`."""
@@ -124,18 +136,30 @@ class FaultyDriver:
         else:
             await self.driver.aclose()
 
-    def _crash(self) -> None:
+    def _chosen(self, when: When) -> Callable[[int, Batch], bool]:
+        if when is None:
+            return lambda number, batch: False
+        if callable(when):
+            return when
+        if isinstance(when, float):
+            return lambda number, batch: when >= 1 or self._random.random() < when
+        numbers = frozenset([when] if isinstance(when, int) else when)
+        return lambda number, batch: number in numbers
+
+    def _crash(self, number: int) -> None:
         self.crashed = True
+        self._crashed_at = self._crashed_at or number
         self._check_alive()
 
     def _check_alive(self) -> None:
         if self.crashed:
-            raise SimulatedCrash(f"the process has crashed at commit {self._crash_before or self._crash_after}")
+            raise SimulatedCrash(f"the process has crashed at commit {self._crashed_at}")
 
-    def _pause(self) -> float:
-        share = 1.0 if self._random is None else self._random.random()
-        return self._latency * share / 2
+    def _pause(self, number: int, batch: Batch) -> float | None:
+        if self._latency <= 0 or not self._slow(number, batch):
+            return None
+        return self._latency * (self._random.random() if self._shares else 1.0) / 2
 
-    async def _sleep(self, seconds: float) -> None:
-        if self._latency > 0:
+    async def _sleep(self, seconds: float | None) -> None:
+        if seconds is not None:
             await anyio.sleep(seconds)

@@ -1,0 +1,228 @@
+"""What came of crashing a workflow everywhere, as data and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal, TypeAlias
+
+from workflow_sdk.core.history import History
+from workflow_sdk.errors import ErrorInfo
+from workflow_sdk.runtime.info import InstanceInfo
+
+__all__ = ["CrashReport", "CrashRun", "Ending", "Side", "differences", "is_over"]
+
+Side: TypeAlias = Literal["before", "after"]
+
+WIDTH = 60
+"""Of one of two histories side by side."""
+SHORT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended, and all that is recorded of it."""
+
+    info: InstanceInfo
+    history: History
+    inbox: tuple[str, ...] = ()
+    """The names of the messages that nobody took."""
+    sent: int = 0
+    """How many messages of the script were sent."""
+
+    def __str__(self) -> str:
+        status = self.info.status.value
+        if self.info.error is not None:
+            return f"{status}: {self.info.error}"
+        if self.info.waits:
+            return f"{status} for {', '.join(sorted({wait.message or wait.name for wait in self.info.waits}))}"
+        return f"{status}: {self.info.output!r}" if self.info.status.is_terminal else status
+
+
+@dataclass(frozen=True, slots=True)
+class CrashRun:
+    """One run that was killed, and restarted."""
+
+    commit: int
+    side: Side
+    crashed: bool
+    """Whether it came to that commit."""
+    then: History | None
+    """What was recorded when it was killed; None if it was not there yet."""
+    ran_again: tuple[str, ...]
+    """The paths whose code was called before the crash and after it."""
+    problems: tuple[str, ...]
+    """In what it differs from a run without a crash."""
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class CrashReport:
+    """Every commit of a workflow, and what came of killing it there. It prints as a table."""
+
+    workflow: str
+    commits: int
+    clean: Ending
+    """How it ends without a crash."""
+    runs: tuple[CrashRun, ...]
+    problems: tuple[str, ...] = ()
+    """In what two runs without a crash differ."""
+    again: Ending | None = None
+    """The second of them."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all runs ended the same."""
+        return not self.problems and not self.failed
+
+    @property
+    def failed(self) -> tuple[CrashRun, ...]:
+        """The runs that did not."""
+        return tuple(run for run in self.runs if run.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.problems:
+            yield f"{self.workflow} ends differently without any crash: {self.problems[0]}"
+            yield "What its steps do has to come to the same every time; `reset` brings fakes back to where they began."
+            if self.again is not None:
+                yield from _side_by_side("one run", self.clean.history, "another", self.again.history)
+            return
+        crashes, failed = len(self.runs), len(self.failed)
+        yield f"{self.workflow}: {_count(self.commits, 'commit')}, killed {_count(crashes, 'time')}"
+        yield f"without a crash: {_short(str(self.clean), 2 * WIDTH)}"
+        yield f"{failed} of {crashes} end differently" if failed else "every one of them ends the same"
+        yield ""
+        yield from self._table()
+        if failed:
+            smallest = min(self.failed, key=lambda run: (len(run.ending.history), run.commit))
+            yield ""
+            yield f"killed {smallest.side} commit {smallest.commit}:"
+            yield from (f"  - {problem}" for problem in smallest.problems)
+            yield ""
+            name = f"killed {smallest.side} commit {smallest.commit}"
+            yield from _side_by_side("without a crash", self.clean.history, name, smallest.ending.history)
+
+    def _table(self) -> Iterator[str]:
+        rows = [("commit", "stores", "killed before", "killed after")]
+        by_place = {(run.commit, run.side): run for run in self.runs}
+        for number in sorted({run.commit for run in self.runs}):
+            before, after = by_place.get((number, "before")), by_place.get((number, "after"))
+            rows.append((str(number), _stored(before, after), _word(before), _word(after)))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        for row in rows:
+            first = row[0].rjust(widths[0])
+            rest = (cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+            yield "  ".join([first, *rest]).rstrip()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _short(text: str, width: int = SHORT) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _finished(history: History | None) -> dict[str, None]:
+    entries = {} if history is None else {entry.path: None for entry in history if entry.status.is_final}
+    undone = [] if history is None else [item.path for item in history.compensations if item.progress == "done"]
+    return entries | {f"undo {path}": None for path in undone}
+
+
+def _stored(before: CrashRun | None, after: CrashRun | None) -> str:
+    """What a commit has stored, as far as it can be seen from the two sides."""
+    if before is None or after is None or not after.crashed:
+        return ""
+    new = [path for path in _finished(after.then) if path not in _finished(before.then)]
+    if new:
+        return _short(", ".join(new))
+    if before.then is None:
+        return "the start"
+    if after.then is not None and after.then.status is not before.then.status:
+        return after.then.status.value
+    return ""
+
+
+def _word(run: CrashRun | None) -> str:
+    if run is None:
+        return ""
+    if run.problems:
+        return f"DIFFERS: {_short(run.problems[0])}"
+    if not run.crashed:
+        return "did not come to it"
+    return f"same; ran again: {_short(', '.join(run.ran_again))}" if run.ran_again else "same"
+
+
+def differences(clean: Ending, other: Ending) -> list[str]:
+    """In what an ending differs from the one without a crash."""
+    found: list[str] = []
+
+    def compare(what: str, expected: object, seen: object) -> None:
+        if not _same(expected, seen):
+            found.append(f"{what} {seen!r:.100}, not {expected!r:.100}")
+
+    compare("the status is", clean.info.status.value, other.info.status.value)
+    compare("the output is", clean.info.output, other.info.output)
+    compare("the error is", _error(clean.info.error), _error(other.info.error))
+    compare("it waits for", _waits(clean.info), _waits(other.info))
+    compare("of the messages are left:", clean.inbox, other.inbox)
+    compare("of the messages were sent:", clean.sent, other.sent)
+    expected, seen = _record(clean.history), _record(other.history)
+    for path in expected.keys() | seen.keys():
+        compare(f"{path!r} is recorded as", expected.get(path), seen.get(path))
+    compare("to be undone is", _undone(clean.history), _undone(other.history))
+    return found
+
+
+def is_over(path: str, history: History | None) -> bool:
+    """Whether the outcome of an operation was committed, or that of something around it."""
+    if history is None:
+        return False
+    if path.startswith("undo "):
+        return any(item.path == path[5:] and item.progress == "done" for item in history.compensations)
+    around = path
+    while around:
+        if around in history and history[around].status.is_final:
+            return True
+        around, _, part = around.rpartition("/")
+        if part.startswith("~") and around in history:
+            turns = [child.path[len(around) + 2 :].partition("/")[0] for child in history[around].children]
+            if turns and int(part[1:]) < min(map(int, turns)):
+                return True  # of a turn that is not even kept any more
+    return False
+
+
+def _error(error: ErrorInfo | None) -> tuple[object, ...] | None:
+    return None if error is None else (error.type, error.message, error.kind, error.attributes)
+
+
+def _waits(info: InstanceInfo) -> list[tuple[str, str, str | None]]:
+    return sorted((wait.kind, wait.path, wait.message or "") for wait in info.waits)
+
+
+def _record(history: History) -> dict[str, tuple[Any, ...]]:
+    return {entry.path: (entry.kind.value, entry.status.value, entry.value, _error(entry.error)) for entry in history}
+
+
+def _undone(history: History) -> list[tuple[str, str]]:
+    return [(item.path, item.progress) for item in history.compensations]
+
+
+def _same(one: object, other: object) -> bool:
+    # What is not equal to itself, a NaN somewhere inside, is the same if it is written the same.
+    return one == other or repr(one) == repr(other)
+
+
+def _side_by_side(left: str, one: History, right: str, other: History) -> Iterator[str]:
+    yield f"  {left.ljust(WIDTH)}  {right}"
+    for a, b in zip_longest(str(one).splitlines(), str(other).splitlines(), fillvalue=""):
+        yield f"{' ' if a == b else '!'} {_short_line(a).ljust(WIDTH)}  {_short_line(b)}".rstrip()
+
+
+def _short_line(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."

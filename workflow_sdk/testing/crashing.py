@@ -1,0 +1,241 @@
+"""Running a workflow once for every commit that it makes, and killing it there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from inspect import isawaitable
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from workflow_sdk.core.codec import Wrapper
+from workflow_sdk.core.history import History
+from workflow_sdk.core.keys import INBOX, InstanceKeys
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Driver, open_driver
+from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
+from workflow_sdk.execution.probe import probe
+from workflow_sdk.execution.run import run_workflow
+from workflow_sdk.runtime.client import Client
+from workflow_sdk.runtime.delivery import send_message
+from workflow_sdk.runtime.info import InstanceInfo
+from workflow_sdk.runtime.reading import read_history
+from workflow_sdk.testing.clock import VirtualClock
+from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
+from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+
+__all__ = ["Script", "crash_everywhere"]
+
+Script: TypeAlias = Sequence["str | tuple[str, Any]"]
+"""Messages: a name, or a name and a payload. The next is sent whenever the instance waits for a message."""
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+SEED = bytes(range(16))
+RUNS_MAX = 100_000
+
+
+async def crash_everywhere(
+    workflow: Workflow[Any, Any],
+    input: Any = None,
+    *,
+    script: Script | None = None,
+    store: str | Driver = "memory://",
+    reset: Callable[[], Awaitable[None] | None] | None = None,
+    commits_max: int | None = None,
+    codec: Wrapper | None = None,
+) -> CrashReport:
+    """Kill the workflow at every commit, just before and just after; show that it ends like a run without a crash.
+
+    It is run once for every commit and side, and each time restarted after the crash. The same are: the status, the
+    output or the error, everything that is recorded, what is left of the messages of `script`. No step whose outcome
+    was committed runs again. AssertionError, with the report as its text, if a run differs.
+
+    What steps do has to come to the same every time, as it does with fakes. `reset` is called before each run, to
+    bring fakes back to where they began. Time is virtual. Of many commits, `commits_max` are taken, evenly spread.
+    """
+    if not isinstance(workflow, Workflow):
+        raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {workflow!r}")
+    driver = await open_driver(store) if isinstance(store, str) else store
+    try:
+        stage = _Stage(driver, workflow, input, _messages(script), reset, codec)
+        return await stage.everywhere(commits_max)
+    finally:
+        if isinstance(store, str):
+            await driver.aclose()
+
+
+def _messages(script: Script | None) -> list[tuple[str, Any]]:
+    return [(message, None) if isinstance(message, str) else message for message in script or ()]
+
+
+class _Witness:
+    """Is told of every call of the code of a step, transaction or handler."""
+
+    dry = False
+    seed: bytes | None = SEED
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def calls(self, path: str) -> None:
+        """A call is about to be made."""
+        self.called.append(path)
+
+
+class _Stage:
+    """Where all runs are made: the same instance, again and again."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        workflow: Workflow[Any, Any],
+        input: Any,
+        script: list[tuple[str, Any]],
+        reset: Callable[[], Awaitable[None] | None] | None,
+        codec: Wrapper | None,
+    ) -> None:
+        self.driver = driver
+        self.workflow = workflow
+        self.input = input
+        self.script = script
+        self.reset = reset
+        self.codec = codec
+        self.id = f"crash-everywhere-{uuid4().hex[:8]}"
+        self.keys = InstanceKeys(self.id)
+
+    async def everywhere(self, commits_max: int | None) -> CrashReport:
+        """A run without a crash, and one for each commit and side."""
+        clean, commits = await self._without_a_crash()
+        again, _ = await self._without_a_crash()
+        problems = differences(clean, again)
+        runs: list[CrashRun] = []
+        if not problems:
+            for number in _spread(commits, commits_max):
+                runs += [await self._with_a_crash(number, side, clean) for side in ("before", "after")]
+        report = CrashReport(self.workflow.name, commits, clean, tuple(runs), tuple(problems), again)
+        if not report.ok:
+            raise AssertionError(str(report))
+        return report
+
+    async def _without_a_crash(self) -> tuple[Ending, int]:
+        faulty = FaultyDriver(self.driver)
+        async with _Play(self, faulty) as play:
+            await play.go_on(faulty)
+            return await play.ending(), faulty.commits
+
+    async def _with_a_crash(self, number: int, side: Side, clean: Ending) -> CrashRun:
+        crashes = {"crash_before": number} if side == "before" else {"crash_after": number}
+        faulty = FaultyDriver(self.driver, **crashes)
+        async with _Play(self, faulty) as play:
+            try:
+                await play.go_on(faulty)
+            except* SimulatedCrash:
+                pass
+            then = await self.history()
+            before = list(play.witness.called)
+            play.witness.called.clear()
+            await play.go_on(self.driver)
+            ending = await play.ending()
+            after = play.witness.called
+            repeated = [
+                f"{path} ran again, although its outcome was committed" for path in after if is_over(path, then)
+            ]
+            twice = tuple(path for path in dict.fromkeys(after) if path in before)
+            problems = (*dict.fromkeys(repeated), *differences(clean, ending))
+            return CrashRun(number, side, faulty.crashed, then, twice, problems, ending)
+
+    async def history(self) -> History | None:
+        """What is recorded now."""
+        try:
+            return await read_history(self.driver, self.id, codec=self.codec)
+        except InstanceNotFoundError:
+            return None
+
+
+class _Play:
+    """One run, with its crash and its end; nothing of it is left afterwards."""
+
+    def __init__(self, stage: _Stage, faulty: FaultyDriver) -> None:
+        self._stage = stage
+        self._faulty = faulty
+        self._clock = VirtualClock(START)
+        self._sent = 0
+        self.witness = _Witness()
+
+    async def __aenter__(self) -> _Play:
+        reset = self._stage.reset
+        if reset is not None:
+            done = reset()
+            if isawaitable(done):
+                await done
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._forget()
+
+    async def go_on(self, driver: Driver) -> None:
+        """Run until the end, or until nothing more comes that it waits for."""
+        stage = self._stage
+        with _watching(self.witness):
+            for _ in range(RUNS_MAX):
+                result = await run_workflow(
+                    stage.workflow,
+                    stage.input,
+                    driver=driver,
+                    instance_id=stage.id,
+                    clock=self._clock,
+                    codec=stage.codec,
+                )
+                if result.status.is_terminal or result.status is Status.STUCK:
+                    return
+                if result.waiting_for and self._sent < len(stage.script):
+                    message, payload = stage.script[self._sent]
+                    self._sent += 1
+                    await send_message(stage.driver, stage.id, message, payload, clock=self._clock, codec=stage.codec)
+                elif result.wake_at is not None:
+                    self._clock.advance(max(0.0, result.wake_at.timestamp() - self._clock.time()))
+                else:
+                    return
+        raise AssertionError(f"{stage.workflow.name} has not ended after {RUNS_MAX:,} waits")
+
+    async def ending(self) -> Ending:
+        """How it ended, and everything that is recorded of it."""
+        stage = self._stage
+        async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
+            info: InstanceInfo = await client.handle(stage.workflow.name, stage.id).info()
+        history = await stage.history()
+        assert history is not None, "it was run"
+        inbox = await stage.driver.scan(*stage.keys.range(INBOX))
+        return Ending(info, history, tuple(str(unpack_record(raw)[0]) for _, raw in inbox), self._sent)
+
+    async def _forget(self) -> None:
+        stage = self._stage
+        async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
+            handle = client.handle(stage.workflow.name, stage.id)
+            try:
+                if not (await handle.info()).status.is_terminal:
+                    await handle.cancel()
+            except InstanceNotFoundError:
+                return
+            await client.delete(stage.id)
+
+
+@contextmanager
+def _watching(witness: _Witness) -> Generator[None]:
+    token = probe.set(witness)
+    try:
+        yield
+    finally:
+        probe.reset(token)
+
+
+def _spread(commits: int, most: int | None) -> list[int]:
+    """The numbers of the commits at which to crash: all, or so many of them."""
+    if most is None or commits <= most:
+        return list(range(1, commits + 1))
+    if most <= 1:
+        return [commits]
+    return sorted({1 + number * (commits - 1) // (most - 1) for number in range(most)})

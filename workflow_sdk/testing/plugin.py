@@ -1,0 +1,166 @@
+"""For pytest: a clock that jumps, a runtime on it, and tests that are repeated with the runtime killed at every commit.
+
+Nothing of the engine is imported before a test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+if TYPE_CHECKING:
+    from workflow_sdk.definitions import Workflow
+    from workflow_sdk.driver import Driver
+    from workflow_sdk.runtime.client import Client
+    from workflow_sdk.testing.clock import VirtualClock
+    from workflow_sdk.testing.faulty import FaultyDriver
+
+__all__ = ["RuntimeFactory", "virtual_clock", "workflow_runtime"]
+
+OPTION = "--crash-everywhere"
+
+RuntimeFactory: TypeAlias = "Callable[..., AbstractAsyncContextManager[Client]]"
+
+
+class _Killing(NamedTuple):
+    """How the runtimes of a test are killed: the first one that is opened, at a commit. 0 is no commit."""
+
+    commit: int
+    side: str
+    seen: list[FaultyDriver]
+
+    def __str__(self) -> str:
+        return f"the runtime is killed {self.side} commit {self.commit}"
+
+
+_killing = pytest.StashKey[_Killing]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option."""
+    parser.getgroup("workflow_sdk").addoption(
+        OPTION,
+        action="store_true",
+        help="repeat every test that uses `workflow_runtime`, once for each commit of the runtime and each side of it, "
+        "with the runtime killed there and started again",
+    )
+
+
+@pytest.fixture
+def virtual_clock() -> VirtualClock:
+    """A clock that jumps to the next timer whenever all is idle."""
+    from workflow_sdk.testing.clock import VirtualClock
+
+    return VirtualClock()
+
+
+@pytest.fixture
+def workflow_runtime(request: pytest.FixtureRequest, virtual_clock: VirtualClock) -> RuntimeFactory:
+    """Opens runtimes on the virtual clock: `async with workflow_runtime(checkout) as runtime`.
+
+    It takes the workflows, `store` (a new one in memory), and what else a Runtime takes.
+    """
+    killing = request.node.stash.get(_killing, None)
+
+    @asynccontextmanager
+    async def opened(
+        *workflows: Workflow[Any, Any], store: str | Driver = "memory://", **options: Any
+    ) -> AsyncGenerator[Client]:
+        from workflow_sdk.runtime.runtime import Runtime
+
+        options = {"clock": virtual_clock, **options}
+        if killing is None:
+            async with Runtime(store, workflows=workflows, **options) as runtime:
+                yield runtime
+        else:
+            async with _mortal(killing, store, workflows, options) as client:
+                yield client
+
+    return opened
+
+
+@asynccontextmanager
+async def _mortal(
+    killing: _Killing, store: str | Driver, workflows: tuple[Workflow[Any, Any], ...], options: dict[str, Any]
+) -> AsyncGenerator[Client]:
+    """A client, and beside it a runtime that is killed once and started again."""
+    import anyio
+
+    from workflow_sdk.driver import open_driver
+    from workflow_sdk.runtime.client import Client
+    from workflow_sdk.runtime.runtime import Runtime
+    from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+
+    driver = await open_driver(store) if isinstance(store, str) else store
+    commit = killing.commit if not killing.seen else None
+    at_before = killing.side == "before"
+    faulty = FaultyDriver(driver, crash_before=commit) if at_before else FaultyDriver(driver, crash_after=commit)
+    killing.seen.append(faulty)
+    of_client = {name: options[name] for name in ("clock", "codec", "max_value_bytes") if name in options}
+    begun = anyio.Event()
+
+    async def serve(through: Driver) -> None:
+        async with Runtime(through, workflows=workflows, **options):
+            begun.set()
+            await anyio.sleep_forever()
+
+    async def live() -> None:
+        try:
+            await serve(faulty)
+        except* SimulatedCrash:
+            pass
+        await serve(driver)
+
+    try:
+        async with Client(driver, **of_client) as client, anyio.create_task_group() as group:
+            group.start_soon(live)
+            await begun.wait()
+            yield client
+            group.cancel_scope.cancel()
+    finally:
+        if isinstance(store, str):
+            await driver.aclose()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """With the option, run the test once as it is, and then with the runtime killed at each commit that it made."""
+    if not item.config.getoption(OPTION) or "workflow_runtime" not in getattr(item, "fixturenames", ()):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports, commits = _run(item, nextitem, _Killing(0, "before", []))
+    number = 0
+    if all(report.passed for report in reports):
+        for number in range(1, commits + 1):
+            for side in ("before", "after"):
+                killing = _Killing(number, side, [])
+                found, _ = _run(item, nextitem, killing)
+                if any(report.failed for report in found):
+                    for report in found:
+                        report.sections.append(("workflow_sdk", str(killing)))
+                    reports = found
+                    break
+            else:
+                continue
+            break
+    for report in reports:
+        if report.when == "call" and report.passed:
+            report.sections.append(("workflow_sdk", f"passed also when killed at each of {commits} commits"))
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _run(item: pytest.Item, nextitem: pytest.Item | None, killing: _Killing) -> tuple[list[pytest.TestReport], int]:
+    """The test once more, with fixtures of its own; its reports, and how many commits the runtimes made."""
+    item.stash[_killing] = killing
+    # What makes a test begin anew, for whoever repeats tests; pytest has no public name for it.
+    begin_anew = getattr(item, "_initrequest", None)
+    if begin_anew is not None:
+        begin_anew()
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    return reports, sum(faulty.commits for faulty in killing.seen[:1])
