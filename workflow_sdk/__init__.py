@@ -49,6 +49,7 @@ from workflow_sdk.runtime.delivery import Delivery, send_message
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.info import InstanceInfo, Page, Wait
 from workflow_sdk.runtime.reading import read_history
+from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.runtime.runtime import Runtime
 
 __all__ = [
@@ -89,6 +90,8 @@ __all__ = [
     "PayloadTooLargeError",
     "RaceError",
     "RaceResult",
+    "ReplayProblem",
+    "ReplayReport",
     "RollbackError",
     "RunResult",
     "Runtime",
@@ -108,8 +111,10 @@ __all__ = [
     "WorkflowFailedError",
     "WorkflowSDKError",
     "WorkflowStuckError",
+    "dump_histories",
     "open_driver",
     "read_history",
+    "replay_check",
     "run_workflow",
     "send_message",
     "step",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workflow_sdk.cli import instances
 from workflow_sdk.cli.app import App
 from workflow_sdk.cli.app import group as cli
+from workflow_sdk.cli.checking import check, dump
 from workflow_sdk.cli.doctor import doctor
 from workflow_sdk.cli.watch import watch
 from workflow_sdk.cli.worker import worker
@@ -23,6 +24,8 @@ for _command in (
     instances.restart_from,
     instances.prune,
     watch,
+    check,
+    dump,
     doctor,
 ):
     cli.add_command(_command)

@@ -121,6 +121,11 @@ class Runtime(Client):
         """How many instances it has in memory, running or waiting."""
         return len(self._residents.runs)
 
+    @property
+    def workflows(self) -> tuple[Workflow[Any, Any], ...]:
+        """What it runs."""
+        return tuple(self._workflows.values())
+
     async def serve(self) -> int:
         """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
 

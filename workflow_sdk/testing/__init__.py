@@ -1,8 +1,20 @@
 """What we test workflow_sdk with, for those who test what they build on it."""
 
+from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun
 from workflow_sdk.testing.crashing import crash_everywhere
 from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
 
-__all__ = ["CrashReport", "CrashRun", "FaultyDriver", "SimulatedCrash", "VirtualClock", "crash_everywhere"]
+__all__ = [
+    "CrashReport",
+    "CrashRun",
+    "FaultyDriver",
+    "ReplayProblem",
+    "ReplayReport",
+    "SimulatedCrash",
+    "VirtualClock",
+    "crash_everywhere",
+    "dump_histories",
+    "replay_check",
+]

@@ -1,0 +1,104 @@
+"""Whether the code at hand still fits what is under way: before it is deployed, or anywhere else with a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import click
+
+from workflow_sdk import ReplayReport, Runtime, Workflow, dump_histories, replay_check
+from workflow_sdk.cli.app import EXIT_FAILED
+from workflow_sdk.cli.named import find, made
+from workflow_sdk.cli.options import Given, Store, given_store, store_options
+from workflow_sdk.cli.output import in_json, safe
+
+__all__ = ["check", "dump"]
+
+EXAMPLE = "app:runtime"
+
+finished_option = click.option(
+    "--finished", type=click.IntRange(min=0), default=0, metavar="N", help="And N finished ones of each workflow."
+)
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:WORKFLOWS")
+@finished_option
+@click.option("--dump", type=click.Path(dir_okay=False, path_type=Path), help="What `workflow dump` has written.")
+@click.option("--store", metavar="URL", help="The store; or in WORKFLOW_STORE.")
+@click.option("--codec", metavar="MODULE:OBJECT", help="What its values pass through; or in WORKFLOW_CODEC.")
+@click.option("--json", "as_json", is_flag=True, help="For a program.")
+@click.pass_context
+def check(
+    ctx: click.Context,
+    target: str,
+    finished: int,
+    dump: Path | None,
+    store: str | None,
+    codec: str | None,
+    as_json: bool,
+) -> int:
+    """Replay what is under way against the code at hand.
+
+    MODULE:WORKFLOWS names a Runtime, a workflow, several, or a function that returns one of these. Nothing is executed,
+    and nothing is written. The exit code is 1 if there is an instance that would not go on with this code.
+    """
+    workflows = _workflows(target)
+    given = cast("Given", ctx.obj)
+    if dump is not None and store is not None:
+        raise click.UsageError("--dump takes the place of a store: give one of the two")
+    # A dump has its values as the store has them.
+    found = given_store(given, store or ("memory://" if dump is not None else None), codec)
+    source = found.url if dump is None else dump
+    report = anyio.run(lambda: replay_check(source, workflows, finished=finished, codec=found.codec))
+    if as_json:
+        click.echo(in_json(_plain(report)))
+    else:
+        click.echo("\n".join(safe(line) for line in str(report).splitlines()))
+    return 0 if report.ok else EXIT_FAILED
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@finished_option
+@store_options()
+def dump(file: Path, finished: int, store: Store) -> None:
+    """Write what is under way to FILE, for `workflow check --dump`.
+
+    It has all that is recorded, with inputs and results.
+    """
+    count = anyio.run(lambda: dump_histories(store.url, file, finished=finished, codec=store.codec))
+    click.echo(f"{count} {'history' if count == 1 else 'histories'}")
+
+
+def _workflows(target: str) -> list[Workflow[Any, Any]]:
+    found = find(target, EXAMPLE)
+    if callable(found) and not isinstance(found, (Workflow, Runtime, type)):
+        make: Callable[[], object] = found
+        found = made(target, make, "workflows")
+    if isinstance(found, Runtime):
+        return list(found.workflows)
+    several: list[Any] = list(cast("Iterable[Any]", found)) if isinstance(found, (list, tuple, set)) else [found]
+    if not all(isinstance(flow, Workflow) for flow in several):
+        raise click.UsageError(f"{target} is {type(found).__name__!r}: no workflows, no Runtime, and returns none")
+    return several
+
+
+def _plain(report: ReplayReport) -> dict[str, object]:
+    return {
+        "replayed": dict(report.replayed),
+        "unknown": dict(report.unknown),
+        "problems": [
+            {
+                "id": problem.instance_id,
+                "workflow": problem.workflow,
+                "status": problem.status,
+                "kind": problem.kind,
+                "message": problem.message,
+            }
+            for problem in report.problems
+        ],
+    }

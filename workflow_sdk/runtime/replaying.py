@@ -1,0 +1,284 @@
+"""Whether code still fits the histories that other code has written, found out without doing anything.
+
+An instance is copied into memory, and its code is run there over its history. What is recorded answers; whatever would
+be called waits. So the store is only read, and no step, transaction or handler runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+
+from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.failures import unpack_error_info
+from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch, Driver, open_driver
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.execution.clock import Activity, Timeout
+from workflow_sdk.execution.probe import probe
+from workflow_sdk.execution.run import RunResult, run_workflow
+from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.runtime.client import Client
+
+__all__ = ["ReplayProblem", "ReplayReport", "dump_histories", "replay_check"]
+
+MAGIC = b"workflow_sdk histories 1\n"
+PAGE = 100
+LATER_SECONDS = 365 * 86_400.0
+_UNDONE = (Status.ROLLING_BACK, Status.ROLLED_BACK)
+
+Rows = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProblem:
+    """An instance that would not go on with the code as it is."""
+
+    instance_id: str
+    workflow: str
+    status: str
+    """What it is doing in the store."""
+    kind: str
+    """`divergence`, `definition`, `failure` or `output`."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.workflow} {self.instance_id} ({self.status}): {self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What came of replaying histories."""
+
+    replayed: Counter[str] = field(default_factory=Counter[str])
+    """How many, by workflow."""
+    unknown: Counter[str] = field(default_factory=Counter[str])
+    """How many were left out, since their workflow was not given."""
+    problems: list[ReplayProblem] = field(default_factory=list[ReplayProblem])
+
+    @property
+    def ok(self) -> bool:
+        """Whether all go on as they are."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        count, bad = self.replayed.total(), len(self.problems)
+        lines = [f"{count} {'history' if count == 1 else 'histories'} replayed, {bad or 'none'} would not go on"]
+        lines += [f"  {name}: {number}" for name, number in sorted(self.replayed.items())]
+        lines += [f"  {name}: {number} left out, as it was not given" for name, number in sorted(self.unknown.items())]
+        lines += [str(problem) for problem in self.problems]
+        return "\n".join(lines)
+
+
+async def replay_check(
+    store: str | Path | Driver,
+    workflows: Iterable[Workflow[Any, Any]],
+    *,
+    finished: int = 0,
+    codec: Wrapper | None = None,
+) -> ReplayReport:
+    """Replay every unfinished instance of a store against the code at hand, and report which would not go on.
+
+    Nothing is executed and nothing is written. `store` is a URL, an open driver, or the path of a file that
+    `dump_histories` has written. With `finished`, so many of the newest finished instances of each workflow are
+    replayed, too; of the completed, the output has to be the same.
+    """
+    known = {flow.name: flow for flow in _checked(workflows)}
+    report = ReplayReport()
+    async for instance_id, rows in _histories(store, finished, codec):
+        name, status = _about(instance_id, rows)
+        flow = known.get(name)
+        if flow is None:
+            report.unknown[name] += 1
+            continue
+        report.replayed[name] += 1
+        found = await _replay(flow, instance_id, rows, codec)
+        if found is not None:
+            report.problems.append(ReplayProblem(instance_id, name, status.value, *found))
+    return report
+
+
+async def dump_histories(
+    store: str | Driver, path: str | Path, *, finished: int = 0, codec: Wrapper | None = None
+) -> int:
+    """Write the unfinished instances of a store to a file, for `replay_check` elsewhere; return how many there are.
+
+    It has everything that is recorded of them, inputs and results of steps included.
+    """
+    count = 0
+    async with await anyio.open_file(path, "wb") as file:
+        await file.write(MAGIC)
+        async for instance_id, rows in _histories(store, finished, codec):
+            record = pack_record([instance_id, [list(row) for row in rows]])
+            await file.write(len(record).to_bytes(4, "big") + record)
+            count += 1
+    return count
+
+
+def _checked(workflows: Iterable[Workflow[Any, Any]]) -> Sequence[Workflow[Any, Any]]:
+    found = list(workflows)
+    for flow in found:
+        if not isinstance(flow, Workflow):
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {flow!r}")
+    return found
+
+
+# What there is.
+
+
+async def _histories(
+    store: str | Path | Driver, finished: int, codec: Wrapper | None
+) -> AsyncIterator[tuple[str, Rows]]:
+    if isinstance(store, Path) or (isinstance(store, str) and "://" not in store):
+        for found in _read_dump(Path(store)):
+            yield found
+        return
+    async with _opened(store) as driver, Client(driver, codec=codec) as client:
+        left: Counter[str] = Counter()
+        for status in Status:
+            cursor: str | None = None
+            while True:
+                page = await client.list(status=status, limit=PAGE, cursor=cursor)
+                for info in page.items:
+                    if status.is_terminal:
+                        if left[info.workflow] >= finished:
+                            continue
+                        left[info.workflow] += 1
+                    yield info.id, await driver.scan(*InstanceKeys(info.id).all())
+                cursor = page.cursor
+                if cursor is None or (status.is_terminal and not finished):
+                    break
+
+
+@asynccontextmanager
+async def _opened(store: str | Driver) -> AsyncIterator[Driver]:
+    driver = await open_driver(store) if isinstance(store, str) else store
+    try:
+        yield driver
+    finally:
+        if isinstance(store, str):
+            await driver.aclose()
+
+
+def _read_dump(path: Path) -> Iterable[tuple[str, Rows]]:
+    with open(path, "rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise CodecError(f"{str(path)!r} is no dump of histories")
+        while head := file.read(4):
+            record = file.read(int.from_bytes(head, "big"))
+            if len(head) < 4 or len(record) < int.from_bytes(head, "big"):
+                raise CodecError(f"the dump {str(path)!r} is cut short")
+            instance_id, rows = unpack_record(record)
+            yield str(instance_id), [(bytes(key), bytes(value)) for key, value in rows]
+
+
+def _about(instance_id: str, rows: Rows) -> tuple[str, Status]:
+    keys, found = InstanceKeys(instance_id), dict(rows)
+    name = str(unpack_record(found[keys.field(Field.VERSION)])[0])
+    return name, Status(unpack_record(found[keys.field(Field.STATUS)])[0])
+
+
+# The replay.
+
+
+class _Dry:
+    """Nothing is called."""
+
+    dry = True
+    seed: bytes | None = None
+
+    def calls(self, path: str) -> None:
+        raise AssertionError(f"{path} would have been called")
+
+
+class _Stopped:
+    """A clock that stands still."""
+
+    def __init__(self, at: float) -> None:
+        self._at = at
+
+    def time(self) -> float:
+        return self._at
+
+    async def wait(
+        self,
+        event: anyio.Event,
+        until: float | None,
+        activity: Callable[[], Activity],
+        *,
+        lazily: float | None = None,
+    ) -> None:
+        if until is None or until > self._at:
+            await event.wait()
+
+    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        await anyio.sleep_forever()
+        raise AssertionError("for ever has an end")
+
+    def has_beat(self, worker: str) -> bool:
+        return True
+
+    def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
+        raise AssertionError("nothing is called")
+
+
+async def _replay(
+    flow: Workflow[Any, Any], instance_id: str, rows: Rows, codec: Wrapper | None
+) -> tuple[str, str] | None:
+    """What keeps an instance from going on, or None."""
+    keys = InstanceKeys(instance_id)
+    found = dict(rows)
+    status = Status(unpack_record(found[keys.field(Field.STATUS)])[0])
+    values = Codec(wrapper=codec)
+    raw_error = found.get(keys.field(Field.ERROR))
+    error = None if raw_error is None else unpack_error_info(unpack_record(raw_error)[0], values)
+    undoing = status is Status.ROLLING_BACK or (error is not None and error.kind == "rollback")
+    driver = await open_driver("memory://")
+    batch = Batch()
+    for key, value in rows:
+        batch.set(key, value)
+    batch.clear(keys.lease)
+    batch.set(keys.field(Field.STATUS), pack_record([(Status.ROLLING_BACK if undoing else Status.RUNNING).value]))
+    if not undoing:
+        for number in (Field.OUTPUT, Field.ERROR, Field.CANCEL):
+            batch.clear(keys.field(number))
+    await driver.commit(batch)
+    # As it was when it was last written: no time passes. But what waits to be undone is looked for at once.
+    at = float(unpack_record(found[keys.field(Field.VERSION)])[4]) + (LATER_SECONDS if undoing else 0.0)
+    token = probe.set(_Dry())
+    try:
+        result = await run_workflow(
+            flow,
+            driver=driver,
+            instance_id=instance_id,
+            clock=_Stopped(at),
+            codec=codec,
+        )
+        output = (await read_fields(driver, keys)).get(Field.OUTPUT)
+    finally:
+        probe.reset(token)
+        await driver.aclose()
+    return _problem(result, status, output, found.get(keys.field(Field.OUTPUT)))
+
+
+def _problem(
+    result: RunResult[Any], status: Status, output: bytes | None, recorded: bytes | None
+) -> tuple[str, str] | None:
+    error = result.error
+    if result.status is Status.STUCK and error is not None:
+        return ("divergence" if error.kind == "divergence" else "definition"), error.message
+    fails = result.status in (Status.FAILED, *_UNDONE)
+    if fails and error is not None and status not in (Status.FAILED, *_UNDONE):
+        return "failure", f"it would fail now: {error}"
+    if status is Status.COMPLETED and (result.status is not Status.COMPLETED or output != recorded):
+        return "output", "it has completed, and would not end with the same output now"
+    return None
