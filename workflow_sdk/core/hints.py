@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from workflow_sdk.core.codec.classes import remember_scope, resolve
 
-__all__ = ["parameter_hint", "remember_locals", "return_hint"]
+__all__ = ["has_parameter", "parameter_hint", "remember_locals", "return_hint"]
 
 _CACHE_MAX: Final = 4096
 _UNWRAP_MAX: Final = 50
@@ -36,6 +36,7 @@ class _Cached(NamedTuple):
 # that name what the function closes over, or what is not known (yet), are kept by function.
 _by_code: dict[tuple[int, str], _Cached] = {}
 _by_function: dict[tuple[int, str], tuple[weakref.ref[FunctionType], object, object]] = {}
+_parameters: dict[int, tuple[CodeType, dict[str, int], int]] = {}
 _locals: weakref.WeakKeyDictionary[FunctionType, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -64,6 +65,31 @@ def parameter_hint(fn: object, index: int) -> object:
         hint = _hint(target, code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
         return Any if typing.get_origin(hint) is typing.Unpack else hint
     return Any
+
+
+def has_parameter(fn: object, name: str, given: int) -> bool:
+    """Whether `fn` has a parameter of that name, which a call with so many positional arguments leaves open."""
+    if type(fn) is FunctionType and not hasattr(fn, "__wrapped__"):
+        target, skipped = fn, 0
+    else:
+        while isinstance(fn, functools.partial):
+            partial = cast("functools.partial[object]", fn)
+            if name in partial.keywords:
+                return False
+            fn, given = partial.func, given + len(partial.args)
+        found, skipped, _ = _target(fn)
+        if found is None:
+            return False
+        target = found
+    code = target.__code__
+    known = _parameters.get(id(code))
+    if known is None or known[0] is not code:
+        if len(_parameters) >= _CACHE_MAX:
+            _parameters.clear()
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known = _parameters[id(code)] = (code, {name: place for place, name in enumerate(names)}, code.co_argcount)
+    place = known[1].get(name)
+    return place is not None and (place >= known[2] or place >= given + skipped)
 
 
 def remember_locals(fn: object, frame_locals: Mapping[str, object]) -> None:

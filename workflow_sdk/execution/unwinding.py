@@ -13,7 +13,7 @@ import anyio
 
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
-from workflow_sdk.core.hints import parameter_hint
+from workflow_sdk.core.hints import has_parameter, parameter_hint
 from workflow_sdk.core.keys import COMPENSATIONS, Field
 from workflow_sdk.core.retry import RetryAt, decide
 from workflow_sdk.core.status import Status
@@ -26,7 +26,7 @@ from workflow_sdk.execution.walk import Walk
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import attempt, is_final, watched
+from workflow_sdk.operations.step import KEY, attempt, is_final, watched, with_key
 
 __all__ = ["Unwinding"]
 
@@ -106,6 +106,8 @@ class Unwinding:
                 options = as_step_options(handler, {})
                 result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
                 await watched(execution, f"undo {compensation.path}")
+                if has_parameter(handler, KEY, 1):
+                    handler = with_key(execution, f"undo {compensation.path}", handler)
                 await attempt(execution, None, handler, (result,), options)
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error

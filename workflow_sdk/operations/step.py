@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
+from hashlib import blake2b
 from inspect import CO_COROUTINE, isawaitable, iscoroutinefunction
 from types import FunctionType
 from typing import Any
@@ -12,7 +13,7 @@ import anyio
 
 from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData
 from workflow_sdk.core.failures import describe, pack_error_info
-from workflow_sdk.core.hints import return_hint
+from workflow_sdk.core.hints import has_parameter, return_hint
 from workflow_sdk.core.retry import RetryAt, decide, seconds
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.definitions import Step, StepOptions
@@ -32,7 +33,22 @@ from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["TimedOut", "attempt", "failed", "is_async", "is_final", "replay", "start_step", "wait_for_retry", "watched"]
+KEY = "idempotency_key"
+"""A parameter of this name is given the key."""
+
+__all__ = [
+    "KEY",
+    "TimedOut",
+    "attempt",
+    "failed",
+    "is_async",
+    "is_final",
+    "replay",
+    "start_step",
+    "wait_for_retry",
+    "watched",
+    "with_key",
+]
 
 
 def start_step(
@@ -113,6 +129,8 @@ async def attempt(
     """Call an author's function once, in the time that it has."""
     if engine.watched is not None and place is not None:
         await watched(engine, place.path)
+    if place is not None and has_parameter(fn, KEY, len(args)):
+        fn = with_key(engine, place.path, fn)
     token = current_scope.set(place)
     try:
         if options.timeout is None:
@@ -130,6 +148,14 @@ async def attempt(
         raise TimedOut(f"an attempt took longer than {limit:g} s")
     finally:
         current_scope.reset(token)
+
+
+def with_key(engine: Engine, path: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its idempotency key: the same for every attempt of an operation, and for no other one."""
+    while isinstance(fn, Step):
+        fn = fn.fn
+    digest = blake2b(path.encode(), key=engine.facts.seed, person=KEY.encode(), digest_size=16).hexdigest()
+    return partial(fn, **{KEY: digest})
 
 
 async def watched(engine: Engine, path: str) -> None:
