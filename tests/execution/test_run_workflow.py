@@ -27,7 +27,8 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import InstanceKeys
+from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.driver import Batch, Clear
 from workflow_sdk.testing import FaultyDriver
 
 LEASE = InstanceKeys("i").lease
@@ -331,3 +332,25 @@ async def test_values_can_be_wrapped(world: World) -> None:
         )
     assert result.output == text
     assert not any(b"secret secret" in value for _, value in await world.driver.scan(b"", b"\xff"))
+
+
+async def test_the_alarm_of_a_second_try_is_stored_whole(world: World) -> None:
+    """Putting away fails, and what is written instead has an alarm of the same time."""
+    clock, driver = world.clock, world.driver
+    keys = InstanceKeys("i")
+
+    @workflow
+    async def naps(ctx: Context) -> None:
+        await ctx.sleep("nap", 5)
+
+    def puts_away(number: int, batch: Batch) -> bool:
+        if Clear(keys.lease) not in batch.writes or clock.time() > began:
+            return False
+        clock.advance(5)
+        return True
+
+    began = clock.time()
+    with pytest.raises(StorageError, match="told to fail"):
+        await world.once(naps, driver=FaultyDriver(driver, fail_at=puts_away), mode="yield")
+    assert await driver.get(keys.alarm(began + 5)) is not None
+    assert await driver.get(keys.field(Field.ALARM)) is not None

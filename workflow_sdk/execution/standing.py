@@ -56,8 +56,10 @@ class Standing:
         batch.clear(self._worker.claimed(self._facts.instance_id))
         if self._beats:
             batch.clear(self._worker.heartbeat)
-        self._journal.set_field(Field.ALARM, None if alarm is None else [alarm])
+        # Written even if it is known already: what is known may be of a commit that failed.
+        self._journal.set_field(Field.ALARM, None)
         if alarm is not None:
+            self._journal.set_field(Field.ALARM, [alarm])
             batch.set(keys.alarm(alarm), pack_record([]))
             # Others wait for the first alarm they know of; this one may come before it.
             batch.set(keys.due_bell, token_bytes(8))
