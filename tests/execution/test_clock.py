@@ -181,3 +181,27 @@ async def test_a_plain_function_takes_real_time_only() -> None:
 
     result = await run_workflow(both, driver=MemoryDriver(), clock=clock, mode="live")
     assert (result.status, result.output) == (Status.COMPLETED, 5.0)
+
+
+async def test_it_stands_still_while_what_was_put_away_is_unwound() -> None:
+    """Scopes within scopes take a few turns of the event loop to end."""
+
+    async def nested(ctx: Context, depth: int) -> None:
+        if depth == 0:
+            await ctx.sleep("long", 1000)
+            return
+
+        async def inner(ctx: Context) -> None:
+            await nested(ctx, depth - 1)
+
+        await ctx.join("both", {"a": inner, "b": inner} if depth % 3 == 0 else {"a": inner})
+
+    @workflow
+    async def deep(ctx: Context) -> None:
+        await nested(ctx, 6)
+
+    for _ in range(20):
+        clock = VirtualClock()
+        began = clock.time()
+        result = await run_workflow(deep, driver=MemoryDriver(), clock=clock)
+        assert (result.status, clock.time()) == (Status.SLEEPING, began)

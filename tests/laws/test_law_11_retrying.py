@@ -219,7 +219,7 @@ class Crashes:
         undone.clear()
         self.done.clear()
         id = f"{when}-{number}"
-        faulty = FaultyDriver(self.world.driver, **{f"crash_{when}": number})  # type: ignore[arg-type]
+        faulty = FaultyDriver(self.world.driver, **{f"crash_{when}": number})
         try:
             await self.world.run(job, id=id, driver=faulty)
         except* SimulatedCrash:

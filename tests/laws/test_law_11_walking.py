@@ -51,7 +51,7 @@ class DiesRollingBack(FaultyDriver):
         await super().commit(batch)
         status = await self.driver.get(self._status)
         if status is not None and unpack_record(status)[0] == Status.ROLLING_BACK:
-            self._crash()
+            self.crash()
 
 
 async def run_over_two_processes(world: World, job: Workflow[Any, Any], input: Any = None) -> None:

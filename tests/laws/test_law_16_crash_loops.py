@@ -19,7 +19,7 @@ class Worker(FaultyDriver):
 
     def die(self) -> None:
         """From now on the store hears nothing from it."""
-        self._crash()
+        self.crash()
 
 
 class Deadly:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.runtime.parts import Rows, Stop, opened, until_status
 from tests.runtime.polling import until
-from workflow_sdk import Client, Context, Driver, Handle, InstanceStateError, Runtime, Status, Workflow, workflow
+from workflow_sdk import Batch, Client, Context, Driver, Handle, InstanceStateError, Runtime, Status, Workflow, workflow
 from workflow_sdk.testing import FaultyDriver
 
 ROOT = Path(__file__).parents[2]
@@ -240,7 +240,7 @@ async def test_asked_where_it_is_not(driver: Driver) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 async def test_the_commit_of_the_answer_fails(driver: Driver, kind: str, number: int) -> None:
     """Nobody who asks waits for ever: there is an answer, or it is said that the instance has ended."""
-    make: Callable[..., FaultyDriver] = FaultyDriver
+    make: Callable[..., Armed] = Armed
     async with Client(driver) as client:
         async with Runtime(driver, workflows=FLOWS) as runtime:
             await waiting(runtime)
@@ -250,7 +250,7 @@ async def test_the_commit_of_the_answer_fails(driver: Driver, kind: str, number:
             try:
                 async with Runtime(faulty, workflows=FLOWS, lease_ttl=0.3):
                     await anyio.sleep(0.1)
-                    arm(faulty, kind, number)
+                    faulty.arm(kind, number)
                     await anyio.sleep_forever()
             except BaseException as error:  # the crash, alone or in groups
                 if "Crash" not in repr(error):
@@ -272,10 +272,17 @@ async def test_the_commit_of_the_answer_fails(driver: Driver, kind: str, number:
     assert await answers_left(driver) == 0
 
 
-def arm(faulty: FaultyDriver, kind: str, number: int) -> None:
-    """Have a commit from now on fail, or the process die with it."""
-    at = faulty.commits + number
-    if kind == "fail_at":
-        faulty._fail_at = frozenset([at])  # pyright: ignore[reportPrivateUsage]
-    else:
-        setattr(faulty, f"_{kind}", at)
+class Armed(FaultyDriver):
+    """Has a commit fail, or the process die with it, from when it is told to."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.armed: tuple[str, int] | None = None
+        super().__init__(
+            driver, fail_at=self.at("fail_at"), crash_before=self.at("crash_before"), crash_after=self.at("crash_after")
+        )
+
+    def at(self, kind: str) -> Callable[[int, Batch], bool]:
+        return lambda number, _: self.armed == (kind, number)
+
+    def arm(self, kind: str, number: int) -> None:
+        self.armed = (kind, self.commits + number)

@@ -80,7 +80,7 @@ async def test_it_is_one_commit(driver: Driver) -> None:
 async def test_the_process_dies_with_that_commit(driver: Driver, kind: str) -> None:
     """It is there whole, or not at all; and what is there goes on elsewhere."""
     stop[0].go_on.set()
-    faulty = FaultyDriver(driver, **{kind: 2})  # type: ignore[arg-type]  # the first is the heartbeat
+    faulty = FaultyDriver(driver, **{kind: 2})  # the first is the heartbeat
     with pytest.raises((SimulatedCrash, BaseExceptionGroup)):
         async with Runtime(faulty, workflows=FLOWS, lease_ttl=TTL) as runtime:
             await runtime.start(works, "y", id="i")

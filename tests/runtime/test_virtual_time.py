@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.runtime.parts import Log, Rows, naps, until_status
-from workflow_sdk import Backoff, Context, Driver, Runtime, Status, run_workflow, workflow
+from workflow_sdk import Backoff, Context, Driver, Runtime, Status, Workflow, run_workflow, workflow
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 DAY = 86_400
@@ -42,7 +42,7 @@ async def waits(ctx: Context) -> Any:
     return await ctx.listen("m")
 
 
-FLOWS = [trial, naps, waits]
+FLOWS: list[Workflow[Any, Any]] = [trial, naps, waits]
 
 
 async def test_ninety_days_take_no_time(driver: Driver) -> None:

@@ -52,6 +52,8 @@ class App(click.Group):
         for arg in args:
             if any("\ud800" <= c <= "\udfff" for c in arg):
                 raise click.UsageError(f"{arg!r:.100} is no text in the encoding of this terminal")
+            if "\0" in arg:
+                raise click.UsageError(f"{arg!r:.100} holds a NUL, which no argument can")
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -128,8 +128,11 @@ def value_text(value: object) -> str:
 def _plain(value: object) -> Any:
     if isinstance(value, Enum):
         return _plain(value.value)
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, int):
+        digits_max = sys.get_int_max_str_digits()  # the most that Python writes in decimal; 0 for any number
+        return value if not digits_max or value.bit_length() <= 3 * digits_max else hex(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes | bytearray):
@@ -146,7 +149,10 @@ def _plain(value: object) -> Any:
     if is_dataclass(value):
         names = [field.name for field in fields(value) if not field.name.startswith("_")]
         return {name: _plain(getattr(value, name)) for name in names}
-    return str(value)
+    try:
+        return str(value)
+    except ValueError:  # as of a fraction of such integers
+        return f"<{type(value).__name__}>"
 
 
 # -- Times ------------------------------------------------------------------------------------------------------------

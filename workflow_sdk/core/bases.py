@@ -14,12 +14,15 @@ from struct import pack, unpack
 from typing import NamedTuple, TypeAlias
 
 from workflow_sdk.core.entries import LoopData
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
 
 __all__ = ["Base", "Bases", "Known", "pack_bases", "unpack_bases"]
 
 STATES_BYTES_MAX = 20_000
 """Of the states that one row holds, if they are more than one."""
+
+
+_BASES = shapes((int, list), (int,), (bytes,), (list,))
 
 
 class Base(NamedTuple):
@@ -50,9 +53,18 @@ def pack_bases(bases: Sequence[Known]) -> bytes:
 
 def unpack_bases(raw: bytes) -> list[Base]:
     """What `pack_bases` packed."""
-    firsts, turn, packed_times, states = unpack_record(raw)
+    fields = unpack_record(raw)
+    if tuple(map(type, fields)) not in _BASES:
+        raise damaged("a loop's states")
+    firsts, turn, packed_times, states = fields
     if isinstance(firsts, int):
         firsts = range(firsts, firsts + len(states))
+    if (
+        not len(firsts) == len(states) == len(packed_times) / 8 > 0
+        or not all(type(state) is bytes for state in states)
+        or not all(type(first) is int and not first >> 62 for first in (turn, *firsts))
+    ):
+        raise damaged("a loop's states")
     turns = [turn, *firsts[1:]]
     return list(map(Base, firsts, turns, unpack(f">{len(states)}d", packed_times), states))
 

@@ -10,10 +10,16 @@ from functools import partial
 from typing import Any
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import NOTHING, damaged, number, pack_record, shapes, unpack_record
 from workflow_sdk.errors import CodecError
 
 __all__ = ["Compensation", "HandlerRef", "Progress", "importable"]
+
+_HANDLER = shapes((str,), (list,), (list,))
+_ARGUMENT = shapes((str,), (bytes,))
+_COMPENSATION = shapes(
+    (bytes,), (str,), (list, NOTHING), (bytes,), (bool,), (int,), (int,), (float, int, NOTHING), (list,)
+)
 
 
 class Progress(IntEnum):
@@ -23,6 +29,9 @@ class Progress(IntEnum):
     RETRYING = 2
     DONE = 3
     EXHAUSTED = 4
+
+
+_PROGRESS = frozenset(Progress)
 
 
 def importable(fn: object) -> str | None:
@@ -67,7 +76,13 @@ class HandlerRef:
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> HandlerRef:
+        if tuple(map(type, fields)) not in _HANDLER:
+            raise damaged("a compensation")
         name, args, kwargs = fields
+        if not all(type(arg) is bytes for arg in args):
+            raise damaged("a compensation")
+        if not all(type(item) is list and tuple(map(type, item)) in _ARGUMENT for item in kwargs):
+            raise damaged("a compensation")
         return cls(name, tuple(args), tuple((key, value) for key, value in kwargs))
 
 
@@ -99,9 +114,14 @@ class Compensation:
 
     @classmethod
     def unpack(cls, sequence: int, raw: bytes) -> Compensation:
-        location, path, handler, result, tagged, progress, attempts, retry_at, error = unpack_record(raw)
+        fields = unpack_record(raw)
+        if tuple(map(type, fields)) not in _COMPENSATION:
+            raise damaged("a compensation")
+        location, path, handler, result, tagged, progress, attempts, retry_at, error = fields
+        if progress not in _PROGRESS or attempts >> 62:
+            raise damaged("a compensation")
         ref = None if handler is None else HandlerRef.unpack(handler)
-        when = None if retry_at is None else float(retry_at)
+        when = None if retry_at is None else number(retry_at)
         return cls(sequence, location, path, ref, result, tagged, Progress(progress), attempts, when, error)
 
     def failed(self, error: list[object], retry_at: float | None) -> Compensation:

@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from workflow_sdk.core.status import EntryStatus, Kind, move_entry
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import (
+    MOMENT_MAX,
+    MOMENT_MIN,
+    NOTHING,
+    NUMBERS,
+    damaged,
+    moment,
+    number,
+    pack_record,
+    shapes,
+    unpack_record,
+)
 
 __all__ = [
     "BranchesData",
@@ -42,6 +53,45 @@ _STATUS_CODES = {EntryStatus.RUNNING: 1, EntryStatus.WAITING: 2, EntryStatus.COM
 _KINDS = {code: kind for kind, code in _KIND_CODES.items()}
 _STATUSES = {code: status for status, code in _STATUS_CODES.items()}
 
+# What the fields of each record are.
+_TIME = shapes(NUMBERS)
+_TAKEN = shapes((bytes,), (str,), NUMBERS, (bytes, NOTHING), (bytes,))
+_LISTEN = shapes((list,), (float, int, NOTHING), (int,), (list,), (bool,))
+_LOOP = shapes((int,), (bytes,), NUMBERS, (int,), (int,), (int,))
+_BRANCHES = shapes((list,), (int,), (list, NOTHING), (int, NOTHING))
+_OUTCOME = shapes((bytes, NOTHING), (bytes, NOTHING))
+_ENTRY = shapes(
+    (int,),
+    (int,),
+    (int,),
+    (int,),
+    NUMBERS,
+    (float, int, NOTHING),
+    (bytes, NOTHING),
+    (bytes, NOTHING),
+    (list, NOTHING),
+)
+_TROUBLE = shapes((str,), (int,), NUMBERS, (list,))
+
+_COUNT_BITS = 62
+"""Of every number that counts something."""
+
+
+def _kinds(fields: list[Any]) -> tuple[type, ...]:
+    return tuple(map(type, fields))
+
+
+def _texts(fields: list[Any]) -> tuple[str, ...]:
+    if not all(type(text) is str for text in fields):
+        raise damaged("a list of names")
+    return tuple(fields)
+
+
+def _unpack_time(fields: list[Any]) -> float:
+    if _kinds(fields) not in _TIME or fields[0] != fields[0]:
+        raise damaged("a time")
+    return number(fields[0])
+
 
 @dataclass(frozen=True, slots=True)
 class RetryData:
@@ -54,7 +104,7 @@ class RetryData:
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> RetryData:
-        return cls(float(fields[0]))
+        return cls(_unpack_time(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +118,7 @@ class SleepData:
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> SleepData:
-        return cls(float(fields[0]))
+        return cls(_unpack_time(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +136,7 @@ class Taken:
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> Taken:
-        return cls(fields[0], fields[1], float(fields[2]), fields[3])
+        return cls(fields[0], fields[1], moment(fields[2]), fields[3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +155,13 @@ class ListenData:
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> ListenData:
+        if _kinds(fields) not in _LISTEN:
+            raise damaged("an entry of a listen")
         names, until, count, rows, timed_out = fields
+        if not all(type(row) is list and _kinds(row) in _TAKEN for row in rows):
+            raise damaged("an entry of a listen")
         taken = tuple((Taken.unpack(row[:-1]), row[-1]) for row in rows)
-        return cls(tuple(names), None if until is None else float(until), count, taken, timed_out)
+        return cls(_texts(names), None if until is None else _unpack_time([until]), count, taken, timed_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +183,12 @@ class LoopData:
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> LoopData:
+        if _kinds(fields) not in _LOOP:
+            raise damaged("an entry of a loop")
         turn, state, at, since, first, coarse = fields
-        return cls(turn, state, float(at), since, first, coarse)
+        if (turn | since | first | coarse) >> _COUNT_BITS:
+            raise damaged("an entry of a loop")
+        return cls(turn, state, moment(at), since, first, coarse)
 
 
 Outcome: TypeAlias = tuple["bytes | None", "bytes | None"]
@@ -153,9 +211,23 @@ class BranchesData:
 
     @classmethod
     def unpack(cls, fields: list[Any]) -> BranchesData:
+        if _kinds(fields) not in _BRANCHES:
+            raise damaged("an entry of branches")
         names, count, rows, winner = fields
+        if count >> _COUNT_BITS or not all(type(row) is list and _kinds(row) in _OUTCOME for row in rows or ()):
+            raise damaged("an entry of branches")
         outcomes = None if rows is None else tuple((row[0], row[1]) for row in rows)
-        return cls(tuple(names), count, outcomes, winner)
+        return cls(_texts(names), count, outcomes, winner)
+
+    def is_sound(self, kind: Kind, entry: Entry) -> bool:
+        """Whether the parts go together, as those of recorded ones do."""
+        if (kind is Kind.MAP) == bool(self.names) and self.count + len(self.names) > 0:
+            return False
+        if self.outcomes is not None and len(self.outcomes) != len(self.names) + self.count:
+            return False
+        if kind is Kind.RACE and entry.status is EntryStatus.COMPLETED:
+            return self.winner is not None and 0 <= self.winner < len(self.names) and entry.value is not None
+        return self.winner is None or (kind is Kind.RACE and entry.error is not None and self.winner < len(self.names))
 
 
 Data: TypeAlias = RetryData | SleepData | ListenData | LoopData | BranchesData
@@ -170,6 +242,13 @@ _DATA: dict[Kind, type[Data]] = {
     Kind.RACE: BranchesData,
     Kind.MAP: BranchesData,
 }
+
+
+_new = object.__new__
+
+
+_NEEDED: dict[Kind, type[Data]] = {kind: data for kind, data in _DATA.items() if kind not in (Kind.STEP, Kind.TRANSACT)}
+"""What an entry of the kind has."""
 
 
 class Entry:
@@ -237,21 +316,43 @@ class Entry:
     @classmethod
     def unpack(cls, raw: bytes) -> Entry:
         """The entry that a row's value holds."""
-        kind_code, status, ordinal, attempts, created_at, finished_at, value, error, data = unpack_record(raw)
-        kind = _KINDS[kind_code]
-        entry = cls(
-            kind,
-            ordinal,
-            float(created_at),
-            status=_STATUSES[status],
-            attempts=attempts,
-            finished_at=None if finished_at is None else float(finished_at),
-            value=value,
-            error=error,
-        )
-        if data is not None:
-            entry.data = _DATA[kind].unpack(data)
+        fields = unpack_record(raw)
+        if tuple(map(type, fields)) not in _ENTRY:
+            raise damaged("an entry of a history")
+        entry = _new(cls)
+        kind, status, entry.ordinal, entry.attempts, created_at, finished_at, entry.value, entry.error, data = fields
+        try:
+            entry.kind = _KINDS[kind]
+            entry.status = _STATUSES[status]
+            entry.data = None if data is None else _DATA[entry.kind].unpack(data)
+        except KeyError:
+            raise damaged("an entry of a history") from None
+        if (entry.ordinal | entry.attempts) >> _COUNT_BITS or not MOMENT_MIN <= created_at <= MOMENT_MAX:
+            raise damaged("an entry of a history")
+        entry.created_at = created_at + 0.0
+        if finished_at is None:
+            entry.finished_at = None
+        elif MOMENT_MIN <= finished_at <= MOMENT_MAX:
+            entry.finished_at = finished_at + 0.0
+        else:
+            raise damaged("an entry of a history")
         return entry
+
+    def check(self) -> None:
+        """Raise `CodecError` if the parts of the entry don't go together, as those of a recorded one do."""
+        data, kind = self.data, self.kind
+        needed = _NEEDED.get(kind)
+        if needed is None or data is None:  # the operation itself says so if there is none
+            sound = self.status is not EntryStatus.FAILED or self.error is not None or needed is BranchesData
+        elif type(data) is BranchesData:
+            sound = needed is BranchesData and data.is_sound(kind, self)
+        elif type(data) is ListenData:
+            done = self.status is not EntryStatus.COMPLETED or data.timed_out or len(data.taken) >= data.count > 0
+            sound = needed is ListenData and done and (self.status is not EntryStatus.FAILED or self.error is not None)
+        else:
+            sound = type(data) is needed and (self.status is not EntryStatus.FAILED or self.error is not None)
+        if not sound:
+            raise damaged(f"an entry of a {kind.value}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Entry) and self.pack() == other.pack()
@@ -275,5 +376,10 @@ class EntryTrouble:
 
     @classmethod
     def unpack(cls, raw: bytes) -> EntryTrouble:
-        path, attempts, failed_at, error = unpack_record(raw)
-        return cls(path, attempts, float(failed_at), cast("list[object]", error))
+        fields = unpack_record(raw)
+        if _kinds(fields) not in _TROUBLE:
+            raise damaged("a failed attempt")
+        path, attempts, failed_at, error = fields
+        if attempts >> _COUNT_BITS:
+            raise damaged("a failed attempt")
+        return cls(path, attempts, moment(failed_at), cast("list[object]", error))

@@ -17,6 +17,7 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.codec.classes import class_name
 from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.rebuild import Parts, make, make_branches, make_group
+from workflow_sdk.core.wire import damaged, shapes
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 
 __all__ = ["describe", "pack_error_info", "pack_failure", "unpack_error_info", "unpack_failure"]
@@ -34,6 +35,7 @@ _ROOM_MIN: Final = 1_000
 
 _VERSION: Final = 1
 _PLAIN, _GROUP, _BRANCHES = 0, 1, 2
+_INFO: Final = shapes((int,), (str,), (str,), (str,), (str,), (dict,))
 
 _PACKAGE: Final = str(PurePath(errors.__file__).parent)
 # `obj` of an AttributeError or NameError is whatever the author's code touched; it says nothing of the failure.
@@ -97,7 +99,10 @@ def _pack_info(info: ErrorInfo, codec: Codec, budget: _Budget) -> list[object]:
 
 def unpack_error_info(record: object, codec: Codec) -> ErrorInfo:
     """What `pack_error_info` was given. Attributes whose classes are not loaded are plain data."""
-    _, name, message, trace, kind, packed = cast("list[Any]", record)
+    fields = cast("list[Any]", record) if is_a(record, list) else []
+    if tuple(map(type, fields)) not in _INFO:
+        raise damaged("a failure")
+    _, name, message, trace, kind, packed = fields
     attributes: dict[str, object] = {}
     for attribute, data in packed.items():
         for plain in (False, True):
@@ -119,6 +124,15 @@ def pack_failure(error: Exception, codec: Codec) -> list[object]:
 
 def unpack_failure(record: object, codec: Codec) -> Exception:
     """The exception that was recorded: of its own class where that can be found, else of its nearest base."""
+    try:
+        return _unpack(record, codec)
+    except CodecError:
+        raise
+    except Exception as error:  # there are as many as there are ways to be no such record
+        raise damaged("a failure") from error
+
+
+def _unpack(record: object, codec: Codec) -> Exception:
     _, form, names, message, args, state, cause, inner = cast("list[Any]", record)
     values = None if args is None else tuple(_unpack_value(arg, codec) for arg in args)
     attributes: dict[str, object] = {}

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import cbor2
-
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec.problem import short
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData
 from workflow_sdk.core.failures import describe, unpack_error_info, unpack_failure
 from workflow_sdk.core.location import escape, join_path, segments, split_last
 from workflow_sdk.core.status import EntryStatus, Kind, Status
+from workflow_sdk.core.wire import damaged, unpack_cbor
 from workflow_sdk.errors import ErrorInfo
 
 __all__ = ["History", "HistoryCompensation", "HistoryEntry", "build_history"]
@@ -101,6 +101,13 @@ def _short(text: str, width: int = 72) -> str:
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
+def _text(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return short(value)
+
+
 def _draw(entries: Iterable[HistoryEntry], parent: str, indent: str, lines: list[str]) -> None:
     entries = list(entries)
     for entry in entries:
@@ -117,7 +124,7 @@ def _summary(entry: HistoryEntry) -> str:
     if entry.error is not None:
         return f"{text}: {_short(str(entry.error))}"
     if entry.value is not None and entry.status is EntryStatus.COMPLETED and not entry.children:
-        return f"{text}: {_short(repr(entry.value))}"
+        return f"{text}: {_short(_text(entry.value))}"
     return text
 
 
@@ -165,7 +172,10 @@ class _Builder:
     def label(self, segment: bytes) -> str:
         """The name of a segment, as it is in the code."""
         (only,) = segments(segment)
-        return str(only[1]) if isinstance(only, tuple) else self.texts.get(only, f"?{only}")
+        text = str(only[1]) if isinstance(only, tuple) else self.texts.get(only, f"?{only}")
+        if not isinstance(text, str):
+            raise damaged("a name")
+        return text
 
     def entry(self, location: bytes, name: str, parent: str, entry: Entry) -> HistoryEntry:
         path = join_path(parent, escape(name))
@@ -192,7 +202,8 @@ class _Builder:
         numbers: list[tuple[int, bytes]] = []
         for segment in self.children.get(location, {}):
             (only,) = segments(segment)
-            assert isinstance(only, tuple), "under a loop there are only its turns"
+            if not isinstance(only, tuple):
+                raise damaged("the entry of what is no loop")
             numbers.append((only[1], segment))
         return tuple(
             entry
@@ -219,7 +230,7 @@ class _Builder:
 
     def error(self, entry: Entry, trouble: EntryTrouble | None) -> ErrorInfo | None:
         if entry.error is not None:
-            failure = unpack_failure(cbor2.loads(entry.error), self.codec)
+            failure = unpack_failure(unpack_cbor(entry.error), self.codec)
             info = getattr(failure, "error", None)
             return info if isinstance(info, ErrorInfo) else describe(failure, self.codec)
         if entry.status is EntryStatus.FAILED and isinstance(entry.data, BranchesData):
@@ -254,7 +265,9 @@ def build_history(
     """The tree of what is recorded: rows are (packed location, bytes), in key order."""
     builder = _Builder(texts, codec, troubles)
     for location, raw in entries:
-        builder.add(location, Entry.unpack(raw))
+        entry = Entry.unpack(raw)
+        entry.check()
+        builder.add(location, entry)
     undo = tuple(
         HistoryCompensation(
             path=item.path,

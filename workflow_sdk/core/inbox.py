@@ -6,9 +6,12 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.location import check_location
+from workflow_sdk.core.wire import MOMENT_MAX, MOMENT_MIN, NOTHING, NUMBERS, damaged, pack_record, shapes, unpack_record
 
 __all__ = ["Inbox", "InboxMessage"]
+
+_MESSAGE = shapes((str,), (bytes,), NUMBERS, (bytes, NOTHING), (bytes, NOTHING))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,8 +31,15 @@ class InboxMessage:
 
     @classmethod
     def unpack(cls, id: bytes, raw: bytes) -> InboxMessage:
-        name, payload, sent_at, reply_to, only_for = unpack_record(raw)
-        return cls(id, name, payload, float(sent_at), reply_to, only_for)
+        fields = unpack_record(raw)
+        if tuple(map(type, fields)) not in _MESSAGE:
+            raise damaged("a message")
+        name, payload, sent_at, reply_to, only_for = fields
+        if not MOMENT_MIN <= sent_at <= MOMENT_MAX:
+            raise damaged("a message")
+        if only_for is not None:
+            check_location(only_for)
+        return cls(id, name, payload, sent_at + 0.0, reply_to, only_for)
 
 
 class Inbox:

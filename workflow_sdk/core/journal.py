@@ -34,7 +34,8 @@ from workflow_sdk.core.keys import (
 )
 from workflow_sdk.core.location import pack_segment, split_last, subtree
 from workflow_sdk.core.names import Names
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.status import EntryStatus
+from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
 
 __all__ = ["Journal", "WriteSet"]
 
@@ -48,6 +49,8 @@ class WriteSet:
     clears: list[Range] = field(default_factory=list[Range])
     rows: dict[bytes, bytes | None] = field(default_factory=dict[bytes, "bytes | None"])
 
+
+_TAKING = shapes((bytes,), (bytes,))
 
 # Shared by all, and never written to.
 _NOTHING_LOADED: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
@@ -188,7 +191,10 @@ class Journal:
 
     def load_taking(self, key: bytes, raw: bytes) -> None:
         """Take in a row of the store."""
-        message_id, message = unpack_record(raw)
+        fields = unpack_record(raw)
+        if tuple(map(type, fields)) not in _TAKING:
+            raise damaged("a message that was taken")
+        message_id, message = fields
         self._keep(key, InboxMessage.unpack(message_id, message))
 
     def _keep(self, key: bytes, message: InboxMessage) -> None:
@@ -282,6 +288,8 @@ class Journal:
     def load_entry(self, location: bytes, raw: bytes) -> Entry:
         """Take in a row of the history."""
         entry = Entry.unpack(raw)
+        if entry.data is not None or entry.status is EntryStatus.FAILED:
+            entry.check()
         scope, segment = split_last(location)
         if self.loaded is _NOTHING_LOADED:
             self.loaded = SortedDict()

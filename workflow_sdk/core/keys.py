@@ -40,6 +40,7 @@ from zlib import crc32
 
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.errors import CodecError
 
 __all__ = [
     "ALARMS",
@@ -207,15 +208,19 @@ class WorkerKeys:
 
 def last_of(key: bytes) -> str:
     """The last part of a key of the store's own: an id."""
-    found = unpack(key[len(ROOT) :])[-1]
-    assert isinstance(found, str), "such keys end with an id"
-    return found
+    return _text(key, -1)
 
 
 def worker_of(claim: bytes) -> str:
     """Whose claim it is."""
-    found = unpack(claim[len(ROOT) :])[1]
-    assert isinstance(found, str), "claims are by worker"
+    return _text(claim, 1)
+
+
+def _text(key: bytes, place: int) -> str:
+    parts = unpack(key[len(ROOT) :])
+    found = parts[place] if len(parts) > 1 else None
+    if not isinstance(found, str):
+        raise CodecError(f"a key in the store is not of this library's making: {key!r:.100}")
     return found
 
 

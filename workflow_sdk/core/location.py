@@ -9,8 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.errors import CodecError
 
-__all__ = ["Segment", "escape", "join_path", "pack_pair", "pack_segment", "segments", "split_last", "subtree"]
+__all__ = [
+    "Segment",
+    "check_location",
+    "escape",
+    "join_path",
+    "pack_pair",
+    "pack_segment",
+    "segments",
+    "split_last",
+    "subtree",
+]
 
 Segment = int | tuple[int, int]
 
@@ -44,36 +55,60 @@ def subtree(packed: bytes) -> tuple[bytes, bytes]:
 
 
 def _end_of_segment(packed: bytes, start: int) -> int:
+    if packed[start] != _NESTED:
+        return _end_of_number(packed, start)
+    end = _end_of_number(packed, _end_of_number(packed, start + 1))
+    if packed[end] != 0:
+        raise _no_location(packed)
+    return end + 1
+
+
+def _end_of_number(packed: bytes, start: int) -> int:
     code = packed[start]
-    if code == _NESTED:
-        at = start + 1
-        while packed[at] != 0:
-            at = _end_of_segment(packed, at)
-        return at + 1
-    assert _ZERO <= code <= _ZERO + 8, f"not a segment: {packed[start:]!r}"
+    assert _ZERO <= code <= _ZERO + 8, f"not a segment: {packed[start:]!r:.100}"
     return start + 1 + code - _ZERO
+
+
+def _no_location(packed: bytes) -> CodecError:
+    return CodecError(f"a key in the store is not that of an operation: {packed!r:.100}")
 
 
 def split_last(packed: bytes) -> tuple[bytes, bytes]:
     """A packed location as its parent and its last segment."""
     last = at = 0
     size = len(packed)
-    while at < size:
-        last = at
-        at = _end_of_segment(packed, at)
+    try:
+        while at < size:
+            last = at
+            at = _end_of_segment(packed, at)
+    except IndexError:
+        raise _no_location(packed) from None
+    if at != size:
+        raise _no_location(packed)
     return packed[:last], packed[last:]
+
+
+def check_location(packed: bytes) -> None:
+    """Raise `CodecError` unless it is a location: for one that stands in a record, and in no key."""
+    for _ in segments(packed):
+        pass
+    try:
+        split_last(packed)
+    except AssertionError:
+        raise _no_location(packed) from None
 
 
 def segments(packed: bytes) -> Iterator[Segment]:
     """The segments of a packed location."""
     for item in unpack(packed):
-        if isinstance(item, tuple):
-            index, number = item
-            assert isinstance(index, int) and isinstance(number, int), "a pair of an index and a number"
-            yield (index, number)
-        else:
-            assert isinstance(item, int), "an index"
+        if type(item) is int:
             yield item
+            continue
+        match item:
+            case (int() as index, int() as number):
+                yield (index, number)
+            case _:
+                raise _no_location(packed)
 
 
 def escape(name: str) -> str:

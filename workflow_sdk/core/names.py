@@ -11,11 +11,13 @@ from collections.abc import Callable
 
 from workflow_sdk.core.keys import NAMES
 from workflow_sdk.core.location import pack_segment
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
 
 __all__ = ["NameTable", "Names", "name_problem"]
 
 NAME_CHARACTERS_MAX = 1000
+
+_NAME = shapes((str,)) | shapes((str,), (bytes,), (bool,), (int,))
 
 Write = Callable[[bytes, "bytes | None"], None]
 """Where changed rows go: the key in the instance's space, and the value, or None to clear it."""
@@ -83,7 +85,10 @@ class Names:
 
     def load(self, index: int, value: bytes) -> None:
         """Take in a row of the store."""
-        text, *rest = unpack_record(value)
+        fields = unpack_record(value)
+        if tuple(map(type, fields)) not in _NAME:
+            raise damaged("a name")
+        text, *rest = fields
         self.texts[index] = text
         self._next = max(self._next, index + 1)
         owner, shadowed, last_used = rest or (b"", False, 0)

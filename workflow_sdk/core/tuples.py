@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from typing import cast
 
 import fdb.tuple
+
+from workflow_sdk.errors import CodecError
 
 __all__ = ["TupleItem", "pack", "unpack"]
 
@@ -13,10 +16,18 @@ TupleItem = int | float | str | bytes | None | tuple["TupleItem", ...]
 
 def pack(items: tuple[TupleItem, ...]) -> bytes:
     """The tuple as bytes that sort like the tuple."""
-    packed: bytes = fdb.tuple.pack(items)  # pyright: ignore[reportUnknownMemberType]  # fdb has no types
+    try:
+        packed: bytes = fdb.tuple.pack(items)  # pyright: ignore[reportUnknownMemberType]  # fdb has no types
+    except UnicodeEncodeError:
+        raise CodecError(
+            f"half of a surrogate pair is no character, and can't be part of a key: {items!a:.100}"
+        ) from None
     return packed
 
 
 def unpack(packed: bytes) -> tuple[TupleItem, ...]:
     """The tuple that the bytes hold."""
-    return cast("tuple[TupleItem, ...]", fdb.tuple.unpack(packed))  # pyright: ignore[reportUnknownMemberType]  # as above
+    try:
+        return cast("tuple[TupleItem, ...]", fdb.tuple.unpack(packed))  # pyright: ignore[reportUnknownMemberType]  # as above
+    except (ValueError, IndexError, struct.error, RecursionError):
+        raise CodecError(f"a key in the store is not of this library's making: {packed!r:.100}") from None

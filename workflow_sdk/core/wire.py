@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, Final, NoReturn, TypeAlias
 
 import cbor2
 
 from workflow_sdk.errors import CodecError
 
-__all__ = ["FORMAT", "pack_record", "unpack_record"]
+__all__ = [
+    "FOREIGN_TAGS",
+    "FORMAT",
+    "MOMENT_MAX",
+    "MOMENT_MIN",
+    "NOTHING",
+    "NUMBERS",
+    "Shapes",
+    "damaged",
+    "moment",
+    "number",
+    "pack_record",
+    "shapes",
+    "unpack_cbor",
+    "unpack_record",
+]
 
 FORMAT = b"\x01"
 """Old formats stay readable: a new one gets the next number, and a reader of its own in `unpack_record`."""
 
+FOREIGN_TAGS: Final = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
+"""What cbor2 reads by itself and nothing here writes: values that hold themselves, patterns to compile, mails to parse.
+Such bytes are refused. Of CBOR's own tags only those of large integers are written, 2 and 3."""
+
+NOTHING: Final = type(None)
+NUMBERS: Final = (float, int)
+MOMENT_MIN, MOMENT_MAX = -62_135_596_800.0, 253_402_300_799.0
+"""What a `datetime` can be, in seconds."""
+
+Shapes: TypeAlias = frozenset[tuple[type, ...]]
+
 _dumps = cbor2.dumps
 _loads = cbor2.loads
+
+
+def _refuse(content: object, immutable: bool) -> NoReturn:
+    raise ValueError("a tag that no record has")
+
+
+_DECODERS: Final[dict[int, Callable[[object, bool], NoReturn]]] = dict.fromkeys(FOREIGN_TAGS, _refuse)
 
 
 def pack_record(fields: Sequence[object]) -> bytes:
@@ -30,4 +64,43 @@ def unpack_record(data: bytes) -> list[Any]:
             f"a record in format {data[:1].hex() or 'none'}, which this version of workflow_sdk can't read; "
             "it was written by a newer one, or not by workflow_sdk"
         )
-    return cast("list[Any]", _loads(data[1:]))
+    try:
+        fields: list[Any] = _loads(data[1:], semantic_decoders=_DECODERS)
+    except Exception as error:
+        raise damaged("a record") from error
+    if fields.__class__ is not list:
+        raise damaged("a record")
+    return fields
+
+
+def unpack_cbor(data: bytes) -> object:
+    """What CBOR without any tag but those of large integers holds."""
+    try:
+        return _loads(data, semantic_decoders=_DECODERS)
+    except Exception as error:
+        raise damaged("a record") from error
+
+
+def damaged(what: str) -> CodecError:
+    """What to say of a row that nothing here has written like that."""
+    return CodecError(f"{what} in the store is damaged, or was not written by workflow_sdk")
+
+
+def shapes(*fields: tuple[type, ...]) -> Shapes:
+    """The types that the fields of a record may have, each one of some: all ways there are, to be looked up at once."""
+    return frozenset(product(*fields))
+
+
+def number(value: float) -> float:
+    """A number of a record, as a float."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise damaged("a number") from None
+
+
+def moment(value: float) -> float:
+    """A time of a record, which a `datetime` can be made of."""
+    if not MOMENT_MIN <= value <= MOMENT_MAX:
+        raise damaged("a time")
+    return float(value)

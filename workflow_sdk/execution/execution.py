@@ -337,7 +337,8 @@ class Execution(Idling):
         """What is under way."""
         if self._threads_busy:
             return Activity.THREAD
-        return Activity.CODE if self.active or self._busy else Activity.NONE
+        # What is over is still being unwound.
+        return Activity.CODE if self.active or self._busy or self.halted else Activity.NONE
 
 
 def _note(raised: list[Exception], fn: Callable[[S], T], value: S) -> T:

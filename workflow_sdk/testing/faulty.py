@@ -96,7 +96,7 @@ class FaultyDriver:
         self.commits += 1
         number = self.commits
         if self._crashes_before(number, batch):
-            self._crash(number)
+            self.crash()
         pause = self._pause(number, batch)
         await self._sleep(pause)
         self._check_alive()
@@ -107,7 +107,7 @@ class FaultyDriver:
         if self._crashes_after(number, batch):
             with suppress(StorageError, ConflictError):  # had it been refused, nobody would have lived to see it
                 await apply()
-            self._crash(number)
+            self.crash()
         await apply()
         await self._sleep(pause)
         self._check_alive()
@@ -146,9 +146,10 @@ class FaultyDriver:
         numbers = frozenset([when] if isinstance(when, int) else when)
         return lambda number, batch: number in numbers
 
-    def _crash(self, number: int) -> None:
+    def crash(self) -> None:
+        """Die now: from now on every call raises SimulatedCrash, and so does this one."""
         self.crashed = True
-        self._crashed_at = self._crashed_at or number
+        self._crashed_at = self._crashed_at or self.commits
         self._check_alive()
 
     def _check_alive(self) -> None:

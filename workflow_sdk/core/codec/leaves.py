@@ -114,8 +114,21 @@ def _zone_from_wire(key: str) -> ZoneInfo:
         raise Problem(f"there is no time zone {short(key)} here", "install the package tzdata") from None
 
 
+def _bytearray_from_wire(wire: Any) -> bytearray:
+    if type(wire) is not bytes:  # a number would be the size of one
+        raise Problem("a bytearray is stored as bytes")
+    return bytearray(wire)
+
+
+def _fraction_from_wire(wire: Any) -> Fraction:
+    numerator, denominator = wire
+    if type(numerator) is not int or type(denominator) is not int:  # a text such as 1e999999999 would never end
+        raise Problem("a fraction is stored as two integers")
+    return Fraction(numerator, denominator)
+
+
 FROM_WIRE: Final[dict[int, Callable[[Any], object]]] = {
-    tags.BYTEARRAY: bytearray,
+    tags.BYTEARRAY: _bytearray_from_wire,
     tags.DATETIME: _datetime_from_wire,
     tags.DATE: date.fromisoformat,
     tags.TIME: _time_from_wire,
@@ -127,6 +140,6 @@ FROM_WIRE: Final[dict[int, Callable[[Any], object]]] = {
     tags.UUID: lambda w: UUID(bytes=w),
     tags.DECIMAL: Decimal,
     tags.COMPLEX: lambda w: complex(*w),
-    tags.FRACTION: lambda w: Fraction(*w),
+    tags.FRACTION: _fraction_from_wire,
     tags.PATH: _path_from_wire,
 }

@@ -13,6 +13,7 @@ from workflow_sdk.core.codec import leaves, tags
 from workflow_sdk.core.codec.classes import Known, not_loaded
 from workflow_sdk.core.codec.problem import Problem, error_text, is_a, key_segment, short, type_text
 from workflow_sdk.core.codec.shapes import Build, shape_of
+from workflow_sdk.core.wire import FOREIGN_TAGS
 
 CBOR_DEPTH_MAX: Final = 1000
 """Every level of a value is two of CBOR at most; this is room for that, and a bound for bytes of others."""
@@ -43,7 +44,7 @@ def lift(data: bytes, known: Known, mode: Mode) -> Any:
 
 def _explain(data: bytes, reader: _Reader) -> None:
     """Read `data` again, and raise the `Problem` that there is in it with its path."""
-    keep: dict[int, Any] = {tag: _keeper(tag) for tag in range(tags.FIRST, tags.LAST + 1)}
+    keep: dict[int, Any] = {tag: _keeper(tag) for tag in (*range(tags.FIRST, tags.LAST + 1), *FOREIGN_TAGS)}
     _walk(loads(data, semantic_decoders=keep, max_depth=CBOR_DEPTH_MAX), reader)
 
 
@@ -165,6 +166,13 @@ def _document(content: list[object], _: bool) -> object:
     return content[1]
 
 
+def _foreign(tag: int) -> Decoder:
+    def refuse(content: Any, _: bool) -> object:
+        raise Problem(f"it was not written by this library: tag {tag} is none of its own")
+
+    return refuse
+
+
 def _mapped(content: list[Any]) -> Iterator[tuple[Any, Any]]:
     parts = iter(content)
     return zip(parts, parts, strict=True)
@@ -192,6 +200,7 @@ _EXACT: Final[dict[int, Decoder]] = {
     tags.ORDERED_DICT: lambda w, _: OrderedDict(_mapped(w)),
     tags.COUNTER: lambda w, _: Counter(dict(_mapped(w))),
     tags.DEQUE: lambda w, _: deque(w[1:], w[0]),
+    **{tag: _foreign(tag) for tag in FOREIGN_TAGS},
 }
 
 
@@ -222,4 +231,5 @@ def _plain_key(key: object) -> object:
 _PLAIN: Final[dict[int, Decoder]] = {
     **{tag: _plainly(decoder) for tag, decoder in _EXACT.items()},
     **dict.fromkeys((tags.PAIRS, tags.ORDERED_DICT, tags.COUNTER), _plain_pairs),
+    **{tag: _foreign(tag) for tag in FOREIGN_TAGS},
 }
