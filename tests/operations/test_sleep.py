@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import World
-from workflow_sdk import Context, EntryStatus, Kind, Status, workflow
+from workflow_sdk import Client, Context, EntryStatus, Kind, Status, workflow
 
 
 def at(world: World) -> datetime:
@@ -148,4 +148,7 @@ async def test_a_sleep_may_last_as_long_as_the_calendar(world: World, when: date
 
     result = await world.once(sleeps, mode="yield")
     assert (result.status, result.wake_at) == (Status.SLEEPING, when)
+    async with Client(world.driver) as client:
+        info = await client.handle("sleeps", "i").info()
+        assert (info.wake_at, info.waits[0].until) == (when, when)
     assert str(await world.history()).endswith("nap  sleep waiting")

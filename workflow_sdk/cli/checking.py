@@ -81,7 +81,8 @@ def _workflows(target: str) -> list[Workflow[Any, Any]]:
         found = made(target, make, "workflows")
     if isinstance(found, Runtime):
         return list(found.workflows)
-    several: list[Any] = list(cast("Iterable[Any]", found)) if isinstance(found, (list, tuple, set)) else [found]
+    is_several = isinstance(found, (list, tuple, set))
+    several: list[Any] = list(cast("Iterable[Any]", found)) if is_several else [found]
     if not all(isinstance(flow, Workflow) for flow in several):
         raise click.UsageError(f"{target} is {type(found).__name__!r}: no workflows, no Runtime, and returns none")
     return several

@@ -65,7 +65,8 @@ def _end_of_segment(packed: bytes, start: int) -> int:
 
 def _end_of_number(packed: bytes, start: int) -> int:
     code = packed[start]
-    assert _ZERO <= code <= _ZERO + 8, f"not a segment: {packed[start:]!r:.100}"
+    if not _ZERO <= code <= _ZERO + 8:
+        raise _no_location(packed)
     return start + 1 + code - _ZERO
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from workflow_sdk.core.fields import check_fields, check_lease
 from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys
 from workflow_sdk.core.location import segments
 from workflow_sdk.driver import Driver
@@ -75,7 +76,7 @@ def _parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRo
     fields: dict[Field, bytes] = {}
     lease = nudge = None
     for key, raw in rows:
-        (number,) = segments(key[start:])
+        number = next(segments(key[start:]))
         field = _FIELDS.get(number) if isinstance(number, int) else None
         if field is not None:
             fields[field] = raw
@@ -83,4 +84,6 @@ def _parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRo
             lease = raw
         elif key == keys.nudge:
             nudge = raw
+    check_fields(fields)
+    check_lease(lease)
     return Snapshot(fields, lease, nudge, stored)

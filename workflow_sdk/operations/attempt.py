@@ -20,7 +20,7 @@ from workflow_sdk.errors import (
     RaceError,
     StepError,
 )
-from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
 
@@ -85,7 +85,7 @@ async def _attempt(place: Place, hint: object, run: Callable[[Scope], Awaitable[
         if entry.error is None:
             assert entry.value is not None, "an attempt that did not fail has a value"
             return Success(place.decode(entry.value, hint))
-        failure = unpack_error(entry.error, engine.codec)
+        failure = place.failure(entry.error)
         if isinstance(failure, _AS_DATA):
             return Failure(failure)
         raise failure

@@ -53,7 +53,7 @@ class Branch:
         """The value or the failure, read back from the record."""
         value, error = self.raw_outcome()
         if error is not None:
-            return None, unpack_error(error, place.scope.engine.codec)
+            return None, place.failure(error)
         assert value is not None, "a branch that did not fail has a value"
         return place.decode(value, self.hint), None
 

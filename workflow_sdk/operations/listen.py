@@ -20,7 +20,7 @@ from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
 from workflow_sdk.operations.engine import Wait
-from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.sleep import deadline
@@ -197,11 +197,10 @@ def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage
 
 
 def _result(place: Place, entry: Entry, how: Listening) -> Any:
-    codec = place.scope.engine.codec
     data = entry.data
     assert isinstance(data, ListenData), "a listen knows what it took"
     if entry.error is not None:
-        raise unpack_error(entry.error, codec)
+        raise place.failure(entry.error)
     if data.timed_out and how.want is not Want.LIST:
         if entry.value is not None:
             return place.decode(entry.value, Any)

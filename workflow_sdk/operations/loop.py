@@ -15,7 +15,7 @@ from workflow_sdk.core.location import escape, pack_pair, segments, split_last
 from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
-from workflow_sdk.operations.outcome import about, pack_error, unpack_error
+from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
 
@@ -90,7 +90,7 @@ async def _loop(place: Place, turns: _Turns, state: object) -> Any:
             await turns.run(entry)
         place.close(entry)
         if entry.error is not None:
-            raise unpack_error(entry.error, engine.codec)
+            raise place.failure(entry.error)
         assert entry.value is not None, "a completed loop has a value"
         return place.decode(entry.value, turns.value_hint)
     finally:

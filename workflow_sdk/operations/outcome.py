@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import cbor2
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.failures import pack_failure, unpack_failure
+from workflow_sdk.core.wire import unpack_cbor
 from workflow_sdk.errors import CodecError
 
 __all__ = ["about", "pack_error", "unpack_error"]
@@ -20,7 +19,7 @@ def pack_error(error: Exception, codec: Codec) -> bytes:
 
 def unpack_error(raw: bytes, codec: Codec) -> Exception:
     """The failure that the bytes hold: an exception of the same class, with the same attributes."""
-    return unpack_failure(cast("object", cbor2.loads(raw)), codec)
+    return unpack_failure(unpack_cbor(raw), codec)
 
 
 def about(what: str, error: CodecError) -> CodecError:

@@ -13,6 +13,7 @@ from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
 from workflow_sdk.operations.engine import Engine, Unwound
+from workflow_sdk.operations.outcome import unpack_error
 from workflow_sdk.operations.scope import Scope
 
 __all__ = ["COMMIT_BYTES_SOFT_MAX", "Place", "register"]
@@ -156,6 +157,17 @@ class Place:
                     f"what {self.what} has recorded can't be read as the type that the code gives it now: {error}"
                 )
             )
+            raise Unwound from None
+
+    def failure(self, raw: bytes) -> Exception:
+        """A recorded failure, to be raised again. One that can't be read is none of the author's, either."""
+        engine = self.scope.engine
+        try:
+            return unpack_error(raw, engine.codec)
+        except CodecError as error:
+            if engine.walking:
+                raise
+            engine.diverged(HistoryDivergedError(f"the failure that {self.what} has recorded can't be read: {error}"))
             raise Unwound from None
 
     def slip(self, message: str) -> Exception:

@@ -17,7 +17,6 @@ from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import RaceError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
 from workflow_sdk.operations.join import Bind, BranchFn, check_branches, named_branches
-from workflow_sdk.operations.outcome import unpack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
@@ -107,11 +106,10 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
 
 
 async def _result(place: Place, entry: Entry, branches: list[Branch]) -> RaceResult[Any]:
-    codec = place.scope.engine.codec
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
     if entry.error is not None:
-        failure = unpack_error(entry.error, codec)
+        failure = place.failure(entry.error)
         assert isinstance(failure, RollbackError), "no other failure ends a race by itself"
         raise failure
     if data.winner is not None:

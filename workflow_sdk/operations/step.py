@@ -114,7 +114,7 @@ def replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> An
     if options.rollback is not None and not place.scope.in_loop:
         engine.remember_handler(place.location, options.rollback, hint)
     if entry.error is not None:
-        raise unpack_error(entry.error, engine.codec)
+        raise place.failure(entry.error)
     assert entry.value is not None, "a completed step has a value"
     return place.decode(entry.value, hint)
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from secrets import token_bytes
 
 from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.fields import unpack_wait
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import DELIVERED, INBOX, Field, InstanceKeys, waits_of
 from workflow_sdk.core.location import subtree
@@ -184,11 +185,11 @@ async def _check_letter(
         value = await driver.get(wait)
         if value is None:
             return Delivery.STALE
-        *about, count, promised = unpack_record(value)
-        if promised >= count:
+        row = unpack_wait(value)
+        if row.promised >= row.takes:
             return Delivery.STALE
         batch.check(wait, value)
-        batch.set(wait, pack_record([*about, count, promised + 1]))
+        batch.set(wait, pack_record(row._replace(promised=row.promised + 1)))
     version = int(unpack_record(fields[Field.VERSION])[3])
     if letter.expected_version is not None and letter.expected_version != version:
         return Delivery.STALE

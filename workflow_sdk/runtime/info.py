@@ -9,10 +9,11 @@ from typing import Any, Generic, TypeVar
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
+from workflow_sdk.core.fields import unpack_wait
 from workflow_sdk.core.keys import HISTORY, METADATA, ROOT, WAITS, Field, InstanceKeys
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack, unpack
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError
@@ -21,6 +22,9 @@ from workflow_sdk.execution.snapshot import read_fields
 __all__ = ["InstanceInfo", "Page", "Wait", "read_info"]
 
 T = TypeVar("T")
+
+
+_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class Page(Generic[T]):
 
 
 def _time(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+    return _LATEST if at >= _LATEST.timestamp() else datetime.fromtimestamp(at, UTC)
 
 
 async def read_info(
@@ -115,9 +119,10 @@ def _plain(codec: Codec, fields: dict[Field, bytes], key: Field) -> Any:
 async def _read_waits(driver: Driver, keys: InstanceKeys, version: int) -> list[Wait]:
     waits: list[Wait] = []
     for key, raw in await driver.scan(*keys.range(WAITS)):
-        kind, name, path, until, *_ = unpack_record(raw)
+        kind, name, path, until, _, _ = unpack_wait(raw)
         message = unpack(key[len(ROOT) :])[3]
-        assert isinstance(message, str), "waits are by message"
+        if not isinstance(message, str):
+            raise damaged("a wait")
         start = len(keys.space) + len(WAITS) + len(pack((message,)))
         when = None if until is None else _time(float(until))
         waits.append(Wait(kind, name, path, message or None, key[start:].hex(), version, when))

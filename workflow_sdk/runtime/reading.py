@@ -6,11 +6,12 @@ from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
+from workflow_sdk.core.fields import unpack_name
 from workflow_sdk.core.history import History, build_history
 from workflow_sdk.core.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, Field, InstanceKeys
 from workflow_sdk.core.location import segments
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.execution.snapshot import read_fields
@@ -40,7 +41,7 @@ async def read_history(driver: Driver, instance_id: str, *, codec: Wrapper | Non
         workflow=unpack_record(fields[Field.VERSION])[0],
         status=Status(unpack_record(fields[Field.STATUS])[0]),
         error=None if error is None else unpack_error_info(error, values),
-        texts={_number(key): unpack_record(raw)[0] for key, raw in parts[NAMES]},
+        texts={_number(key): unpack_name(raw) for key, raw in parts[NAMES]},
         entries=parts[HISTORY],
         troubles={key: EntryTrouble.unpack(raw) for key, raw in parts[METADATA]},
         compensations=[Compensation.unpack(_number(key), raw) for key, raw in parts[COMPENSATIONS]],
@@ -49,6 +50,7 @@ async def read_history(driver: Driver, instance_id: str, *, codec: Wrapper | Non
 
 
 def _number(packed: bytes) -> int:
-    (number,) = segments(packed)
-    assert isinstance(number, int), "names and compensations are numbered"
+    number = next(segments(packed), None)
+    if not isinstance(number, int):
+        raise damaged("a number")
     return number

@@ -7,7 +7,7 @@ be called waits. So the store is only read, and no step, transaction or handler 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +160,7 @@ async def _histories(
 
 
 @asynccontextmanager
-async def _opened(store: str | Driver) -> AsyncIterator[Driver]:
+async def _opened(store: str | Driver) -> AsyncGenerator[Driver]:
     driver = await open_driver(store) if isinstance(store, str) else store
     try:
         yield driver

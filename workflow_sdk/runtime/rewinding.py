@@ -12,6 +12,7 @@ from sortedcontainers import SortedDict
 
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import BranchesData, Entry, ListenData, LoopData
+from workflow_sdk.core.fields import unpack_name
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
@@ -27,7 +28,7 @@ from workflow_sdk.core.keys import (
 )
 from workflow_sdk.core.location import escape, join_path, pack_segment, segments, split_last, subtree
 from workflow_sdk.core.status import Kind
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.runtime.loop_tape import LoopTape, turn_of
@@ -35,6 +36,7 @@ from workflow_sdk.runtime.regaining import regain_names
 
 __all__ = ["Tape"]
 
+DIGITS_MAX = 18
 _SIDE_BY_SIDE = (Kind.JOIN, Kind.RACE, Kind.MAP)
 
 
@@ -63,7 +65,7 @@ class Tape:
             start = len(keys.space) + len(which)
             return [(key[start:], raw) for key, raw in await driver.scan(*keys.range(which))]
 
-        tape._texts = {_number(key): unpack_record(raw)[0] for key, raw in await part(NAMES)}
+        tape._texts = {_number(key): unpack_name(raw) for key, raw in await part(NAMES)}
         tape._entries.update((at, Entry.unpack(raw)) for at, raw in await part(HISTORY))
         for location in tape._entries:
             tape._paths[tape._path(location)] = location
@@ -138,7 +140,8 @@ class Tape:
             around, number = self._paths.get("/".join(parts[:size])), parts[size][1:]
             if around is None or not self._is_loop(around) or parts[size][:1] != "~" or not number.isdecimal():
                 continue
-            tape, turn = self._loop(around), int(number)
+            # No turn has a number of more digits; nor would Python read it.
+            tape, turn = self._loop(around), int(number[:DIGITS_MAX])
             self._begin(tape, turn, path)
             if size == len(parts) - 1:
                 return tape.turn_location(turn)
@@ -286,6 +289,7 @@ def _first(packed: bytes) -> bytes:
 
 
 def _number(packed: bytes) -> int:
-    (number,) = segments(packed)
-    assert isinstance(number, int), "names and compensations are numbered"
+    number = next(segments(packed), None)
+    if not isinstance(number, int):
+        raise damaged("a number")
     return number

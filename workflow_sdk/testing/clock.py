@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from threading import get_ident
 from time import monotonic
 from typing import NoReturn
 
 import anyio
+import anyio.from_thread
 import anyio.lowlevel
 
 from workflow_sdk.core.retry import Duration, seconds
@@ -72,6 +74,8 @@ class VirtualClock:
         self._waiting: list[_Waiting] = []
         self._beats: list[_Beat] = []
         self._limits: list[tuple[float, anyio.CancelScope]] = []
+        self._thread: int | None = None
+        """In which the waiting is done."""
         self._version = 0
         """Changes with everything that happens here: two equal ones have been a quiet time."""
 
@@ -84,8 +88,12 @@ class VirtualClock:
         return self._now
 
     def advance(self, duration: Duration) -> None:
-        """Let time pass; what is due by then is woken."""
-        self._go_to(self._now + seconds(duration, "the duration"))
+        """Let time pass; what is due by then is woken. A plain function may do this in its thread, too."""
+        passed = seconds(duration, "the duration")
+        if self._thread in (None, get_ident()):
+            self._go_to(self._now + passed)
+        else:
+            anyio.from_thread.run_sync(lambda: self._go_to(self._now + passed))
 
     def _go_to(self, when: float) -> None:
         self._now = max(self._now, when)
@@ -112,6 +120,7 @@ class VirtualClock:
 
     async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         """Call `fn` so often, and once where the clock has jumped over several times."""
+        self._thread = get_ident()
         beat = _Beat(worker, self._now + seconds)
         self._beats.append(beat)
         try:
@@ -143,6 +152,7 @@ class VirtualClock:
         lazily: float | None = None,
     ) -> None:
         """Return when the event is set, or when it is `until`, which comes at once if nothing else is under way."""
+        self._thread = get_ident()
         waiting = _Waiting(until, lazily, activity)
         self._waiting.append(waiting)
         self._version += 1

@@ -176,6 +176,5 @@ def test_a_number_of_very_many_digits_is_shown(line: Line, how: list[str]) -> No
     assert said(line, [*how, "counts"]).exit_code == 0
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="`Tape._locate` makes an int of any number of digits")
 def test_a_turn_of_very_many_digits_is_a_clear_error(line: Line) -> None:
     said(line, ["restart-from", "completes", "turns/~" + "9" * 5000])

@@ -66,7 +66,6 @@ def test_other_bytes_are_no_location(packed: bytes) -> None:
     assert parent + own == packed
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="tests/core/test_location.py asks for an assertion")
 def test_bytes_that_begin_no_segment_are_a_clear_error() -> None:
     with pytest.raises(CodecError):
         split_last(b"\x30")

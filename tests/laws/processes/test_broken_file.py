@@ -163,7 +163,6 @@ async def test_a_worker_says_that_the_file_is_broken(workers: Workers, whole: tu
         assert workers.said(worker).count("\n") == 1
 
 
-@pytest.mark.xfail(reason="a field that is missing is a KeyError", strict=False)
 async def test_rows_that_nobody_can_read_are_an_error_of_this_library(
     workers: Workers, whole: tuple[bytes, dict[str, Any]]
 ) -> None:

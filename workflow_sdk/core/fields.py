@@ -1,0 +1,96 @@
+"""What the fields of an instance, its lease and its waits have to look like, whoever has read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from workflow_sdk.core.keys import Field
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import MOMENT_MIN, NOTHING, NUMBERS, Shapes, damaged, moment, shapes, unpack_record
+
+__all__ = ["WaitRow", "check_fields", "check_lease", "unpack_name", "unpack_wait"]
+
+_SHAPES: dict[Field, Shapes] = {
+    Field.STATUS: shapes((str,)),
+    Field.OUTPUT: shapes((bytes,)),
+    Field.ERROR: shapes((list,), (list, NOTHING), (list,)),
+    Field.VERSION: shapes((str,), (int,), (str,), (int,), NUMBERS),
+    Field.INPUT: shapes((bytes,)),
+    Field.BIRTH: shapes(NUMBERS, (bytes,)),
+    Field.ALARM: shapes(NUMBERS),
+    Field.DEATHS: shapes((int,)),
+}
+_ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
+DUE_MAX = 253_402_300_800.0
+"""The last microsecond that a `datetime` can be, as a float."""
+_STATUSES = frozenset(status.value for status in Status)
+_LEASE = shapes((str,), (int,), NUMBERS)
+_WAIT = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,))
+
+
+def check_fields(fields: Mapping[Field, bytes]) -> None:
+    """CodecError, if these can't be the fields of an instance. None at all are those of one that is not there."""
+    if not fields:
+        return
+    for field in _ALWAYS:
+        if field not in fields:
+            raise damaged(f"an instance without its {field.name.lower()}")
+    for field, raw in fields.items():
+        parts = unpack_record(raw)
+        shape = _SHAPES.get(field)
+        if shape is not None and tuple(map(type, parts)) not in shape:
+            raise damaged(f"the {field.name.lower()} of an instance")
+        if field is Field.STATUS:
+            if parts[0] not in _STATUSES:
+                raise damaged("the status of an instance")
+        elif field is Field.VERSION:
+            moment(parts[4])
+        elif field is Field.BIRTH:
+            moment(parts[0])
+        elif field is Field.ALARM:
+            _due(parts[0])
+        elif field is Field.ERROR and not all(type(path) is str for path in parts[2]):
+            raise damaged("the error of an instance")
+
+
+def _due(at: float) -> None:
+    if not MOMENT_MIN <= at <= DUE_MAX:
+        raise damaged("a time")
+
+
+def check_lease(raw: bytes | None) -> None:
+    """CodecError, if this is no lease."""
+    if raw is not None and tuple(map(type, unpack_record(raw))) not in _LEASE:
+        raise damaged("the lease of an instance")
+
+
+class WaitRow(NamedTuple):
+    """What a parked branch waits for, as it is stored."""
+
+    kind: str
+    name: str
+    path: str
+    until: float | None
+    takes: int
+    """How many messages it takes."""
+    promised: int
+    """How many of these are addressed to it already."""
+
+
+def unpack_wait(raw: bytes) -> WaitRow:
+    """The wait that a row holds."""
+    parts: list[Any] = unpack_record(raw)
+    if tuple(map(type, parts)) not in _WAIT:
+        raise damaged("a wait")
+    if parts[3] is not None:
+        _due(parts[3])
+    return WaitRow(*parts)
+
+
+def unpack_name(raw: bytes) -> str:
+    """The text of a name's row."""
+    parts = unpack_record(raw)
+    if not parts or type(parts[0]) is not str:
+        raise damaged("a name")
+    return parts[0]
