@@ -82,7 +82,7 @@ def _workflows(target: str) -> list[Workflow[Any, Any]]:
     if isinstance(found, Runtime):
         return list(found.workflows)
     is_several = isinstance(found, (list, tuple, set))
-    several: list[Any] = list(cast("Iterable[Any]", found)) if is_several else [found]
+    several: list[Any] = list(cast("Iterable[Any]", found)) if is_several else [cast("Any", found)]
     if not all(isinstance(flow, Workflow) for flow in several):
         raise click.UsageError(f"{target} is {type(found).__name__!r}: no workflows, no Runtime, and returns none")
     return several
