@@ -32,6 +32,8 @@ COMMANDS = [
     ("prune", "--older-than", "1d"),
     ("watch", "i"),
     ("doctor",),
+    ("check", "tests.cli.shop:checkout"),
+    ("dump", "histories"),
 ]
 """Those that work on what is there."""
 

@@ -75,17 +75,24 @@ def dump(file: Path, finished: int, store: Store) -> None:
 
 
 def _workflows(target: str) -> list[Workflow[Any, Any]]:
-    found = find(target, EXAMPLE)
-    if callable(found) and not isinstance(found, (Workflow, Runtime, type)):
-        make: Callable[[], object] = found
-        found = made(target, make, "workflows")
+    several = _several(_made(target, find(target, EXAMPLE)))
+    if not all(isinstance(flow, Workflow) for flow in several):
+        kind = type(several[0]).__name__ if len(several) == 1 else "several things"
+        raise click.UsageError(f"{target} is {kind!r}: no workflows, no Runtime, and returns none")
+    return several
+
+
+def _made(target: str, found: object) -> object:
+    if not callable(found) or isinstance(found, (Workflow, Runtime, type)):
+        return found  # pyright: ignore[reportUnknownVariableType]  # narrowed to a workflow of anything
+    make: Callable[[], object] = found
+    return made(target, make, "workflows")
+
+
+def _several(found: object) -> list[Any]:
     if isinstance(found, Runtime):
         return list(found.workflows)
-    is_several = isinstance(found, (list, tuple, set))
-    several: list[Any] = list(cast("Iterable[Any]", found)) if is_several else [cast("Any", found)]
-    if not all(isinstance(flow, Workflow) for flow in several):
-        raise click.UsageError(f"{target} is {type(found).__name__!r}: no workflows, no Runtime, and returns none")
-    return several
+    return list(cast("Iterable[Any]", found)) if isinstance(found, (list, tuple, set)) else [found]
 
 
 def _plain(report: ReplayReport) -> dict[str, object]:

@@ -114,13 +114,17 @@ async def dump_histories(
 
     It has everything that is recorded of them, inputs and results of steps included.
     """
-    count = 0
-    async with await anyio.open_file(path, "wb") as file:
-        await file.write(MAGIC)
-        async for instance_id, rows in _histories(store, finished, codec):
-            record = pack_record([instance_id, [list(row) for row in rows]])
-            await file.write(len(record).to_bytes(4, "big") + record)
-            count += 1
+    count, part = 0, anyio.Path(f"{path}.part")
+    try:
+        async with await part.open("wb") as file:
+            await file.write(MAGIC)
+            async for instance_id, rows in _histories(store, finished, codec):
+                record = pack_record([instance_id, [list(row) for row in rows]])
+                await file.write(len(record).to_bytes(4, "big") + record)
+                count += 1
+        await part.replace(path)
+    finally:
+        await part.unlink(missing_ok=True)
     return count
 
 
