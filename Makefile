@@ -26,11 +26,12 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help setup test bench demo lock clean
+.PHONY: help setup test chaos bench demo lock clean
 
 help:
 	@echo "make test    set up, then format, lint, types, layers and tests"
 	@echo "make demo    set up, then a workflow that is killed and goes on"
+	@echo "make chaos   what tries at random, for longer: EFFORT=50 is fifty times as long"
 	@echo "make bench   set up, then tests/benchmarks"
 	@echo "make lock    write requirements.lock anew from pyproject.toml"
 	@echo "make clean   remove the environment and what tools left behind"
@@ -65,6 +66,14 @@ test: $(STAMP)
 	@$(BIN)/lint-imports
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov --cov-report=term
+
+# What tries at random takes more examples; a seed of its own each time.
+EFFORT ?= 10
+chaos: $(STAMP)
+	@echo "== chaos (effort $(EFFORT))"
+	@WORKFLOW_SDK_CHAOS=$(EFFORT) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
+	    tests/laws/model tests/laws/simulation tests/laws/processes tests/laws/fuzzing tests/laws/test_law_08_divergence_random.py \
+	    tests/runtime/test_rewinding_random.py tests/drivers/test_foundationdb_random.py
 
 bench: $(STAMP)
 	@echo "== benchmarks"
