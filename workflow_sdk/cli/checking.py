@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import click
@@ -17,9 +17,11 @@ from workflow_sdk.cli.output import in_json, safe
 
 __all__ = ["check", "dump"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 EXAMPLE = "app:runtime"
 
-finished_option = click.option(
+finished_option: Callable[[F], F] = click.option(
     "--finished", type=click.IntRange(min=0), default=0, metavar="N", help="And N finished ones of each workflow."
 )
 

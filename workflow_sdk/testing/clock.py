@@ -28,6 +28,9 @@ SHORT_SECONDS = 0.05
 GLANCE_SECONDS = 0.01
 """Real time between two looks at what steps do."""
 
+IDLE_TURNS = 20
+"""Turns of the event loop in which nothing happens. Word of a commit takes a few of them to get from one to another."""
+
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -204,7 +207,7 @@ class VirtualClock:
     async def _is_idle(self) -> bool:
         """Whether nothing happens here in a few turns of the event loop."""
         before = self._version
-        for _ in range(3):
+        for _ in range(IDLE_TURNS):
             await anyio.lowlevel.checkpoint()
         return before == self._version
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, Literal
 
 import anyio
@@ -36,7 +35,6 @@ from workflow_sdk import (
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import INBOX, InstanceKeys
-from workflow_sdk.execution.clock import Activity
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.runtime import control
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
@@ -47,8 +45,6 @@ ID = "i"
 RUNS_MAX = 1000
 FAULTS_IN_A_ROW = 4
 """With one more, a worker may have died five times in a row without a commit: then the instance is stuck."""
-HANDOVER_SECONDS = 0.02
-"""Real time that a runtime may take to notice what another has put away."""
 QUIET = 5.0
 """No step waits for the clock here, so that quiet ones only wait for the machine."""
 
@@ -116,7 +112,6 @@ class Trial:
         self.held: list[Letter] = []
         self.refused: set[int] = set()
         """The payloads of the messages that came when it had ended."""
-        self.evicted_at = 0.0
         self.result: RunResult[Any] | None = None
 
     def settle(self, path: str) -> None:
@@ -140,15 +135,7 @@ class Trial:
     async def run(self, faults: list[Fault]) -> RunResult[Any]:
         """Run it to its end, or until it is stuck or waits for what nobody sends."""
         self.faults = list(faults)
-        if self.mode == "live":
-            return await self.drive()
-        async with anyio.create_task_group() as group:
-            # Between runs time is moved on by hand. Nor may it go on while a run that is over is being unwound.
-            group.start_soon(self.clock.wait, anyio.Event(), None, lambda: Activity.CODE)
-            self.result = await self.drive()
-            group.cancel_scope.cancel()
-        assert self.result is not None
-        return self.result
+        return await self.drive()
 
     async def drive(self) -> RunResult[Any]:
         await self.start()
@@ -244,26 +231,13 @@ class Trial:
                     for _ in range(pause):
                         await anyio.lowlevel.checkpoint()
                     await (first, second)[number % 2].handle(flow, ID).evict()
-                    self.evicted_at = monotonic()
 
             async with anyio.create_task_group() as group:
                 group.start_soon(evict)
-                group.start_soon(self.hold_the_clock)
                 with suppress(WorkflowFailedError, WorkflowStuckError):
                     await handle.result(timeout=20)
                 group.cancel_scope.cancel()
         self.result = await run_workflow(flow, driver=self.driver, instance_id=ID, clock=self.clock)
-
-    async def hold_the_clock(self) -> None:
-        """The clock must not jump while an instance goes from one runtime to the other: neither knows its timers."""
-
-        def activity() -> Activity:
-            checked = self.checked
-            assert checked is not None, "the store is watched"
-            since = self.evicted_at if checked.space(ID).lease else max(self.evicted_at, checked.committed_at)
-            return Activity.CODE if monotonic() < since + HANDOVER_SECONDS else Activity.NONE
-
-        await self.clock.wait(anyio.Event(), None, activity)
 
     # What is to be seen at the end.
 
