@@ -21,9 +21,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXAMPLE = "app:runtime"
 
-finished_option: Callable[[F], F] = click.option(
-    "--finished", type=click.IntRange(min=0), default=0, metavar="N", help="And N finished ones of each workflow."
-)
+
+def finished_option(command: F) -> F:
+    """How many of those that have ended."""
+    text = "And N finished ones of each workflow."
+    return click.option("--finished", type=click.IntRange(min=0), default=0, metavar="N", help=text)(command)
 
 
 @click.command()
