@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
 import anyio
@@ -38,14 +38,18 @@ class Shifted:
             with anyio.move_on_after(0.01):
                 await event.wait()
 
-    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+    async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         """Call `fn` so often."""
         while True:
             await anyio.sleep(seconds)
             await fn()
 
-    def has_beat(self, worker: str) -> bool:
+    def life(self, worker: str) -> AbstractContextManager[None]:
         """Time goes on by itself."""
+        return nullcontext()
+
+    def is_alive(self, worker: str) -> bool:
+        """Heartbeats tell."""
         return False
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:

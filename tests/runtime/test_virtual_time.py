@@ -142,3 +142,26 @@ async def test_retries_are_waits_on_it(driver: Driver) -> None:
     async with Runtime(driver, workflows=[persistent], clock=clock) as runtime:
         assert await runtime.run(persistent) == "at last"
     assert times == pytest.approx([0, 3600, 3 * 3600, 7 * 3600], abs=2)
+
+
+async def test_one_that_dies_beside_another_is_noticed(driver: Driver) -> None:
+    clock = VirtualClock()
+    began = clock.time()
+    faulty = FaultyDriver(driver)
+    async with Runtime(driver, workflows=FLOWS, clock=clock, lease_ttl=30) as runtime:
+        assert await runtime.run(naps, 3600) == "awake"
+
+        async def dies() -> None:
+            try:
+                async with Runtime(faulty, workflows=FLOWS, clock=clock, lease_ttl=30) as dead:
+                    await dead.start(waits, id="w")
+                    await until_status(dead.handle(waits, "w"), Status.WAITING)
+                    faulty.crash()
+            except* SimulatedCrash:
+                pass
+
+        await dies()
+        handle = runtime.handle(waits, "w")
+        await handle.send("m", "hello")
+        assert await handle.result(timeout=5) == "hello"
+    assert clock.time() - began <= 3600 + 40

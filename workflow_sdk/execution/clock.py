@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import NoReturn, Protocol
 
@@ -57,12 +57,16 @@ class Clock(Protocol):
         """
         ...
 
-    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Call `fn` so often, the heartbeat of a worker. A clock that jumps does it before it wakes others."""
+    async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Call `fn` so often, for ever: the heartbeat of a worker."""
         ...
 
-    def has_beat(self, worker: str) -> bool:
-        """Whether this clock sees to it that the worker is not taken for dead."""
+    def life(self, worker: str) -> AbstractContextManager[None]:
+        """A worker is alive as long as this lasts."""
+        ...
+
+    def is_alive(self, worker: str) -> bool:
+        """Whether this clock knows that the worker is alive, whatever its heartbeat says."""
         ...
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
@@ -94,12 +98,15 @@ class SystemClock:
             with anyio.move_on_after(min(left, 86_400)):
                 await event.wait()
 
-    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+    async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         while True:
             await anyio.sleep(seconds)
             await fn()
 
-    def has_beat(self, worker: str) -> bool:
+    def life(self, worker: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def is_alive(self, worker: str) -> bool:
         return False
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:

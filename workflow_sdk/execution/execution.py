@@ -288,9 +288,14 @@ class Execution(Idling):
 
     async def run(self, root: Callable[[], Awaitable[None]]) -> None:
         """Run `root` to its end, or until the instance is put away or stopped."""
+        # One frame for all of this: there may be thousands of them.
         with anyio.CancelScope() as self._cancel:
             try:
-                await self._run_root(root)
+                try:
+                    await root()
+                except (Unwound, BaseExceptionGroup) as error:
+                    self._unwound(error)
+                self._stop()
             finally:
                 self._is_over = True
 
@@ -299,17 +304,14 @@ class Execution(Idling):
         self._is_over = True
         self._stop()
 
-    async def _run_root(self, root: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await root()
-        except (Unwound, BaseExceptionGroup) as error:
-            # What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
-            # cancellation together with the mistake that stopped the run.
-            over = (Unwound, Exception, anyio.get_cancelled_exc_class()) if self.halted else Unwound
-            rest = None if isinstance(error, Unwound) else error.split(over)[1]
-            if rest is not None:
-                raise rest from None
-        self._stop()
+    def _unwound(self, error: Unwound | BaseExceptionGroup[Any]) -> None:
+        """What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
+        cancellation together with the mistake that stopped the run.
+        """
+        over = (Unwound, Exception, anyio.get_cancelled_exc_class()) if self.halted else Unwound
+        rest = None if isinstance(error, Unwound) else error.split(over)[1]
+        if rest is not None:
+            raise rest from None
 
     def _stop(self) -> None:
         if get_ident() != self._thread:

@@ -83,7 +83,7 @@ class Host(Protocol):
         """Whether others wait for their turn."""
         ...
 
-    async def run(self, guest: Guest, root: Root) -> None:
+    def run(self, guest: Guest, root: Root) -> Awaitable[None]:
         """Run an execution to its end."""
         ...
 
@@ -164,7 +164,7 @@ class Alone:
             with suppress(Exception):
                 await guest.commit_beside(batch)
 
-        await self._clock.beat(self._worker.worker, self._ttl / 3, beat)
+        await self._clock.beat(self._ttl / 3, beat)
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have something done in the group of the run."""

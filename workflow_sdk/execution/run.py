@@ -116,7 +116,8 @@ async def run_workflow(
     worker = WorkerKeys(str(unpack_record(claimed.lease)[0]))
     run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
     try:
-        await run.go()
+        with clock.life(worker.worker):
+            await run.go()
     except BaseExceptionGroup as group:
         raise _innermost(group) from None
     return run.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from random import shuffle
 from typing import Any
 
@@ -256,15 +257,12 @@ class Claiming:
                     residents.slots.leave(id)
                     self._ended(id)
             if run is not None:
-                await self._serve(id, run)
+                evict = self._missed.pop(id, None)
+                if evict is not None:
+                    run.execution.poke()
+                await residents.serve(id, run, evict=bool(evict))
 
         residents.spawn(claim_and_run)
-
-    async def _serve(self, id: str, run: Run) -> None:
-        evict = self._missed.pop(id, None)
-        if evict is not None:
-            run.execution.poke()
-        await self._residents.serve(id, run, evict=bool(evict))
 
     async def _claim(self, id: str, takes_over: TakesOver, alarm: bytes | None) -> Run | None:
         """The run of an instance that was claimed; None if someone else has it, or its workflow is not known here."""
@@ -304,10 +302,7 @@ class Claiming:
         run, id = self._run(flow, keys, claimed), keys.instance_id
         self._residents.runs[id] = run
 
-        async def serve() -> None:
-            await self._residents.serve(id, run)
-
-        self._residents.spawn(serve)
+        self._residents.spawn(partial(self._residents.serve, id, run))
 
     # What was left.
 
@@ -324,9 +319,10 @@ class Claiming:
         heartbeats = await driver.scan(*WorkerKeys.heartbeats())
         until = {last_of(key): float(unpack_record(raw)[0]) for key, raw in heartbeats}
         until.pop(self._worker.worker, None)
-        self.others = sum(time > now for time in until.values())
+        dead = {worker for worker, time in until.items() if time <= now and not self._clock.is_alive(worker)}
+        self.others = len(until) - len(dead)
         for key, raw in heartbeats:
-            if until.get(last_of(key), now + 1) <= now:
+            if last_of(key) in dead:
                 await self._bury(WorkerKeys(last_of(key)), raw)
         if self._passes % UNSAID_PASSES == 0:
             await self._give_heartbeats(now)
@@ -343,7 +339,7 @@ class Claiming:
                 continue
             self._dropped.discard(id)
             await self._begin_in_turn(id, lambda worker: worker == self._worker.worker)
-        lost = [time for worker, time in until.items() if time > now and not self._clock.has_beat(worker)]
+        lost = [time for worker, time in until.items() if time > now and not self._clock.is_alive(worker)]
         again = [self._failing.get(id, now) for id in self._dropped - self._residents.runs.keys()]
         return min(lost + again, default=None)
 

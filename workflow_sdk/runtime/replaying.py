@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -224,11 +224,14 @@ class _Stopped:
         if until is None or until > self._at:
             await event.wait()
 
-    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+    async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         await anyio.sleep_forever()
         raise AssertionError("for ever has an end")
 
-    def has_beat(self, worker: str) -> bool:
+    def life(self, worker: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def is_alive(self, worker: str) -> bool:
         return True
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,9 +79,9 @@ class Residents:
         """Whether others wait for their turn."""
         return self.slots.crowded
 
-    async def run(self, guest: Guest, root: Root) -> None:
+    def run(self, guest: Guest, root: Root) -> Awaitable[None]:
         """Run an execution, in the task that serves it."""
-        await guest.run(root)
+        return guest.run(root)
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have something done in a task of its own."""

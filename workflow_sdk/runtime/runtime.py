@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -78,6 +78,7 @@ class Runtime(Client):
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
         self._stack = AsyncExitStack()
+        self._life = ExitStack()
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -86,13 +87,14 @@ class Runtime(Client):
         except BaseException:
             await super().__aexit__(None, None, None)
             raise
+        self._life.enter_context(self._clock.life(self._worker.worker))
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
 
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
-        self._group.start_soon(self._clock.beat, self._worker.worker, self._ttl / 3, self._keep_beating)
+        self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
         # Looking for what was left never stops: others may die at any time.
         for loop in (self._read_letters, claiming.claim_what_is_due, claiming.claim_what_was_left):
             self._group.start_soon(self._forever, loop)
@@ -112,7 +114,8 @@ class Runtime(Client):
             finally:
                 with anyio.CancelScope(shield=True):
                     try:
-                        await self._leave()
+                        with self._life:
+                            await self._leave()
                     finally:
                         await super().__aexit__(kind, error, trace)
 

@@ -47,23 +47,11 @@ class _Waiting:
         return (self.until is not None and self.until <= now) or (self.lazily is not None and self.lazily <= now)
 
 
-class _Beat:
-    """The heartbeat of a worker."""
-
-    __slots__ = ("event", "is_under_way", "until", "worker")
-
-    def __init__(self, worker: str, until: float) -> None:
-        self.worker = worker
-        self.until = until
-        self.event = anyio.Event()
-        self.is_under_way = False
-
-
 class VirtualClock:
     """Jumps to the next timer whenever everything is idle, so that a 30-day sleep takes no time.
 
-    Timeouts of steps and the waits before retries are timers, too. The heartbeats of workers follow every jump before
-    anything else does, so that no lease runs out but that of a worker that has gone. While a step's code runs, time
+    Timeouts of steps and the waits before retries are timers, too. Workers on this clock are alive as long as they run,
+    however far it jumps: no lease runs out but that of a worker that has gone. While a step's code runs, time
     passes as on the wall; the clock jumps only after the step has been quiet for `quiet` seconds of real time, and
     never while a plain function runs in its thread.
     """
@@ -75,7 +63,7 @@ class VirtualClock:
         self._quiet = quiet
         self._glanced = 0.0
         self._waiting: list[_Waiting] = []
-        self._beats: list[_Beat] = []
+        self._workers: set[str] = set()
         self._limits: list[tuple[float, anyio.CancelScope]] = []
         self._thread: int | None = None
         """In which the waiting is done."""
@@ -101,50 +89,35 @@ class VirtualClock:
     def _go_to(self, when: float) -> None:
         self._now = max(self._now, when)
         self._version += 1
-        for beat in self._beats:
-            if beat.until <= self._now:
-                beat.is_under_way = True
-                beat.event.set()
+        for waiting in self._waiting:
+            if waiting.is_due(self._now):
+                waiting.event.set()
         for until, scope in self._limits:
             if until <= self._now:
                 scope.cancel()
-        self._wake()
 
-    def _wake(self) -> None:
-        """Wake what is due, unless a heartbeat comes first."""
-        if not self._is_beating:
+    async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Nothing: who is alive on this clock is known without heartbeats."""
+        await anyio.sleep_forever()
+        raise AssertionError("for ever has an end")
+
+    @contextmanager
+    def life(self, worker: str) -> Generator[None]:
+        """A worker is alive as long as this lasts."""
+        self._workers.add(worker)
+        try:
+            yield
+        finally:
+            self._workers.discard(worker)
+            self._version += 1
             for waiting in self._waiting:
-                if waiting.is_due(self._now):
+                # Whoever looks for what the dead have left is among those who wait like this.
+                if waiting.lazily is not None:
                     waiting.event.set()
 
-    @property
-    def _is_beating(self) -> bool:
-        return any(beat.is_under_way for beat in self._beats)
-
-    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Call `fn` so often, and once where the clock has jumped over several times."""
-        self._thread = get_ident()
-        beat = _Beat(worker, self._now + seconds)
-        self._beats.append(beat)
-        try:
-            while True:
-                await beat.event.wait()
-                began = self._now
-                await fn()
-                beat.until = began + seconds
-                if beat.until > self._now:
-                    beat.event = anyio.Event()
-                    beat.is_under_way = False
-                self._version += 1
-                self._wake()
-        finally:
-            self._beats.remove(beat)
-            self._version += 1
-            self._wake()
-
-    def has_beat(self, worker: str) -> bool:
+    def is_alive(self, worker: str) -> bool:
         """Whether the worker is alive on this clock."""
-        return any(beat.worker == worker for beat in self._beats)
+        return worker in self._workers
 
     async def wait(
         self,
@@ -175,7 +148,7 @@ class VirtualClock:
 
     async def _drive(self, mine: _Waiting) -> None:
         """Move the clock on when nobody has anything else to do."""
-        if not self._is_beating and mine.is_due(self._now):
+        if mine.is_due(self._now):
             return
         quiet = 0.0
         while not mine.event.is_set():
@@ -185,24 +158,12 @@ class VirtualClock:
             else:
                 jump = await self._is_idle()
             when = self._next()
-            if jump and self._is_beating:
-                await self._hold(mine)
-            elif jump and when is not None:
+            if jump and when is not None:
                 self._go_to(when)
                 quiet = 0.0
             elif jump:
                 with anyio.move_on_after(self._quiet):
                     await mine.event.wait()
-
-    async def _hold(self, mine: _Waiting) -> None:
-        """Let heartbeats come first; but not for ever: a store may hang."""
-        before = self._version
-        with anyio.move_on_after(self._quiet):
-            await mine.event.wait()
-        if before == self._version:
-            for beat in self._beats:
-                beat.is_under_way = False
-            self._wake()
 
     async def _is_idle(self) -> bool:
         """Whether nothing happens here in a few turns of the event loop."""

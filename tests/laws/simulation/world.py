@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -166,13 +166,16 @@ class Worker:
                 await event.wait()
         await self.gate()
 
-    async def beat(self, worker: str, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+    async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         while True:
             await anyio.sleep(seconds)
             await self.gate()
             await fn()
 
-    def has_beat(self, worker: str) -> bool:
+    def life(self, worker: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def is_alive(self, worker: str) -> bool:
         return False
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
