@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from workflow_sdk import Break, Context, Continue, Runtime, workflow
+from workflow_sdk import Break, Context, Continue, Runtime, Status, workflow
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,12 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{Path(folder)}/agents.db"
         async with Runtime(store, workflows=[agent]) as runtime:
-            await runtime.start(agent, "keep the shop healthy", id="watch")
-            await asyncio.sleep(0.2)
-            print(f"after a while: {(await runtime.handle(agent, 'watch').info()).status}")
+            handle = await runtime.start(agent, "keep the shop healthy", id="watch")
+            status = Status.RUNNING
+            while status is not Status.WAITING:  # for what happens next, or for a word
+                await asyncio.sleep(0.2)
+                status = (await handle.info()).status
+            print(f"after a while: {status}")
 
         print("the process ends; a new one goes on with what the agent knows")
         async with Runtime(store, workflows=[agent]) as runtime:

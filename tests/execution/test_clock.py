@@ -105,7 +105,7 @@ async def test_it_does_not_jump_while_one_has_something_to_do() -> None:
     with anyio.move_on_after(0.3) as scope:
         await clock.wait(anyio.Event(), began + 5, lambda: activity[0])
     assert scope.cancelled_caught
-    assert clock.time() == began
+    assert began < clock.time() < began + 1, "it goes on as on the wall"
     activity[0] = Activity.NONE
     with anyio.fail_after(2):
         await clock.wait(anyio.Event(), began + 5, lambda: activity[0])

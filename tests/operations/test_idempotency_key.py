@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -134,3 +134,46 @@ async def test_all_else_is_called_as_before(world: World) -> None:
         ]
 
     assert (await world.run(plain)).output == [0, 3, 1]
+
+
+def wrapping(fn: Any) -> Any:
+    @wraps(fn)
+    async def wrapper(*args: Any) -> Any:
+        return await fn(*args)
+
+    return wrapper
+
+
+def handing_on(fn: Any) -> Any:
+    @wraps(fn)
+    async def wrapper(*args: Any, **options: Any) -> Any:
+        return await fn(*args, **options)
+
+    return wrapper
+
+
+async def positional(amount: int, idempotency_key: str = "", /) -> None:
+    keys.append(idempotency_key)
+
+
+async def test_only_who_can_take_it_is_given_it(world: World) -> None:
+    @workflow
+    async def wrapped(ctx: Context) -> None:
+        await ctx.step("one", wrapping(charge), 1)
+        await ctx.step("two", handing_on(charge), 1)
+        await ctx.step("three", positional, 1)
+
+    await world.run(wrapped)
+    assert [bool(key) for key in keys] == [False, True, False]
+
+
+async def test_a_handler_has_no_steps_key(world: World) -> None:
+    @workflow
+    async def fails(ctx: Context) -> None:
+        await ctx.step("pay", charge, 1, rollback=take_back)
+        await ctx.step("undo pay", charge, 1)
+        await ctx.step("~undo pay", charge, 1)
+        raise ValueError("no")
+
+    await world.run(fails)
+    assert len(set(keys)) == 4

@@ -110,7 +110,7 @@ async def test_one_that_is_rolled_back(error: type[Exception]) -> None:
 
     report = await crash_everywhere(fails)
     assert report.clean.info.status is Status.ROLLED_BACK
-    assert any("undo two" in run.ran_again for run in report.runs)
+    assert any("~undo two" in run.ran_again for run in report.runs)
 
 
 async def test_one_that_fails_with_retries() -> None:
@@ -253,3 +253,95 @@ async def test_what_is_over() -> None:
     assert unfinished
     assert any(is_over("tries/~0/try", then) for then in unfinished), "it is of a turn that is not kept any more"
     assert not any(is_over("tries/~5/try", then) for then in unfinished if "tries/~5/try" not in then)
+
+
+def in_thread(what: str) -> str:
+    return what
+
+
+async def test_the_order_in_which_branches_end_is_nobodys_fault() -> None:
+    @workflow
+    async def saga(ctx: Context) -> None:
+        async def one(ctx: Context, what: str) -> str:
+            return await ctx.step("book", in_thread, what, rollback=take_back)
+
+        await ctx.map("all", one, ["flight", "hotel", "car"])
+        raise ValueError("no")
+
+    assert (await crash_everywhere(saga)).clean.info.status is Status.ROLLED_BACK
+
+
+async def test_how_far_a_loser_came_is_chance() -> None:
+    @workflow
+    async def races(ctx: Context) -> str:
+        async def wins(ctx: Context) -> str:
+            await ctx.sleep("nap", 5)
+            return "won"
+
+        async def loses(ctx: Context) -> str:
+            await ctx.step("book", in_thread, "room", rollback=take_back)
+            await ctx.sleep("long", 50)
+            return "lost"
+
+        return (await ctx.race("race", {"wins": wins, "loses": loses})).winner
+
+    assert (await crash_everywhere(races)).clean.info.output == "wins"
+
+
+async def test_retries_take_the_same_time_in_every_run() -> None:
+    async def flaky() -> None:
+        raise OSError("not yet")
+
+    @workflow
+    async def times(ctx: Context) -> str:
+        try:
+            await ctx.step(flaky)
+        except StepExhaustedError:
+            await ctx.sleep("nap", 1)
+        return ctx.now().isoformat()
+
+    assert (await crash_everywhere(times)).ok
+
+
+async def test_memory_that_is_kept_over_a_wait_is_found() -> None:
+    @workflow
+    async def remembers(ctx: Context) -> int:
+        seen: list[str] = []
+
+        async def see() -> None:
+            seen.append("it")
+
+        await ctx.step("see", see)
+        await ctx.sleep("nap", 60)
+        return len(seen)
+
+    with pytest.raises(AssertionError, match="ends differently without any crash: the output is 1, not 0"):
+        await crash_everywhere(remembers)
+
+
+async def test_one_that_is_stuck_has_not_passed() -> None:
+    @workflow
+    async def slips(ctx: Context) -> None:
+        await ctx.step("same", note, "a")
+        await ctx.step("same", note, "b")
+
+    with pytest.raises(AssertionError, match="slips is stuck without any crash: DuplicateNameError"):
+        await crash_everywhere(slips)
+
+
+async def test_one_without_an_end_is_told() -> None:
+    @workflow
+    async def for_ever(ctx: Context) -> None:
+        async def turn(ctx: Context, state: int) -> Any:
+            await ctx.sleep("long", 800 * 86_400)
+            return Continue(state + 1)
+
+        await ctx.loop("loop", turn, 0)
+
+    with pytest.raises(AssertionError, match="for_ever has no end"):
+        await crash_everywhere(for_ever)
+
+
+async def test_a_text_is_no_script() -> None:
+    with pytest.raises(DefinitionError, match="a list of messages"):
+        await crash_everywhere(order, 7, script="go")

@@ -125,4 +125,35 @@ def test_a_failing_test_is_not_repeated(author: pytest.Pytester) -> None:
     )
     result = author.runpytest_subprocess("--crash-everywhere")
     result.assert_outcomes(failed=1)
-    assert str(result.stdout).count("here it runs") == 1
+    assert result.stdout.lines.count("here it runs") == 1
+
+
+def test_what_a_test_raises_is_what_it_raises(author: pytest.Pytester) -> None:
+    author.makepyfile(
+        test_app="""
+        import pytest
+        from app import trial
+
+        shared = []
+
+        @pytest.fixture(scope="module")
+        def once():
+            shared.append("set up")
+            yield
+            assert shared == ["set up"]
+
+        class TestIt:
+            seen = None
+
+            @pytest.mark.anyio
+            async def test_it(self, workflow_runtime, once):
+                assert self.seen is None
+                self.seen = "here"
+                with pytest.raises(KeyError):
+                    async with workflow_runtime(trial) as runtime:
+                        await runtime.run(trial, "Ada")
+                        raise KeyError("mine")
+                assert shared == ["set up"]
+        """
+    )
+    author.runpytest_subprocess("--crash-everywhere").assert_outcomes(passed=1)

@@ -22,6 +22,7 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
+from workflow_sdk.core.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock, dump_histories, replay_check
 
 called: list[str] = []
@@ -284,3 +285,86 @@ async def test_no_time_passes() -> None:
 
     await run_workflow(naps, driver=driver, instance_id="i", clock=clock)
     assert (await replay_check(driver, [naps])).ok
+
+
+def write(transaction: Any) -> str:
+    called.append("write")
+    transaction.execute("CREATE TABLE IF NOT EXISTS mine (x)")
+    return "written"
+
+
+async def test_transactions_are_replayed_and_not_made(tmp_path: Path) -> None:
+    @workflow(name="w")
+    async def transacts(ctx: Context) -> None:
+        await ctx.transact("one", write)
+        await ctx.listen("go")
+        await ctx.transact("two", write)
+
+    driver = await open_driver(f"sqlite:///{tmp_path}/a.db?synchronous=normal")
+    await run_workflow(transacts, driver=driver, instance_id="i")
+    await send_message(driver, "i", "go")
+    called.clear()
+    assert (await replay_check(driver, [transacts])).ok
+    assert called == []
+    await driver.aclose()
+
+
+async def test_code_that_mends_a_rollback_passes() -> None:
+    async def refuses(what: str) -> None:
+        raise CriticalError("broken")
+
+    def made(handler: Any) -> Workflow[Any, Any]:
+        @workflow(name="w")
+        async def fails(ctx: Context) -> None:
+            await ctx.step("one", note, "one", rollback=handler)
+            raise ValueError("no")
+
+        return fails
+
+    driver = await open_driver("memory://")
+    assert (await run_workflow(made(refuses), driver=driver, instance_id="i")).status is Status.STUCK
+    assert (await replay_check(driver, [made(undo)])).ok
+
+
+async def test_a_handler_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = await open_driver("memory://")
+    await under_way(driver)
+    monkeypatch.delattr(f"{__name__}.undo")
+    (problem,) = (await replay_check(driver, [job])).problems
+    assert (problem.kind, "undo" in problem.message) == ("definition", True)
+
+
+async def test_the_newest_of_the_finished_ones() -> None:
+    clock = VirtualClock()
+
+    @workflow(name="w")
+    async def old(ctx: Context, n: int) -> int:
+        if n == 3:
+            raise ValueError("no")
+        return n
+
+    @workflow(name="w")
+    async def new(ctx: Context, n: int) -> int:
+        if n == 3:
+            raise ValueError("no")
+        return n if n < 6 else -n
+
+    driver = await open_driver("memory://")
+    for number in range(8):
+        clock.advance(10)
+        await run_workflow(old, number, driver=driver, instance_id=str(number), clock=clock)
+    assert [p.instance_id for p in (await replay_check(driver, [new], finished=5)).problems] == ["6", "7"]
+    assert (await replay_check(driver, [new], finished=5)).replayed.total() == 5
+
+
+async def test_what_goes_away_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = await open_driver("memory://")
+    await under_way(driver)
+    await under_way(driver, "j")
+    scan = driver.scan
+
+    async def without(begin: bytes, end: bytes, **how: Any) -> list[tuple[bytes, bytes]]:
+        return [] if begin == InstanceKeys("i").all()[0] else await scan(begin, end, **how)
+
+    monkeypatch.setattr(driver, "scan", without)
+    assert (await replay_check(driver, [job])).replayed.total() == 1

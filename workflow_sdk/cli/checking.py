@@ -48,9 +48,11 @@ def check(
     """Replay what is under way against the code at hand.
 
     MODULE:WORKFLOWS names a Runtime, a workflow, several, or a function that returns one of these. Nothing is executed,
-    and nothing is written. The exit code is 1 if there is an instance that would not go on with this code.
+    and nothing is written. The exit code is 1 if there is an instance that would not go on with this code, or one whose
+    workflow a Runtime that was named does not have.
     """
-    workflows = _workflows(target)
+    named = _made(target, find(target, EXAMPLE))
+    workflows = _workflows(target, named)
     given = cast("Given", ctx.obj)
     if dump is not None and store is not None:
         raise click.UsageError("--dump takes the place of a store: give one of the two")
@@ -62,7 +64,9 @@ def check(
         click.echo(in_json(_plain(report)))
     else:
         click.echo("\n".join(safe(line) for line in str(report).splitlines()))
-    return 0 if report.ok else EXIT_FAILED
+    # A runtime is all that will run: what it does not know, nobody takes.
+    left_out = bool(report.unknown) and isinstance(named, Runtime)
+    return EXIT_FAILED if left_out or not report.ok else 0
 
 
 @click.command()
@@ -78,8 +82,8 @@ def dump(file: Path, finished: int, store: Store) -> None:
     click.echo(f"{count} {'history' if count == 1 else 'histories'}")
 
 
-def _workflows(target: str) -> list[Workflow[Any, Any]]:
-    several = _several(_made(target, find(target, EXAMPLE)))
+def _workflows(target: str, named: object) -> list[Workflow[Any, Any]]:
+    several = _several(named)
     if not all(isinstance(flow, Workflow) for flow in several):
         kind = type(several[0]).__name__ if len(several) == 1 else "several things"
         raise click.UsageError(f"{target} is {kind!r}: no workflows, no Runtime, and returns none")

@@ -22,6 +22,7 @@ _UNWRAP_MAX: Final = 50
 _RETURN: Final = "return"
 _AWAITABLES: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
 _CO_COROUTINE: Final = 0x80
+_CO_VARKEYWORDS: Final = 0x08
 
 
 class _Cached(NamedTuple):
@@ -78,7 +79,7 @@ def has_parameter(fn: object, name: str, given: int) -> bool:
                 return False
             fn, given = partial.func, given + len(partial.args)
         found, skipped, _ = _target(fn)
-        if found is None:
+        if found is None or not _hands_on(fn, name):
             return False
         target = found
     code = target.__code__
@@ -87,9 +88,26 @@ def has_parameter(fn: object, name: str, given: int) -> bool:
         if len(_parameters) >= _CACHE_MAX:
             _parameters.clear()
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        known = _parameters[id(code)] = (code, {name: place for place, name in enumerate(names)}, code.co_argcount)
+        places = {name: place for place, name in enumerate(names) if place >= code.co_posonlyargcount}
+        known = _parameters[id(code)] = (code, places, code.co_argcount)
     place = known[1].get(name)
     return place is not None and (place >= known[2] or place >= given + skipped)
+
+
+def _hands_on(fn: object, name: str) -> bool:
+    """Whether every function that is wrapped around another takes such an argument, to hand it on."""
+    for _ in range(_UNWRAP_MAX):
+        if isinstance(fn, MethodType):
+            fn = fn.__func__
+        wrapped: object = getattr(fn, "__wrapped__", None) if isinstance(fn, FunctionType) else None
+        if not isinstance(fn, FunctionType) or not callable(wrapped):
+            return True
+        code = fn.__code__
+        named = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+        if not code.co_flags & _CO_VARKEYWORDS and name not in named:
+            return False
+        fn = wrapped
+    return False
 
 
 def remember_locals(fn: object, frame_locals: Mapping[str, object]) -> None:

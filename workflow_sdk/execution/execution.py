@@ -109,6 +109,8 @@ class Execution(Idling):
         return self.failure is not None or self.stuck is not None or self.is_away
 
     def chance(self) -> float:
+        if self.watched is not None and self.watched.seed is not None:
+            return 0.5  # no run of a test is to differ from another by chance
         return random.random()
 
     def time_limit(self, seconds: float) -> AbstractContextManager[Timeout]:

@@ -28,8 +28,10 @@ from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.step import KEY, attempt, is_final, watched, with_key
 
-__all__ = ["Unwinding"]
+__all__ = ["UNDO", "Unwinding", "import_handler"]
 
+UNDO = "~undo "
+"""Before the path of a step: its handler. No path begins like this, as `~` in a name is escaped."""
 PAGE = 100
 
 Handler = Callable[..., Any]
@@ -105,9 +107,9 @@ class Unwinding:
                 handler, hint = await self._find(compensation)
                 options = as_step_options(handler, {})
                 result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
-                await watched(execution, f"undo {compensation.path}")
+                await watched(execution, f"{UNDO}{compensation.path}")
                 if has_parameter(handler, KEY, 1):
-                    handler = with_key(execution, f"undo {compensation.path}", handler)
+                    handler = with_key(execution, compensation.path, handler, undoes=True)
                 await attempt(execution, None, handler, (result,), options)
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error
@@ -190,7 +192,8 @@ def culprits_of(error: BaseException) -> list[str]:
     return [path] if isinstance(error, (StepError, ListenTimeoutError)) and isinstance(path, str) else []
 
 
-def _import(ref: HandlerRef, execution: Execution) -> Handler:
+def import_handler(ref: HandlerRef) -> Any:
+    """The function that a reference names. DefinitionError, if it is not there."""
     module, _, qualname = ref.name.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -200,7 +203,12 @@ def _import(ref: HandlerRef, execution: Execution) -> Handler:
         raise DefinitionError(
             f"the rollback handler {ref.name!r} is not there any more: {error}; put it back"
         ) from None
+    return found
+
+
+def _import(ref: HandlerRef, execution: Execution) -> Handler:
+    found: Handler = import_handler(ref)
     decode = execution.codec.decode
     if not ref.args and not ref.kwargs:
-        return found  # type: ignore[no-any-return]  # what a name leads to has any type
+        return found
     return partial(found, *(decode(arg) for arg in ref.args), **{key: decode(value) for key, value in ref.kwargs})

@@ -150,11 +150,12 @@ async def attempt(
         current_scope.reset(token)
 
 
-def with_key(engine: Engine, path: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+def with_key(engine: Engine, path: str, fn: Callable[..., Any], *, undoes: bool = False) -> Callable[..., Any]:
     """The function with its idempotency key: the same for every attempt of an operation, and for no other one."""
     while isinstance(fn, Step):
         fn = fn.fn
-    digest = blake2b(path.encode(), key=engine.facts.seed, person=KEY.encode(), digest_size=16).hexdigest()
+    salt = b"undo" if undoes else b""
+    digest = blake2b(path.encode(), key=engine.facts.seed, person=KEY.encode(), salt=salt, digest_size=16).hexdigest()
     return partial(fn, **{KEY: digest})
 
 

@@ -32,7 +32,8 @@ def start_transact(
         raise place.slip(
             f"{place.what} is given a coroutine function; a transaction is used in a worker thread, by a plain function"
         )
-    if not scope.engine.walking and not scope.engine.transacts:
+    nothing_is_called = scope.engine.walking or (scope.engine.watched is not None and scope.engine.watched.dry)
+    if not nothing_is_called and not scope.engine.transacts:
         raise place.slip(
             f"{place.what}: this store has no transactions to write in; sqlite:// and fdb:// have. Elsewhere, make the "
             "writes in a step that can be repeated"

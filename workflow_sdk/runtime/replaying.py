@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
 
 from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.failures import unpack_error_info
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -25,14 +27,17 @@ from workflow_sdk.driver import Batch, Driver, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Activity, Timeout
 from workflow_sdk.execution.probe import probe
-from workflow_sdk.execution.run import RunResult, run_workflow
+from workflow_sdk.execution.run import VALUE_BYTES_LIMIT, RunResult, run_workflow
 from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.unwinding import import_handler
 from workflow_sdk.runtime.client import Client
+from workflow_sdk.runtime.info import InstanceInfo
 
 __all__ = ["ReplayProblem", "ReplayReport", "dump_histories", "replay_check"]
 
 MAGIC = b"workflow_sdk histories 1\n"
 PAGE = 100
+PASSES_MAX = 5
 LATER_SECONDS = 365 * 86_400.0
 _UNDONE = (Status.ROLLING_BACK, Status.ROLLED_BACK)
 
@@ -85,6 +90,7 @@ async def replay_check(
     *,
     finished: int = 0,
     codec: Wrapper | None = None,
+    max_value_bytes: int = VALUE_BYTES_LIMIT,
 ) -> ReplayReport:
     """Replay every unfinished instance of a store against the code at hand, and report which would not go on.
 
@@ -101,7 +107,7 @@ async def replay_check(
             report.unknown[name] += 1
             continue
         report.replayed[name] += 1
-        found = await _replay(flow, instance_id, rows, codec)
+        found = await _replay(flow, instance_id, rows, codec, max_value_bytes)
         if found is not None:
             report.problems.append(ReplayProblem(instance_id, name, status.value, *found))
     return report
@@ -147,20 +153,47 @@ async def _histories(
             yield found
         return
     async with _opened(store) as driver, Client(driver, codec=codec) as client:
-        left: Counter[str] = Counter()
-        for status in Status:
-            cursor: str | None = None
-            while True:
-                page = await client.list(status=status, limit=PAGE, cursor=cursor)
-                for info in page.items:
-                    if status.is_terminal:
-                        if left[info.workflow] >= finished:
-                            continue
-                        left[info.workflow] += 1
-                    yield info.id, await driver.scan(*InstanceKeys(info.id).all())
-                cursor = page.cursor
-                if cursor is None or (status.is_terminal and not finished):
-                    break
+        seen: set[str] = set()
+        for _ in range(PASSES_MAX):
+            # What moves from one status to another while they are listed is found the next time.
+            before = len(seen)
+            for status in (status for status in Status if not status.is_terminal):
+                async for info in _listed(client, status):
+                    if info.id in seen:
+                        continue
+                    seen.add(info.id)
+                    rows = await driver.scan(*InstanceKeys(info.id).all())
+                    if rows and not _about(info.id, rows)[1].is_terminal:  # it may have ended by now
+                        yield info.id, rows
+            if len(seen) == before:
+                break
+        for id in await _newest(client, finished) if finished else []:
+            rows = await driver.scan(*InstanceKeys(id).all())
+            if rows and _about(id, rows)[1].is_terminal:
+                yield id, rows
+
+
+async def _listed(client: Client, status: Status) -> AsyncIterator[InstanceInfo]:
+    cursor: str | None = None
+    while True:
+        page = await client.list(status=status, limit=PAGE, cursor=cursor)
+        for info in page.items:
+            yield info
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+async def _newest(client: Client, count: int) -> list[str]:
+    """The ids of so many finished instances of each workflow."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for status in (status for status in Status if status.is_terminal):
+        async for info in _listed(client, status):
+            newest = found.setdefault(info.workflow, [])
+            heappush(newest, (info.created_at.timestamp(), info.id))
+            if len(newest) > count:
+                heappop(newest)
+    return [id for newest in found.values() for _, id in sorted(newest)]
 
 
 @asynccontextmanager
@@ -239,7 +272,7 @@ class _Stopped:
 
 
 async def _replay(
-    flow: Workflow[Any, Any], instance_id: str, rows: Rows, codec: Wrapper | None
+    flow: Workflow[Any, Any], instance_id: str, rows: Rows, codec: Wrapper | None, max_value_bytes: int
 ) -> tuple[str, str] | None:
     """What keeps an instance from going on, or None."""
     keys = InstanceKeys(instance_id)
@@ -269,22 +302,40 @@ async def _replay(
             instance_id=instance_id,
             clock=_Stopped(at),
             codec=codec,
+            max_value_bytes=max_value_bytes,
         )
         output = (await read_fields(driver, keys)).get(Field.OUTPUT)
     finally:
         probe.reset(token)
         await driver.aclose()
-    return _problem(result, status, output, found.get(keys.field(Field.OUTPUT)))
+    gone = _gone(rows, keys) if not status.is_terminal else None
+    if gone is not None:
+        return "definition", gone
+    return _problem(result, status, undoing, output, found.get(keys.field(Field.OUTPUT)))
+
+
+def _gone(rows: Rows, keys: InstanceKeys) -> str | None:
+    """A handler that is recorded by name, and that this code does not have any more."""
+    begin, end = keys.range(COMPENSATIONS)
+    for key, raw in rows:
+        if begin <= key < end:
+            compensation = Compensation.unpack(0, raw)
+            if compensation.handler is not None and compensation.progress is not Progress.DONE:
+                try:
+                    import_handler(compensation.handler)
+                except DefinitionError as error:
+                    return str(error)
+    return None
 
 
 def _problem(
-    result: RunResult[Any], status: Status, output: bytes | None, recorded: bytes | None
+    result: RunResult[Any], status: Status, undoing: bool, output: bytes | None, recorded: bytes | None
 ) -> tuple[str, str] | None:
     error = result.error
     if result.status is Status.STUCK and error is not None:
         return ("divergence" if error.kind == "divergence" else "definition"), error.message
     fails = result.status in (Status.FAILED, *_UNDONE)
-    if fails and error is not None and status not in (Status.FAILED, *_UNDONE):
+    if fails and error is not None and not undoing and status not in (Status.FAILED, *_UNDONE):
         return "failure", f"it would fail now: {error}"
     if status is Status.COMPLETED and (result.status is not Status.COMPLETED or output != recorded):
         return "output", "it has completed, and would not end with the same output now"

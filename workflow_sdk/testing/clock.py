@@ -62,6 +62,8 @@ class VirtualClock:
         self._now = (start or _START).timestamp()
         self._quiet = quiet
         self._glanced = 0.0
+        self._in_thread = 0.0
+        """For how long a plain function has been running."""
         self._waiting: list[_Waiting] = []
         self._workers: set[str] = set()
         self._limits: list[tuple[float, anyio.CancelScope]] = []
@@ -178,12 +180,13 @@ class VirtualClock:
         with anyio.move_on_after(GLANCE_SECONDS):
             await mine.event.wait()
         now = monotonic()
-        if quiet >= SHORT_SECONDS:
+        in_thread = any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
+        self._in_thread = self._in_thread + now - began if in_thread else 0.0
+        if max(quiet, self._in_thread) >= SHORT_SECONDS:
             # Of several who wait, each adds what has passed since the last of them looked.
             self._pass(min(now - max(self._glanced, began), 2 * GLANCE_SECONDS))
         self._glanced = now
         computes = now - began > 2 * GLANCE_SECONDS  # somebody keeps the event loop from us: that is not quiet
-        in_thread = any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
         return 0.0 if computes or in_thread or before != self._version else quiet + now - began
 
     def _pass(self, duration: float) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from workflow_sdk.core.history import History
+from workflow_sdk.core.location import escape
+from workflow_sdk.core.status import Kind, Status
 from workflow_sdk.errors import ErrorInfo
+from workflow_sdk.execution.unwinding import UNDO
 from workflow_sdk.runtime.info import InstanceInfo
 
 __all__ = ["CrashReport", "CrashRun", "Ending", "Side", "differences", "is_over"]
@@ -17,7 +20,7 @@ Side: TypeAlias = Literal["before", "after"]
 
 WIDTH = 60
 """Of one of two histories side by side."""
-SHORT = 40
+SHORT = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ class CrashReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all runs ended the same."""
-        return not self.problems and not self.failed
+        """Whether all runs ended the same. One that is stuck has not ended."""
+        return not self.problems and not self.failed and self.clean.info.status is not Status.STUCK
 
     @property
     def failed(self) -> tuple[CrashRun, ...]:
@@ -88,8 +91,13 @@ class CrashReport:
         if self.problems:
             yield f"{self.workflow} ends differently without any crash: {self.problems[0]}"
             yield "What its steps do has to come to the same every time; `reset` brings fakes back to where they began."
+            yield "Nor may it keep anything in memory over a wait that is not recorded."
             if self.again is not None:
                 yield from _side_by_side("one run", self.clean.history, "another", self.again.history)
+            return
+        if self.clean.info.status is Status.STUCK:
+            yield f"{self.workflow} is stuck without any crash: {self.clean.info.error}"
+            yield from str(self.clean.history).splitlines()
             return
         crashes, failed = len(self.runs), len(self.failed)
         yield f"{self.workflow}: {_count(self.commits, 'commit')}, killed {_count(crashes, 'time')}"
@@ -131,7 +139,7 @@ def _short(text: str, width: int = SHORT) -> str:
 def _finished(history: History | None) -> dict[str, None]:
     entries = {} if history is None else {entry.path: None for entry in history if entry.status.is_final}
     undone = [] if history is None else [item.path for item in history.compensations if item.progress == "done"]
-    return entries | {f"undo {path}": None for path in undone}
+    return entries | {f"{UNDO}{path}": None for path in undone}
 
 
 def _stored(before: CrashRun | None, after: CrashRun | None) -> str:
@@ -164,7 +172,7 @@ def differences(clean: Ending, other: Ending) -> list[str]:
 
     def compare(what: str, expected: object, seen: object) -> None:
         if not _same(expected, seen):
-            found.append(f"{what} {seen!r:.100}, not {expected!r:.100}")
+            found.append(f"{what} {seen!r:.400}, not {expected!r:.400}")
 
     compare("the status is", clean.info.status.value, other.info.status.value)
     compare("the output is", clean.info.output, other.info.output)
@@ -173,7 +181,7 @@ def differences(clean: Ending, other: Ending) -> list[str]:
     compare("of the messages are left:", clean.inbox, other.inbox)
     compare("of the messages were sent:", clean.sent, other.sent)
     expected, seen = _record(clean.history), _record(other.history)
-    for path in expected.keys() | seen.keys():
+    for path in sorted(expected.keys() | seen.keys()):
         compare(f"{path!r} is recorded as", expected.get(path), seen.get(path))
     compare("to be undone is", _undone(clean.history), _undone(other.history))
     return found
@@ -183,8 +191,9 @@ def is_over(path: str, history: History | None) -> bool:
     """Whether the outcome of an operation was committed, or that of something around it."""
     if history is None:
         return False
-    if path.startswith("undo "):
-        return any(item.path == path[5:] and item.progress == "done" for item in history.compensations)
+    if path.startswith(UNDO):
+        undone = path.removeprefix(UNDO)
+        return any(item.path == undone and item.progress == "done" for item in history.compensations)
     around = path
     while around:
         if around in history and history[around].status.is_final:
@@ -210,7 +219,22 @@ def _record(history: History) -> dict[str, tuple[Any, ...]]:
 
 
 def _undone(history: History) -> list[tuple[str, str]]:
-    return [(item.path, item.progress) for item in history.compensations]
+    # Sorted: branches that run side by side end in any order. And of what lost a race, it is chance how far it came.
+    found = [(item.path, item.progress) for item in history.compensations]
+    return sorted((path, progress) for path, progress in found if not _has_lost(path, history))
+
+
+def _has_lost(path: str, history: History) -> bool:
+    around = path
+    while around:
+        around, _, _ = around.rpartition("/")
+        if around in history and history[around].kind is Kind.RACE:
+            # Of a race that was won, the value is the winner's, under its name.
+            won: Any = history[around].value
+            branch = path[len(around) + 1 :].partition("/")[0]
+            if type(won) is dict and branch not in [escape(str(name)) for name in cast("dict[object, object]", won)]:
+                return True
+    return False
 
 
 def _same(one: object, other: object) -> bool:
@@ -220,6 +244,8 @@ def _same(one: object, other: object) -> bool:
 
 def _side_by_side(left: str, one: History, right: str, other: History) -> Iterator[str]:
     yield f"  {left.ljust(WIDTH)}  {right}"
+    if str(one) == str(other):
+        yield "  (the histories are the same)"
     for a, b in zip_longest(str(one).splitlines(), str(other).splitlines(), fillvalue=""):
         yield f"{' ' if a == b else '!'} {_short_line(a).ljust(WIDTH)}  {_short_line(b)}".rstrip()
 

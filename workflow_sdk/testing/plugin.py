@@ -115,15 +115,23 @@ async def _mortal(
             pass
         await serve(driver)
 
+    raised: BaseException | None = None
     try:
         async with Client(driver, **of_client) as client, anyio.create_task_group() as group:
             group.start_soon(live)
             await begun.wait()
-            yield client
+            try:
+                yield client
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # noqa: BLE001  # raised below: a task group would hand it on in a group
+                raised = error
             group.cancel_scope.cancel()
     finally:
         if isinstance(store, str):
             await driver.aclose()
+    if raised is not None:
+        raise raised
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -147,12 +155,24 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             else:
                 continue
             break
+    item.session._setupstate.teardown_exact(nextitem)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # what the test shares
     for report in reports:
         if report.when == "call" and report.passed:
             report.sections.append(("workflow_sdk", f"passed also when killed at each of {commits} commits"))
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+class _Beside:
+    """Stands for a test in the same module and class."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self._around = item.listchain()[:-1]
+
+    def listchain(self) -> list[Any]:
+        """What is around it."""
+        return [*self._around, self]
 
 
 def _run(item: pytest.Item, nextitem: pytest.Item | None, killing: _Killing) -> tuple[list[pytest.TestReport], int]:
@@ -162,5 +182,8 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None, killing: _Killing) -> 
     begin_anew = getattr(item, "_initrequest", None)
     if begin_anew is not None:
         begin_anew()
-    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for made in ("_instance", "_obj"):  # the object of a class of tests, and its method
+        vars(item).pop(made, None)
+    # What it shares with other tests stays: as if the next were a test beside it.
+    reports = runtestprotocol(item, nextitem=_Beside(item), log=False)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return reports, sum(faulty.commits for faulty in killing.seen[:1])
