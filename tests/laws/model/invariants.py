@@ -34,13 +34,17 @@ class CheckedDriver:
     What does not is kept in `broken` too, should the engine take the failure for one of the store.
     """
 
-    def __init__(self, driver: Driver, on_final: Callable[[str], None] = lambda path: None) -> None:
+    def __init__(
+        self, driver: Driver, on_final: Callable[[str], None] = lambda path: None, *, dense: bool = True
+    ) -> None:
         self.driver = driver
         self.broken: list[AssertionError] = []
         self.commits = 0
         self.committed_at = 0.0
         self.on_final = on_final
         """Told the path of every entry that has got its outcome."""
+        self.dense = dense
+        """Whether there are no loops, whose names come and go."""
         self._before = Store({})
         self._messages: dict[str, Messages] = {}
         self._lock = anyio.Lock()
@@ -88,7 +92,7 @@ class CheckedDriver:
             if old.status is not None:
                 _check_status(old, new)
             _check_history(old, new)
-            _check_names(old, new)
+            _check_names(old, new, dense=self.dense)
             _check_compensations(old, new)
             _check_waits(new)
             self._messages.setdefault(id, Messages()).check(new)
@@ -176,8 +180,8 @@ def _check_progress(was: Entry, now: Entry) -> None:
             pass
 
 
-def _check_names(old: Space, new: Space) -> None:
-    """An index is for one name. There are no gaps, but where the names of a loop's turns were."""
+def _check_names(old: Space, new: Space, *, dense: bool) -> None:
+    """An index is for one name. There are no gaps, but where the names of a loop's turns were, or would have been."""
     names = new.names
     for index, name in old.names.items():
         if index in names:
@@ -186,9 +190,7 @@ def _check_names(old: Space, new: Space) -> None:
             assert name.owner, f"the name {name.text!r} is gone, and belonged to no loop"
     added = sorted(names.keys() - old.names.keys())
     assert not added or added[0] > max(old.names, default=-1), "an index was given that is not the next"
-    if not any(entry.kind is Kind.LOOP for entry in new.history.values()) and not any(
-        n.owner for n in old.names.values()
-    ):
+    if dense:
         gaps = set(range(len(names))) - names.keys()
         assert not gaps or old.names.keys() - names.keys() or _has_gaps(old), f"there are no names {gaps}"
     twice = Counter((name.owner, name.text) for name in names.values() if not name.shadowed)

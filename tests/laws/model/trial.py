@@ -105,7 +105,7 @@ class Trial:
         self.world = self.interpreter.world
         self.settled: dict[str, int] = {}
         """How often a step had been called when its outcome was stored."""
-        self.checked = CheckedDriver(driver, self.settle) if checked else None
+        self.checked = CheckedDriver(driver, self.settle, dense="Loop(" not in repr(program)) if checked else None
         self.driver: Driver = self.checked or driver
         self.faults: list[Fault] = []
         self.had: list[Fault] = []
