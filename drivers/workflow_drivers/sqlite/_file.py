@@ -58,6 +58,9 @@ CLEAR_MANY = "DELETE FROM entry WHERE key IN (VALUES {})"
 COUNT_PRESENT = "SELECT count(*) FROM entry WHERE key IN (VALUES {})"
 SELECT_MANY = "SELECT key, value FROM entry WHERE key IN (VALUES {})"
 
+LOOK_SECONDS = 0.005
+"""Between two looks at whether the files are still the ones that were opened."""
+
 WRITES_MERGED = 16
 """With fewer writes, a batch that is alone is written as it stands."""
 
@@ -147,18 +150,25 @@ class _Session:
         self.files = tuple(map(_identity, self._paths)) if self._first is None else self._first.files
         return connection
 
+    _looked = float("-inf")
+
     def check_files(self, verb: str) -> None:
         """StorageError if one of the files was deleted or replaced since it was opened.
 
         SQLite would go on with what it has open, and neither see nor lock out those who open what is there now: what
-        is written then is lost, or ruins the file.
+        is written then is lost, or ruins the file. Asking for the files can take as long as a small transaction does, so
+        it is not done for every one of many.
         """
+        now = monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
         for path, file in zip(self._paths, self.files, strict=True):
             if _identity(path) != file:
                 raise StorageError(
                     f"can't {verb} {self._paths[0]!r}: {path!r} was deleted or replaced while it was open; end every "
                     "process that has it open, and start again"
                 )
+        self._looked = now
 
     def leave(self) -> None:
         """What comes before closing, after which nothing may be done with the connection.
