@@ -156,8 +156,8 @@ class _Session:
         """StorageError if one of the files was deleted or replaced since it was opened.
 
         SQLite would go on with what it has open, and neither see nor lock out those who open what is there now: what
-        is written then is lost, or ruins the file. Asking for the files can take as long as a small transaction does, so
-        it is not done for every one of many.
+        is written then is lost, or ruins the file. Asking for the files can take as long as a small transaction, so it
+        is not done for every one of many.
         """
         now = monotonic()
         if now - self._looked < LOOK_SECONDS:
