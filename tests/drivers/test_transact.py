@@ -160,10 +160,25 @@ async def test_beside_commits(driver: Driver) -> None:
 
 
 async def test_who_waits_for_a_change_hears_of_it(driver: Driver) -> None:
-    async with anyio.create_task_group() as group:
-        group.start_soon(driver.changed, b"record", None)
-        await anyio.sleep(0.05)
-        await of(driver).transact(lambda tr: add(tr, "a"), recording)
+    heard: list[bytes | None] = []
+
+    async def wait() -> None:
+        await driver.changed(b"record", None)
+        heard.append(await driver.get(b"record"))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.sleep(0.05)
+            assert heard == []
+            await of(driver).transact(lambda tr: add(tr, "a"), recording)
+    assert heard == [b"1"]
+
+
+async def test_an_iterator_that_ends_in_the_function_is_an_error_like_others(driver: Driver) -> None:
+    with anyio.fail_after(10), pytest.raises(RuntimeError, match="StopIteration"):
+        await of(driver).transact(lambda tr: add(tr, "a") and next(iter(())), recording)
+    assert await read(driver, "a") == 0
 
 
 async def test_a_cancelled_one_is_decided(driver: Driver) -> None:

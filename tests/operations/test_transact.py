@@ -105,6 +105,25 @@ async def test_what_it_raises_undoes_its_writes_and_is_a_failed_step(world: Worl
 
 
 @transacts
+async def test_an_iterator_that_ends_is_a_failure_like_others(world: World) -> None:
+    def ends(transaction: Any) -> int:
+        add(transaction, "a")
+        return next(iter(()))
+
+    @workflow
+    async def iterates(ctx: Context) -> str:
+        try:
+            await ctx.transact("ends", ends)
+        except StepExhaustedError as error:
+            return error.error.message
+        return "went on"
+
+    with anyio.fail_after(10):
+        assert (await world.run(iterates)).output == "the function raised StopIteration"
+    assert await read(world.driver, "a") == 0
+
+
+@transacts
 async def test_it_is_tried_again_if_that_is_asked_for(world: World) -> None:
     calls: list[int] = []
 

@@ -83,6 +83,8 @@ def _call(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], transacti
     token = current_scope.set(place)
     try:
         return fn(transaction, *args)
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error  # which no future can hand on
     finally:
         current_scope.reset(token)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
+import anyio.lowlevel
 
 from workflow_sdk.core.codec import Codec, Wrapper
 from workflow_sdk.core.compensation import Compensation, Progress
@@ -256,6 +257,8 @@ class _Stopped:
     ) -> None:
         if until is None or until > self._at:
             await event.wait()
+        else:
+            await anyio.lowlevel.checkpoint()
 
     async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         await anyio.sleep_forever()

@@ -1,23 +1,21 @@
-"""For pytest: a clock that jumps, a runtime on it, and tests that are repeated with the runtime killed at every commit.
-
-Nothing of the engine is imported before a test asks for it.
-"""
+"""For pytest: a clock that jumps, a runtime on it, and tests repeated with the runtime killed at every commit."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import anyio
 import pytest
 from _pytest.runner import runtestprotocol
 
-if TYPE_CHECKING:
-    from workflow_sdk.definitions import Workflow
-    from workflow_sdk.driver import Driver
-    from workflow_sdk.runtime.client import Client
-    from workflow_sdk.testing.clock import VirtualClock
-    from workflow_sdk.testing.faulty import FaultyDriver
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Driver, open_driver
+from workflow_sdk.runtime.client import Client
+from workflow_sdk.runtime.runtime import Runtime
+from workflow_sdk.testing.clock import VirtualClock
+from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
 
 __all__ = ["RuntimeFactory", "virtual_clock", "workflow_runtime"]
 
@@ -53,8 +51,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
     """A clock that jumps to the next timer whenever all is idle."""
-    from workflow_sdk.testing.clock import VirtualClock
-
     return VirtualClock()
 
 
@@ -70,8 +66,6 @@ def workflow_runtime(request: pytest.FixtureRequest, virtual_clock: VirtualClock
     async def opened(
         *workflows: Workflow[Any, Any], store: str | Driver = "memory://", **options: Any
     ) -> AsyncGenerator[Client]:
-        from workflow_sdk.runtime.runtime import Runtime
-
         options = {"clock": virtual_clock, **options}
         if killing is None:
             async with Runtime(store, workflows=workflows, **options) as runtime:
@@ -88,13 +82,6 @@ async def _mortal(
     killing: _Killing, store: str | Driver, workflows: tuple[Workflow[Any, Any], ...], options: dict[str, Any]
 ) -> AsyncGenerator[Client]:
     """A client, and beside it a runtime that is killed once and started again."""
-    import anyio
-
-    from workflow_sdk.driver import open_driver
-    from workflow_sdk.runtime.client import Client
-    from workflow_sdk.runtime.runtime import Runtime
-    from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
-
     driver = await open_driver(store) if isinstance(store, str) else store
     commit = killing.commit if not killing.seen else None
     at_before = killing.side == "before"

@@ -106,6 +106,9 @@ def _begin(session: WriteSession, fn: Callable[[sqlite3.Connection], T]) -> T:
     connection.set_authorizer(_authorize)
     try:
         return fn(connection)
+    except StopIteration as error:
+        # No future takes it, and whoever waits for this one would wait for ever, with the file locked.
+        raise RuntimeError("the function raised StopIteration") from error
     except sqlite3.Error as error:
         # So grave that SQLite has rolled back everything: not the author's mistake, but a full disk, or a broken one.
         if _is_lost(connection) or is_busy(error):

@@ -115,8 +115,8 @@ class Load:
         return len(set(self.workers.lines())) == len(self.handles) * len(expected_lines(""))
 
 
-async def killing(workers: Workers, count: int, kills: int) -> None:
-    """So many workers at once, one of which is killed again and again, while they have work."""
+async def killing(workers: Workers, count: int, kills: int) -> int:
+    """So many workers at once, one of which is killed again and again, while they have work; how often that was."""
     dice = chance()
     async with Client(workers.url) as client, anyio.create_task_group() as group:
         load = Load(workers, client)
@@ -136,15 +136,17 @@ async def killing(workers: Workers, count: int, kills: int) -> None:
             await load.recover()
         print(f"{done} kills, {len(workers.lines)} lines")
         await load.expect(done)
+        return done
+    raise AssertionError("the group has ended early")
 
 
 async def test_one_worker_is_killed_again_and_again(workers: Workers) -> None:
-    await killing(workers, 1, effort(4))
+    assert await killing(workers, 1, effort(4)) > 0
 
 
 @pytest.mark.parametrize("workers", ["synchronous=full"], indirect=True)
 async def test_one_of_two_workers_is_killed_again_and_again(workers: Workers) -> None:
-    await killing(workers, 2, effort(5))
+    assert await killing(workers, 2, effort(5)) > 0
 
 
 async def test_all_workers_are_killed_at_once(workers: Workers) -> None:
