@@ -21,6 +21,7 @@ logger = logging.getLogger("workflow_drivers.foundationdb")
 
 TOO_MANY_WATCHES = 1032
 WATCHES_DISABLED = 1034
+REFUSALS = (TOO_MANY_WATCHES, WATCHES_DISABLED)
 
 # A watch that went missing would be a workflow that never goes on. So everyone looks again after this, watch or no.
 LOOK_SECONDS = 60.0
@@ -69,18 +70,16 @@ class Watches:
         It may return without a change, so the caller looks again; `looks` says how often it has.
         """
         waker = Waker()
-        if monotonic() < self._refused_until:
+        watched = self._join(transaction, key, row, waker)
+        if watched is None:
             await self._poll(waker, looks)
             return
-        watched = self._join(transaction, key, row, waker)
         try:
             with anyio.move_on_after(LOOK_SECONDS):
                 await waker.wait()
         finally:
             self._leave(key, watched, waker)
-        if watched.error in (TOO_MANY_WATCHES, WATCHES_DISABLED):
-            self._refused(watched.error)
-        elif watched.error and not self._closed:
+        if watched.error and watched.error not in REFUSALS and not self._closed:
             await anyio.sleep(FAILED_SECONDS)
 
     def close(self) -> None:
@@ -95,9 +94,12 @@ class Watches:
         for waker in wakers:
             waker.wake()
 
-    def _join(self, transaction: Transaction, key: bytes, row: bytes | None, waker: Waker) -> _Watched:
+    def _join(self, transaction: Transaction, key: bytes, row: bytes | None, waker: Waker) -> _Watched | None:
+        """Wait with the others for this row of the key; None while the cluster refuses watches."""
         old: _Watched | None = None
         with self._lock:
+            if monotonic() < self._refused_until:
+                return None
             watched = self._watched.get(key)
             if watched is None or watched.row != row:
                 # A watch on another row is about to report, or was set by someone who had read an older state. Those
@@ -133,13 +135,20 @@ class Watches:
 
     def _ended(self, key: bytes, watched: _Watched, future: Future) -> None:
         """In the network thread, or in that of whoever has cancelled the watch."""
-        with self._lock:
-            if self._watched.get(key) is watched:
-                del self._watched[key]
         try:
             future.wait()
         except self._session.error as error:
             watched.error = code_of(error)
+        is_first = False
+        with self._lock:
+            if self._watched.get(key) is watched:
+                del self._watched[key]
+            if watched.error in REFUSALS:
+                # Noted before anyone else could set a watch.
+                is_first = monotonic() >= self._refused_until
+                self._refused_until = monotonic() + REFUSED_SECONDS
+        if is_first:
+            self._warn(watched.error)
         self._wake(watched)
 
     def _wake(self, watched: _Watched) -> None:
@@ -148,18 +157,15 @@ class Watches:
         for waker in wakers:
             waker.wake()
 
-    def _refused(self, code: int) -> None:
-        now = monotonic()
-        if now >= self._refused_until:
-            reason = "too many are set" if code == TOO_MANY_WATCHES else "they are disabled"
-            logger.warning(
-                "FoundationDB refuses watches (error %d: %s); %s asks for changes instead, for %g seconds",
-                code,
-                reason,
-                self._session.settings,
-                REFUSED_SECONDS,
-            )
-        self._refused_until = now + REFUSED_SECONDS
+    def _warn(self, code: int) -> None:
+        reason = "too many are set" if code == TOO_MANY_WATCHES else "they are disabled"
+        logger.warning(
+            "FoundationDB refuses watches (error %d: %s); %s asks for changes instead, for %g seconds",
+            code,
+            reason,
+            self._session.settings,
+            REFUSED_SECONDS,
+        )
 
     async def _poll(self, waker: Waker, looks: int) -> None:
         self._session.counts.polls += 1
