@@ -4,7 +4,8 @@ from workflow_sdk.context import Context
 from workflow_sdk.core.history import History, HistoryEntry
 from workflow_sdk.core.retry import Backoff
 from workflow_sdk.core.status import EntryStatus, Kind, Status
-from workflow_sdk.definitions import Step, Workflow, step, workflow
+from workflow_sdk.core.tasks import TaskStatus
+from workflow_sdk.definitions import ContinueAsNew, Step, Workflow, step, workflow
 from workflow_sdk.driver import Batch, Driver, open_driver
 from workflow_sdk.errors import (
     AlreadyExistsError,
@@ -39,18 +40,21 @@ from workflow_sdk.errors import (
     WorkflowSDKError,
     WorkflowStuckError,
 )
+from workflow_sdk.execution.posting import Delivery
 from workflow_sdk.execution.run import RunResult, run_workflow
 from workflow_sdk.operations.attempt import Failure, Success
 from workflow_sdk.operations.listen import Message
 from workflow_sdk.operations.loop import Break, Continue
 from workflow_sdk.operations.race import RaceResult
+from workflow_sdk.operations.task import TaskResult
 from workflow_sdk.runtime.client import Client
-from workflow_sdk.runtime.delivery import Delivery, send_message
+from workflow_sdk.runtime.delivery import send_message
 from workflow_sdk.runtime.handle import Handle
-from workflow_sdk.runtime.info import InstanceInfo, Page, Wait
+from workflow_sdk.runtime.info import InstanceInfo, Page, Progress, Wait
 from workflow_sdk.runtime.reading import read_history
 from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.runtime.runtime import Runtime
+from workflow_sdk.runtime.tasks import Task, TaskChange, Tasks
 
 __all__ = [
     "AlreadyExistsError",
@@ -64,6 +68,7 @@ __all__ = [
     "ConflictError",
     "Context",
     "Continue",
+    "ContinueAsNew",
     "CriticalError",
     "DefinitionError",
     "Delivery",
@@ -88,6 +93,7 @@ __all__ = [
     "NotAuthorizedError",
     "Page",
     "PayloadTooLargeError",
+    "Progress",
     "RaceError",
     "RaceResult",
     "ReplayProblem",
@@ -105,6 +111,11 @@ __all__ = [
     "StorageError",
     "StorageLimitError",
     "Success",
+    "Task",
+    "TaskChange",
+    "TaskResult",
+    "TaskStatus",
+    "Tasks",
     "Wait",
     "Workflow",
     "WorkflowCancelledError",

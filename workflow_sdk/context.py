@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from inspect import isawaitable
-from typing import Any, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple, Unpack, cast, overload
 from uuid import UUID
 
 from workflow_sdk.core.retry import Duration
@@ -15,20 +16,24 @@ from workflow_sdk.definitions import (
     StepOptions,
     StepOverrides,
     TransactOverrides,
+    Workflow,
     as_step_options,
     as_transact_options,
     function_name,
 )
-from workflow_sdk.errors import DefinitionError
+from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.attempt import Failure, Success, start_attempt
+from workflow_sdk.operations.child import Begin, start_child, start_continue
 from workflow_sdk.operations.join import start_join, start_map
 from workflow_sdk.operations.listen import NO_DEFAULT, Listening, Message, Want, start_listen
 from workflow_sdk.operations.loop import Break, Continue, LoopSettings, start_loop
 from workflow_sdk.operations.race import RaceResult, start_race
 from workflow_sdk.operations.rollback import start_checkpoint
 from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.send import start_send
 from workflow_sdk.operations.sleep import start_sleep
 from workflow_sdk.operations.step import start_step
+from workflow_sdk.operations.task import Asked, TaskResult, start_task
 from workflow_sdk.operations.transact import start_transact
 from workflow_sdk.operations.version import start_removed, start_version
 
@@ -41,6 +46,15 @@ I = TypeVar("I")  # noqa: E741  # the item of a map
 Ts = TypeVarTuple("Ts")
 
 Coro = Coroutine[Any, Any, T]
+
+OnCancel = Literal["cancel", "abandon"]
+
+
+class Addressee(Protocol):
+    """Who a message can be sent to: a handle is one."""
+
+    id: str
+
 
 _logger = logging.getLogger("workflow_sdk.workflow")
 
@@ -258,6 +272,136 @@ class Context:
         """Take `count` messages, or those that came by the deadline."""
         how = Listening(messages, type, timeout, until, Want.LIST, count)
         return start_listen(self._scope, name, how)
+
+    # Other instances, and people.
+
+    def send(self, name: str, target: str | Addressee, message: str, payload: object = None) -> Coro[str]:
+        """Send a message to another instance, exactly once; return what became of it, as a `Delivery`.
+
+        An instance that there is not is `InstanceNotFoundError`.
+        """
+        return start_send(self._scope, name, target, message, payload)
+
+    @overload
+    def child(
+        self,
+        name: str,
+        workflow: Workflow[I, T],
+        input: I,
+        *,
+        id: str | None = None,
+        on_cancel: OnCancel = "cancel",
+    ) -> Coro[T]: ...
+    @overload
+    def child(
+        self, name: str, workflow: Workflow[None, T], *, id: str | None = None, on_cancel: OnCancel = "cancel"
+    ) -> Coro[T]: ...
+    @overload
+    def child(
+        self, name: str, workflow: str, input: Any = None, *, id: str | None = None, on_cancel: OnCancel = "cancel"
+    ) -> Coro[Any]: ...
+    def child(
+        self,
+        name: str,
+        workflow: Workflow[Any, Any] | str,
+        input: Any = None,
+        *,
+        id: str | None = None,
+        on_cancel: OnCancel = "cancel",
+    ) -> Coro[Any]:
+        """Start another instance, exactly once, wait for its end, and return its output.
+
+        One that ends without an output is `ChildFailedError`. If this instance is cancelled, or the branch loses its
+        race, the child is cancelled as well, or left alone (`on_cancel="abandon"`).
+        """
+        return start_child(self._scope, name, Begin(workflow, input, id), on_cancel)
+
+    @overload
+    def continue_with(self, name: str, workflow: Workflow[I, Any], input: I, *, id: str | None = None) -> Coro[str]: ...
+    @overload
+    def continue_with(self, name: str, workflow: Workflow[None, Any], *, id: str | None = None) -> Coro[str]: ...
+    @overload
+    def continue_with(self, name: str, workflow: str, input: Any = None, *, id: str | None = None) -> Coro[str]: ...
+    def continue_with(
+        self, name: str, workflow: Workflow[Any, Any] | str, input: Any = None, *, id: str | None = None
+    ) -> Coro[str]:
+        """Start another instance, exactly once, and go on without it; return its id."""
+        return start_continue(self._scope, name, Begin(workflow, input, id))
+
+    @overload
+    def task(
+        self,
+        name: str,
+        *,
+        payload: object = None,
+        assignee: str | None = None,
+        roles: Sequence[str] = (),
+        type: type[T],
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[TaskResult[T]]: ...
+    @overload
+    def task(
+        self,
+        name: str,
+        *,
+        payload: object = None,
+        assignee: str | None = None,
+        roles: Sequence[str] = (),
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[TaskResult[Any]]: ...
+    def task(
+        self,
+        name: str,
+        *,
+        payload: object = None,
+        assignee: str | None = None,
+        roles: Sequence[str] = (),
+        type: Any = Any,
+        timeout: Duration | None = None,
+        until: datetime | None = None,
+    ) -> Coro[TaskResult[Any]]:
+        """Ask a person to do something: a task on the list of `client.tasks`, until someone completes it.
+
+        At the deadline it is taken off the list, and that is `ListenTimeoutError`.
+        """
+        return start_task(self._scope, name, Asked(payload, assignee, roles, type, timeout, until))
+
+    # What the world may see.
+
+    @property
+    def state(self) -> MutableMapping[str, Any]:
+        """The business state of the instance, for the world to see with the next commit; the same in every replay."""
+        return self._scope.see_world().state
+
+    @state.setter
+    def state(self, values: Mapping[str, Any]) -> None:
+        with self._assigning():
+            self._scope.see_world().replace(values)
+
+    @property
+    def reference(self) -> str | None:
+        """The business reference of the instance: instances and tasks can be listed by it."""
+        return self._scope.see_world().reference
+
+    @reference.setter
+    def reference(self, reference: str | None) -> None:
+        with self._assigning():
+            self._scope.see_world().refer(reference)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Tell the world how far the instance is."""
+        with self._assigning():
+            self._scope.see_world().advance(done, total, note)
+
+    @contextmanager
+    def _assigning(self) -> Generator[None]:
+        try:
+            yield
+        except (DefinitionError, CodecError) as error:
+            raise self._scope.engine.slip(error) from None
 
     # Scopes.
 

@@ -7,14 +7,29 @@ import hashlib
 import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields, replace
-from types import CodeType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
+from types import CodeType, UnionType
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from workflow_sdk.core.hints import parameter_hint, remember_locals, return_hint
 from workflow_sdk.core.retry import Backoff, Duration, seconds
 from workflow_sdk.errors import DefinitionError
 
 __all__ = [
+    "ContinueAsNew",
     "Divergence",
     "Step",
     "StepOptions",
@@ -197,6 +212,20 @@ def function_name(fn: object) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
+@dataclass(frozen=True, slots=True)
+class ContinueAsNew:
+    """Returned by a workflow: start over with a fresh history and this input.
+
+    It is the same instance: the id, the handles, whoever waits for it and the messages it has not taken stay.
+    """
+
+    input: Any = None
+
+
+_Runs: TypeAlias = Coroutine[Any, Any, OutputT | ContinueAsNew]
+"""What the call of a workflow's function gives."""
+
+
 class Workflow(Generic[InputT_contra, OutputT_co]):
     """A durable coroutine function."""
 
@@ -230,10 +259,17 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
     @property
     def output_hint(self) -> object:
         """The annotation of the result."""
-        return return_hint(self.fn)
+        return _without(return_hint(self.fn), ContinueAsNew)
 
     def __repr__(self) -> str:
         return f"<workflow {self.name} version {self.version}>"
+
+
+def _without(hint: object, kind: type) -> object:
+    """A union without one of its parts."""
+    if get_origin(hint) not in (Union, UnionType) or kind not in get_args(hint):
+        return hint
+    return Union[tuple(part for part in get_args(hint) if part is not kind)]  # noqa: UP007  # of parts that are known only now
 
 
 def _check_signature(fn: Callable[..., Any], name: str) -> bool:
@@ -273,24 +309,24 @@ class _WithDefault(Protocol[InputT_contra, OutputT_co]):
 
     __name__: str
 
-    def __call__(self, ctx: Any, input: InputT_contra = ..., /) -> Coroutine[Any, Any, OutputT_co]: ...
+    def __call__(self, ctx: Any, input: InputT_contra = ..., /) -> Coroutine[Any, Any, OutputT_co | ContinueAsNew]: ...
 
 
 class _WorkflowDecorator(Protocol):
     @overload
     def __call__(self, fn: _WithDefault[InputT, OutputT], /) -> Workflow[InputT | None, OutputT]: ...
     @overload
-    def __call__(self, fn: Callable[[Any, InputT], Coroutine[Any, Any, OutputT]], /) -> Workflow[InputT, OutputT]: ...
+    def __call__(self, fn: Callable[[Any, InputT], _Runs[OutputT]], /) -> Workflow[InputT, OutputT]: ...
     @overload
-    def __call__(self, fn: Callable[[Any], Coroutine[Any, Any, OutputT]], /) -> Workflow[None, OutputT]: ...
+    def __call__(self, fn: Callable[[Any], _Runs[OutputT]], /) -> Workflow[None, OutputT]: ...
 
 
 @overload
 def workflow(fn: _WithDefault[InputT, OutputT], /) -> Workflow[InputT | None, OutputT]: ...
 @overload
-def workflow(fn: Callable[[Any, InputT], Coroutine[Any, Any, OutputT]], /) -> Workflow[InputT, OutputT]: ...
+def workflow(fn: Callable[[Any, InputT], _Runs[OutputT]], /) -> Workflow[InputT, OutputT]: ...
 @overload
-def workflow(fn: Callable[[Any], Coroutine[Any, Any, OutputT]], /) -> Workflow[None, OutputT]: ...
+def workflow(fn: Callable[[Any], _Runs[OutputT]], /) -> Workflow[None, OutputT]: ...
 @overload
 def workflow(*, name: str | None = None, version: int = 1, divergence: Divergence = "strict") -> _WorkflowDecorator: ...
 def workflow(

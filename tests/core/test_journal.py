@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry, EntryTrouble
+from workflow_sdk.core.fields import WaitRow
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.journal import Journal, WriteSet
 from workflow_sdk.core.keys import (
@@ -156,15 +157,15 @@ def test_what_is_cleared_after_a_failed_write_does_not_come_back() -> None:
 
 def test_waits_are_told_and_taken_back() -> None:
     journal, rows = Journal(KEYS), Rows()
-    journal.begin_wait(pack_segment(1), ["a", "b"], ["listen"])
-    journal.begin_wait(pack_segment(2), [], ["sleep"])
+    journal.begin_wait(pack_segment(1), ["a", "b"], WaitRow("message", "a", "a", None, 1, 0), None)
+    journal.begin_wait(pack_segment(2), [], WaitRow("timer", "s", "s", 1.0, 1, 0), None)
     write(rows, journal.take())
     expected = {waits_of("a") + pack_segment(1), waits_of("b") + pack_segment(1), waits_of("") + pack_segment(2)}
     assert set(rows) == {KEYS.space + key for key in expected}
     journal.end_wait(pack_segment(1), ["a", "b"])
     write(rows, journal.take())
     assert set(rows) == {KEYS.space + waits_of("") + pack_segment(2)}
-    journal.begin_wait(pack_segment(3), ["c"], ["listen"])
+    journal.begin_wait(pack_segment(3), ["c"], WaitRow("message", "c", "c", None, 1, 0), None)
     journal.forget_waits()
     write(rows, journal.take())
     assert rows == {}

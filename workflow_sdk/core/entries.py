@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from workflow_sdk.core.location import check_location, pack_segment, segments
 from workflow_sdk.core.status import EntryStatus, Kind, move_entry
 from workflow_sdk.core.wire import (
     MOMENT_MAX,
@@ -24,6 +25,7 @@ from workflow_sdk.core.wire import (
 
 __all__ = [
     "BranchesData",
+    "ChildData",
     "Data",
     "Entry",
     "EntryTrouble",
@@ -32,6 +34,9 @@ __all__ = [
     "RetryData",
     "SleepData",
     "Taken",
+    "TaskData",
+    "read_token",
+    "token_of",
 ]
 
 # Numbers on the wire. They are never given to something else.
@@ -48,6 +53,10 @@ _KIND_CODES = {
     Kind.CHECKPOINT: 10,
     Kind.BRANCH: 11,
     Kind.TRANSACT: 12,
+    Kind.SEND: 13,
+    Kind.CHILD: 14,
+    Kind.CONTINUE: 15,
+    Kind.TASK: 16,
 }
 _STATUS_CODES = {EntryStatus.RUNNING: 1, EntryStatus.WAITING: 2, EntryStatus.COMPLETED: 3, EntryStatus.FAILED: 4}
 _KINDS = {code: kind for kind, code in _KIND_CODES.items()}
@@ -59,6 +68,8 @@ _TAKEN = shapes((bytes,), (str,), NUMBERS, (bytes, NOTHING), (bytes,))
 _LISTEN = shapes((list,), (float, int, NOTHING), (int,), (list,), (bool,))
 _LOOP = shapes((int,), (bytes,), NUMBERS, (int,), (int,), (int,))
 _BRANCHES = shapes((list,), (int,), (list, NOTHING), (int, NOTHING))
+_CHILD = shapes((str,), (bool,))
+_TASK = shapes((str,), (float, int, NOTHING), (str, NOTHING), NUMBERS)
 _OUTCOME = shapes((bytes, NOTHING), (bytes, NOTHING))
 _ENTRY = shapes(
     (int,),
@@ -71,6 +82,8 @@ _ENTRY = shapes(
     (bytes, NOTHING),
     (list, NOTHING),
 )
+_WAITING = frozenset((*shape, int) for shape in _ENTRY)
+"""Of one that waits, it is also known which state of the instance began to."""
 _TROUBLE = shapes((str,), (int,), NUMBERS, (list,))
 
 _COUNT_BITS = 62
@@ -230,7 +243,44 @@ class BranchesData:
         return self.winner is None or (kind is Kind.RACE and entry.error is not None and self.winner < len(self.names))
 
 
-Data: TypeAlias = RetryData | SleepData | ListenData | LoopData | BranchesData
+@dataclass(frozen=True, slots=True)
+class ChildData:
+    """A child: its id, and whether it is cancelled with its parent."""
+
+    id: str
+    cancels: bool
+
+    def pack(self) -> list[object]:
+        return [self.id, self.cancels]
+
+    @classmethod
+    def unpack(cls, fields: list[Any]) -> ChildData:
+        if _kinds(fields) not in _CHILD:
+            raise damaged("an entry of a child")
+        return cls(*fields)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """A task of a person: its id, its deadline, and in the end who has done it, and when."""
+
+    id: str
+    until: float | None = None
+    by: str | None = None
+    done_at: float = 0.0
+
+    def pack(self) -> list[object]:
+        return [self.id, self.until, self.by, self.done_at]
+
+    @classmethod
+    def unpack(cls, fields: list[Any]) -> TaskData:
+        if _kinds(fields) not in _TASK:
+            raise damaged("an entry of a task")
+        id, until, by, done_at = fields
+        return cls(id, None if until is None else _unpack_time([until]), by, moment(done_at))
+
+
+Data: TypeAlias = RetryData | SleepData | ListenData | LoopData | BranchesData | ChildData | TaskData
 
 _DATA: dict[Kind, type[Data]] = {
     Kind.STEP: RetryData,
@@ -241,6 +291,8 @@ _DATA: dict[Kind, type[Data]] = {
     Kind.JOIN: BranchesData,
     Kind.RACE: BranchesData,
     Kind.MAP: BranchesData,
+    Kind.CHILD: ChildData,
+    Kind.TASK: TaskData,
 }
 
 
@@ -254,7 +306,18 @@ _NEEDED: dict[Kind, type[Data]] = {kind: data for kind, data in _DATA.items() if
 class Entry:
     """One recorded operation. It changes until it has its outcome, and never after."""
 
-    __slots__ = ("attempts", "created_at", "data", "error", "finished_at", "kind", "ordinal", "status", "value")
+    __slots__ = (
+        "attempts",
+        "created_at",
+        "data",
+        "error",
+        "finished_at",
+        "kind",
+        "ordinal",
+        "since",
+        "status",
+        "value",
+    )
 
     def __init__(
         self,
@@ -279,6 +342,14 @@ class Entry:
         self.value = value
         self.error = error
         self.data: Data | None = data
+        self.since: int = 0
+        """The state of the instance, by the number of its commits, that began to wait here; 0 if none did yet."""
+
+    def wait(self, data: Data | None = None) -> None:
+        """Begin to wait."""
+        self.status = move_entry(self.status, EntryStatus.WAITING)
+        self.data = data or self.data
+        self.since = 0
 
     def complete(self, value: bytes | None, at: float) -> None:
         """Give the entry its value."""
@@ -299,27 +370,30 @@ class Entry:
 
     def pack(self) -> bytes:
         """The entry as a row's value."""
-        return pack_record(
-            (
-                _KIND_CODES[self.kind],
-                _STATUS_CODES[self.status],
-                self.ordinal,
-                self.attempts,
-                self.created_at,
-                self.finished_at,
-                self.value,
-                self.error,
-                None if self.data is None else self.data.pack(),
-            )
+        fields = (
+            _KIND_CODES[self.kind],
+            _STATUS_CODES[self.status],
+            self.ordinal,
+            self.attempts,
+            self.created_at,
+            self.finished_at,
+            self.value,
+            self.error,
+            None if self.data is None else self.data.pack(),
         )
+        return pack_record(fields if self.status is not EntryStatus.WAITING else (*fields, self.since))
 
     @classmethod
     def unpack(cls, raw: bytes) -> Entry:
         """The entry that a row's value holds."""
         fields = unpack_record(raw)
-        if tuple(map(type, fields)) not in _ENTRY:
-            raise damaged("an entry of a history")
+        shape = tuple(map(type, fields))
         entry = _new(cls)
+        entry.since = 0
+        if shape in _WAITING:
+            entry.since = fields.pop()
+        elif shape not in _ENTRY:
+            raise damaged("an entry of a history")
         kind, status, entry.ordinal, entry.attempts, created_at, finished_at, entry.value, entry.error, data = fields
         try:
             entry.kind = _KINDS[kind]
@@ -327,7 +401,7 @@ class Entry:
             entry.data = None if data is None else _DATA[entry.kind].unpack(data)
         except KeyError:
             raise damaged("an entry of a history") from None
-        if (entry.ordinal | entry.attempts) >> _COUNT_BITS or not MOMENT_MIN <= created_at <= MOMENT_MAX:
+        if (entry.ordinal | entry.attempts | entry.since) >> _COUNT_BITS or not MOMENT_MIN <= created_at <= MOMENT_MAX:
             raise damaged("an entry of a history")
         entry.created_at = created_at + 0.0
         if finished_at is None:
@@ -359,6 +433,21 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"<Entry {self.kind.value} {self.status.value}>"
+
+
+def token_of(location: bytes, entry: Entry) -> bytes:
+    """Names exactly this wait: the same on every replay, and another one for each retry, turn or new start."""
+    return pack_segment(entry.since) + location
+
+
+def read_token(token: bytes) -> tuple[int, bytes]:
+    """Which state of the instance began to wait, and where."""
+    found = next(segments(token), None)
+    if not isinstance(found, int) or found < 0:
+        raise damaged("a token")
+    location = token[len(pack_segment(found)) :]
+    check_location(location)
+    return found, location
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,26 @@ _SHAPES: dict[Field, Shapes] = {
     Field.BIRTH: shapes(NUMBERS, (bytes,)),
     Field.ALARM: shapes(NUMBERS),
     Field.DEATHS: shapes((int,)),
+    Field.COMMITS: shapes((int,)),
+    Field.STATE: shapes((bytes,)),
+    Field.REFERENCE: shapes((str,)),
+    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, NOTHING)),
+    Field.WATCHERS: shapes((list,)),
+    Field.GENERATION: shapes((int,), NUMBERS),
+    Field.RETENTION: shapes(NUMBERS),
+    Field.PURGE: shapes(NUMBERS),
+    Field.ANSWERED: shapes((int,)),
+    Field.BASE: shapes((bytes,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0
 """The last microsecond that a `datetime` can be, as a float."""
 _STATUSES = frozenset(status.value for status in Status)
 _LEASE = shapes((str,), (int,), NUMBERS)
-_WAIT = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,))
+_WAIT = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,), (int,))
+_WAIT_BEFORE = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,))
+"""As it was before waits knew since when they are."""
+_WATCHER = shapes((str,), (bytes,))
 
 
 def check_fields(fields: Mapping[Field, bytes]) -> None:
@@ -48,10 +61,18 @@ def check_fields(fields: Mapping[Field, bytes]) -> None:
             moment(parts[4])
         elif field is Field.BIRTH:
             moment(parts[0])
-        elif field is Field.ALARM:
+        elif field is Field.GENERATION:
+            moment(parts[1])
+        elif field is Field.ALARM or field is Field.PURGE:
             _due(parts[0])
+        elif field is Field.WATCHERS and not all(type(part) is list and _kinds(part) in _WATCHER for part in parts[0]):
+            raise damaged("the watchers of an instance")
         elif field is Field.ERROR and not all(type(path) is str for path in parts[2]):
             raise damaged("the error of an instance")
+
+
+def _kinds(parts: list[Any]) -> tuple[type, ...]:
+    return tuple(map(type, parts))
 
 
 def _due(at: float) -> None:
@@ -76,12 +97,15 @@ class WaitRow(NamedTuple):
     """How many messages it takes."""
     promised: int
     """How many of these are addressed to it already."""
+    since: int = 0
+    """Which state of the instance began to wait, by the number of its commits."""
 
 
 def unpack_wait(raw: bytes) -> WaitRow:
     """The wait that a row holds."""
     parts: list[Any] = unpack_record(raw)
-    if tuple(map(type, parts)) not in _WAIT:
+    kinds = _kinds(parts)
+    if kinds not in _WAIT and kinds not in _WAIT_BEFORE:
         raise damaged("a wait")
     if parts[3] is not None:
         _due(parts[3])

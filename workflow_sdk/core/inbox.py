@@ -11,20 +11,24 @@ from workflow_sdk.core.wire import MOMENT_MAX, MOMENT_MIN, NOTHING, NUMBERS, dam
 
 __all__ = ["Inbox", "InboxMessage"]
 
-_MESSAGE = shapes((str,), (bytes,), NUMBERS, (bytes, NOTHING), (bytes, NOTHING))
+_MESSAGE = shapes((str, bytes), (bytes,), NUMBERS, (bytes, NOTHING), (bytes, NOTHING))
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InboxMessage:
     """A message as it lies in the inbox. Its id is the end of its key, which sorts by arrival."""
 
     id: bytes
-    name: str
+    name: str | bytes
+    """Of the end of a child or a task: the token of the wait for it."""
     payload: bytes
     sent_at: float
     reply_to: bytes | None = None
     only_for: bytes | None = None
-    """The location of the one listen that may take it; None for any."""
+    """The token of the one wait that may take it; None for any."""
+
+    def __lt__(self, other: InboxMessage) -> bool:
+        return self.id < other.id
 
     def pack(self) -> bytes:
         return pack_record([self.name, self.payload, self.sent_at, self.reply_to, self.only_for])
@@ -39,6 +43,8 @@ class InboxMessage:
             raise damaged("a message")
         if only_for is not None:
             check_location(only_for)
+        if isinstance(name, bytes):
+            check_location(name)
         return cls(id, name, payload, sent_at + 0.0, reply_to, only_for)
 
 
@@ -48,7 +54,7 @@ class Inbox:
     __slots__ = ("_addressed", "_by_name", "_ids")
 
     def __init__(self) -> None:
-        self._by_name: dict[str, list[InboxMessage]] = {}
+        self._by_name: dict[str | bytes, list[InboxMessage]] = {}
         self._ids: set[bytes] | None = None
         """Made with the first message: most instances have none."""
         self._addressed = 0
@@ -68,16 +74,16 @@ class Inbox:
         insort(self._by_name.setdefault(message.name, []), message)
         return True
 
-    def names(self) -> list[str]:
+    def names(self) -> list[str | bytes]:
         """The names that there are messages with."""
         return list(self._by_name)
 
-    def count(self, name: str) -> int:
+    def count(self, name: str | bytes) -> int:
         """How many messages have this name."""
         return len(self._by_name.get(name, ()))
 
-    def find(self, names: Iterable[str], count: int = 1, at: bytes = b"") -> list[InboxMessage]:
-        """Up to `count` messages with one of the names that the listen `at` a location may take, oldest first."""
+    def find(self, names: Iterable[str | bytes], count: int = 1, at: bytes = b"") -> list[InboxMessage]:
+        """Up to `count` messages with one of the names that the wait with this token may take, oldest first."""
         queues = [queue for name in names if (queue := self._by_name.get(name))]
         if self._addressed:
             mine = [[message for message in queue if message.only_for == at] for queue in queues]
@@ -90,7 +96,7 @@ class Inbox:
         return sorted(message for queue in queues for message in queue[:count])[:count]
 
     def addressed_to(self, at: bytes) -> int:
-        """How many are for the listen at a location only."""
+        """How many are for the wait with this token only."""
         if not self._addressed:
             return 0
         return sum(message.only_for == at for queue in self._by_name.values() for message in queue)

@@ -6,24 +6,28 @@ goes with the next flush; if the write fails, everything is changed still.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedDict
 
 from workflow_sdk.core.bases import Known, pack_bases
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry, EntryTrouble
+from workflow_sdk.core.fields import WaitRow
 from workflow_sdk.core.inbox import Inbox, InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
     BASES,
+    CHANGES,
     COMPENSATIONS,
     DIRECTORY,
     FIELDS,
     HISTORY,
     INBOX,
     METADATA,
+    NAMES,
+    OUTSIDE,
     TAKINGS,
     WAITS,
     Field,
@@ -34,6 +38,7 @@ from workflow_sdk.core.keys import (
 )
 from workflow_sdk.core.location import pack_segment, split_last, subtree
 from workflow_sdk.core.names import Names
+from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import EntryStatus
 from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
 
@@ -48,13 +53,30 @@ class WriteSet:
 
     clears: list[Range] = field(default_factory=list[Range])
     rows: dict[bytes, bytes | None] = field(default_factory=dict[bytes, "bytes | None"])
+    counts: bool = False
+    """Whether it changes the instance: not that it is run, and waits for the same again."""
 
 
 _TAKING = shapes((bytes,), (bytes,))
 
+_STANDING = frozenset({Field.STATUS, Field.VERSION, Field.ALARM, Field.DEATHS})
+"""What says who runs the instance, and that it waits."""
+
+
+class _Late:
+    """A row that tells which state of the instance it is of: that is known with the commit that stores it."""
+
+    __slots__ = ("pack",)
+
+    def __init__(self, pack: Callable[[int], bytes]) -> None:
+        self.pack = pack
+
+
 # Shared by all, and never written to.
 _NOTHING_LOADED: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
 _NOTHING_TAKEN: SortedDict[bytes, InboxMessage] = SortedDict()
+_NOTHING_OUTSIDE: SortedDict[bytes, Hanging] = SortedDict()
+_NOTHING_CHANGED: dict[bytes, bytes] = {}
 
 
 class Journal:
@@ -63,9 +85,12 @@ class Journal:
     # There may be thousands in memory, most of them new or short: what is empty takes no room.
     __slots__ = (
         "_clears",
+        "_commits",
+        "_counts",
         "_history",
         "_rows",
         "_space",
+        "changes",
         "compensations",
         "fields",
         "inbox",
@@ -73,7 +98,9 @@ class Journal:
         "loaded",
         "names",
         "next_sequence",
+        "outside",
         "takings",
+        "version",
         "weight",
     )
 
@@ -87,14 +114,23 @@ class Journal:
         """The fields as the store will have them after the next flush."""
         self.takings: SortedDict[bytes, InboxMessage] = _NOTHING_TAKEN
         """Messages taken inside races that are still open, by their key in the instance's space."""
+        self.outside: SortedDict[bytes, Hanging] = _NOTHING_OUTSIDE
+        """What lies outside and hangs on a wait, by its location."""
+        self.changes: dict[bytes, bytes] = _NOTHING_CHANGED
+        """What finished scopes have changed of what the world may see, by their location."""
         self.compensations: int = 0
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
         self.next_sequence: int = 0
         self.weight: int = 0
         """About how many bytes of values the next flush will write."""
-        self._rows: dict[bytes, Entry | bytes | None] = {}
+        self.version: int = 0
+        """How many commits have changed the instance."""
+        self._rows: dict[bytes, Entry | _Late | bytes | None] = {}
         self._clears: list[Range] = []
+        self._counts = False
+        """Whether one of the changes is of the instance itself."""
         self._history = keys.space + HISTORY
+        self._commits = keys.field(Field.COMMITS)
         self._space = keys.space
 
     @property
@@ -102,13 +138,24 @@ class Journal:
         """Whether there is something that the store does not know."""
         return bool(self._rows or self._clears)
 
+    def touch(self) -> None:
+        """The next write set goes with rows that change the instance."""
+        self._counts = True
+
     # Changes. All of them take effect in memory at once.
 
+    def load_fields(self, fields: dict[Field, bytes]) -> None:
+        """Take in the fields of the store."""
+        self.fields = fields
+        self.version = int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
+
     def _write_here(self, key: bytes, value: bytes | None) -> None:
+        self._counts = True
         self._rows[self._space + key] = value
 
     def put(self, location: bytes, entry: Entry) -> None:
         """Record an entry as it will stand when the next flush takes it."""
+        self._counts = True
         self._rows[self._history + location] = entry
         if entry.value is not None:
             self.weight += len(entry.value)
@@ -125,14 +172,21 @@ class Journal:
         """Store a field of the instance, or clear it."""
         if fields is None:
             # Written even if it looks cleared: the change that cleared it may have been discarded.
+            self._counts = self._counts or key not in _STANDING
             self.fields.pop(key, None)
-            self._write_here(field_key(key), None)
+            self._rows[self._space + field_key(key)] = None
             return
         raw = pack_record(fields)
         if self.fields.get(key) == raw:
             return
+        self._counts = self._counts or key not in _STANDING
         self.fields[key] = raw
-        self._write_here(field_key(key), raw)
+        self._rows[self._space + field_key(key)] = raw
+
+    def show(self, key: Field, fields: list[object] | None) -> None:
+        """Store a field that the world may see, if it has changed."""
+        if fields is not None or key in self.fields:
+            self.set_field(key, fields)
 
     def get_field(self, key: Field) -> list[object] | None:
         """A field of the instance, or None."""
@@ -142,7 +196,7 @@ class Journal:
     def clear_history(self, location: bytes) -> None:
         """Forget all that is recorded at and under a location, and the names of loops there."""
         self.names.drop(location)
-        for part in (HISTORY, METADATA, BASES):
+        for part in (HISTORY, METADATA, BASES, CHANGES):
             self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
         for scope in list(self.loaded.irange(location, location + b"\xff")):
@@ -150,31 +204,106 @@ class Journal:
 
     def clear_turns(self, first: bytes, end: bytes) -> None:
         """Forget the turns of a loop from the location `first`, up to `end` and without it."""
-        for part in (HISTORY, METADATA, BASES):
+        for part in (HISTORY, METADATA, BASES, CHANGES):
             self._clear((self._space + part + first, self._space + part + end))
 
-    def _clear(self, cleared: Range) -> None:
+    def start_over(self) -> None:
+        """Forget all that was done, but not the instance itself, nor the messages it has not taken."""
+        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES, OUTSIDE):
+            self._clear(subtree(self._space + part))
+        self.forget_waits()
+        self.names = Names(self._write_here)
+        self.loaded = _NOTHING_LOADED
+        self.takings = _NOTHING_TAKEN
+        self.outside = _NOTHING_OUTSIDE
+        self.changes = _NOTHING_CHANGED
+        self.compensations = self.next_sequence = 0
+
+    def _clear(self, cleared: Range, *, counts: bool = True) -> None:
         begin, end = cleared
+        self._counts = self._counts or counts
         for key in [key for key in self._rows if begin <= key < end]:
             del self._rows[key]
         self._clears.append(cleared)
 
     # Waits.
 
-    def begin_wait(self, location: bytes, messages: Iterable[str], fields: list[object]) -> None:
+    def begin_wait(self, location: bytes, messages: Iterable[str | bytes], about: WaitRow, entry: Entry | None) -> None:
         """A branch parks. With the next flush, everybody can see what it waits for."""
-        raw = pack_record(fields)
-        for key in _wait_keys(location, messages):
-            self._write_here(key, raw)
 
-    def end_wait(self, location: bytes, messages: Iterable[str]) -> None:
+        def pack(version: int) -> bytes:
+            return pack_record(about._replace(since=version if entry is None else entry.since))
+
+        for key in _wait_keys(location, messages):
+            self._rows[self._space + key] = _Late(pack)
+
+    def end_wait(self, location: bytes, messages: Iterable[str | bytes]) -> None:
         """A branch goes on."""
         for key in _wait_keys(location, messages):
-            self._write_here(key, None)
+            self._rows[self._space + key] = None
 
     def forget_waits(self) -> None:
         """Nothing is waited for any more."""
-        self._clear(subtree(self._space + WAITS))
+        self._clear(subtree(self._space + WAITS), counts=False)
+
+    # What lies outside.
+
+    def load_outside(self, location: bytes, raw: bytes) -> None:
+        """Take in a row of the store."""
+        self.hangs(location, Hanging.unpack(raw))
+
+    def hangs(self, location: bytes, what: Hanging) -> None:
+        """Something outside hangs on the wait at a location now, and the store knows it."""
+        if self.outside is _NOTHING_OUTSIDE:
+            self.outside = SortedDict()
+        self.outside[location] = what
+
+    def hang(self, location: bytes, what: Hanging) -> None:
+        """Something outside hangs on the wait at a location, from the next commit on: that is since when it waits."""
+        self.hangs(location, what)
+
+        def pack(version: int) -> bytes:
+            now = replace(what, since=version)
+            self.hangs(location, now)
+            return now.pack()
+
+        self._counts = True
+        self._rows[self._space + OUTSIDE + location] = _Late(pack)
+
+    def outside_row(self, location: bytes, what: Hanging) -> tuple[bytes, bytes]:
+        """The row of that, for a commit that does more."""
+        return self._space + OUTSIDE + location, what.pack()
+
+    def unhang(self, location: bytes) -> None:
+        """Nothing hangs there any more: the wait is over."""
+        if self.outside.pop(location, None) is not None:
+            self._write_here(OUTSIDE + location, None)
+
+    def drop_outside(self, location: bytes) -> list[tuple[bytes, Hanging]]:
+        """What hangs on the waits at and under a location, which nobody waits for any more."""
+        found = [(at, self.outside[at]) for at in self.outside.irange(location, location + b"\xff")]
+        for at, _ in found:
+            self.unhang(at)
+        return found
+
+    def drop_endings(self) -> None:
+        """Forget that something outside has ended which nobody waits for any more."""
+        for name in self.inbox.names():
+            if isinstance(name, bytes):
+                for message in self.inbox.find((name,), self.inbox.count(name)):
+                    self.take_message(message)
+
+    # What the world may see.
+
+    def load_changes(self, location: bytes, raw: bytes) -> None:
+        """Take in a row of the store."""
+        if self.changes is _NOTHING_CHANGED:
+            self.changes = {}
+        self.changes[location] = raw
+
+    def keep_changes(self, location: bytes, changes: bytes) -> None:
+        """Store what a scope has changed of what the world may see."""
+        self._write_here(CHANGES + location, changes)
 
     # Messages.
 
@@ -212,9 +341,12 @@ class Journal:
                 self._write_here(INBOX + message.id, message.pack())
                 self.inbox.add(message)
 
-    def write_outside(self, key: bytes, value: bytes | None) -> None:
-        """Write a row that is not in the instance's own space, with what changes there."""
-        self._rows[key] = value
+    def write_outside(self, key: bytes, value: bytes | Callable[[int], bytes] | None) -> None:
+        """Write a row that is not in the instance's own space, with what changes there.
+
+        It may be made from the number of commits that have changed the instance with this one.
+        """
+        self._rows[key] = _Late(value) if callable(value) else value
 
     # Compensations.
 
@@ -252,14 +384,23 @@ class Journal:
 
     def take(self) -> WriteSet:
         """Everything that the store does not know, as it stands now. The journal is clean afterwards."""
+        if self._counts:
+            self.version += 1
+            self.fields[Field.COMMITS] = self._rows[self._commits] = pack_record((self.version,))
         rows: dict[bytes, bytes | None] = {}
         for key, row in self._rows.items():
-            rows[key] = row.pack() if type(row) is Entry else row  # type: ignore[assignment]  # `type() is` is the hot path's isinstance
-        clears = self._clears
+            if type(row) is Entry:
+                if row.status is EntryStatus.WAITING and not row.since:
+                    row.since = self.version
+                rows[key] = row.pack()
+            else:
+                rows[key] = row.pack(self.version) if type(row) is _Late else row  # type: ignore[assignment]  # `type() is` is the hot path's isinstance
+        clears, counts = self._clears, self._counts
         self._rows = {}
         self._clears = []
+        self._counts = False
         self.weight = 0
-        return WriteSet(clears, rows)
+        return WriteSet(clears, rows, counts)
 
     def discard(self, *, keep_fields: bool = False) -> None:
         """Forget what the store does not know: the code that did it was wrong, and no effect outside came of it.
@@ -273,10 +414,14 @@ class Journal:
             if keep_fields and (begin <= key < end or key.startswith(DIRECTORY))
         }
         self._clears = []
+        self._counts = bool(self._rows)
 
     def restore(self, failed: WriteSet) -> None:
         """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""
-        rows: dict[bytes, Entry | bytes | None] = {
+        if failed.counts:
+            self.version -= 1
+            self._counts = True
+        rows: dict[bytes, Entry | _Late | bytes | None] = {
             key: value
             for key, value in failed.rows.items()
             if not any(begin <= key < end for begin, end in self._clears)
@@ -297,6 +442,6 @@ class Journal:
         return entry
 
 
-def _wait_keys(location: bytes, messages: Iterable[str]) -> Iterator[bytes]:
+def _wait_keys(location: bytes, messages: Iterable[str | bytes]) -> Iterator[bytes]:
     for name in messages or ("",):
         yield waits_of(name) + location

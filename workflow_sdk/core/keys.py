@@ -4,13 +4,19 @@ Under the root prefix:
 
     (1, id, ...)        the instance's own space, as below
     (3, shard, time, id) alarm of an instance that nobody runs
-    (5, ...)            directory: (1, shard, time, id), (2, status, shard, time, id), (3, workflow, shard, time, id)
+    (5, ...)            directory: (1, shard, time, id), (2, status, shard, time, id), (3, workflow, shard, time, id),
+                        (4, reference, shard, time, id)
     (6, worker)         heartbeat: until when the worker is taken for alive
     (7, worker, id)     what the worker has claimed
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
     (10, shard)         bell of the due: another value after every alarm that is set
     (11, reply)         answer to a message
+    (12, <append>)      errand: what is still to be done for an instance that has ended a wait early
+    (13, ...)           tasks: (1, id), (2, id, <append>) what happened to it; and of the open ones, by what they are
+                        looked for: (3, time, id), (4, assignee, time, id), (5, role, time, id),
+                        (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id)
+    (15, shard, time, id) when an instance that has ended is to be forgotten
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
 have to take all of them.
@@ -30,7 +36,10 @@ In the space of an instance:
     (8, *segments)      history of a race's losers that is needed to find their compensations
     (10, key)           a message with this idempotency key has come
     (11, *segments)     states that turns of a loop began with, up to the one with this location: see `core.bases`
-    (9, name, *segments) what a parked branch waits for, by the name of the message (empty: for a time)
+    (9, name, *segments) what a parked branch waits for, by the name of the message (empty: for a time; a token: for
+                        the end of a child or a task)
+    (12, *segments)     what hangs on a wait and lies outside: a child, or a task
+    (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
 """
 
 from __future__ import annotations
@@ -46,18 +55,23 @@ __all__ = [
     "ALARMS",
     "ATTIC",
     "BASES",
+    "CHANGES",
     "COMPENSATIONS",
     "DELIVERED",
     "DIRECTORY",
     "DUE_BELLS",
+    "ERRANDS",
     "FIELDS",
     "HISTORY",
     "INBOX",
     "METADATA",
     "NAMES",
+    "OUTSIDE",
+    "PURGES",
     "ROOT",
     "SHARDS",
     "TAKINGS",
+    "TASKS",
     "WAITS",
     "Field",
     "InstanceKeys",
@@ -67,8 +81,10 @@ __all__ = [
     "field_key",
     "last_of",
     "listed",
+    "listed_by_reference",
     "listed_by_status",
     "listed_by_workflow",
+    "purge_key",
     "sequence_key",
     "shard_of",
     "shards_of",
@@ -89,6 +105,8 @@ ATTIC = pack_segment(8)
 WAITS = pack_segment(9)
 DELIVERED = pack_segment(10)
 BASES = pack_segment(11)
+OUTSIDE = pack_segment(12)
+CHANGES = pack_segment(13)
 
 
 class Field(IntEnum):
@@ -108,6 +126,26 @@ class Field(IntEnum):
     """There once it was cancelled with a rollback: that it ends as cancelled."""
     DEATHS = 8
     """How many workers died under it in a row; absent if none did."""
+    COMMITS = 10
+    """How many commits have changed it."""
+    STATE = 11
+    """What the world may see of its state."""
+    REFERENCE = 12
+    """Its business reference."""
+    PROGRESS = 13
+    """How far it is: done, of how many, and a note."""
+    WATCHERS = 14
+    """Who is told of its end: instances, and the tokens of their waits."""
+    GENERATION = 15
+    """How often it has begun, and when at last, if it has started over."""
+    RETENTION = 16
+    """How many seconds after its end it is forgotten."""
+    PURGE = 17
+    """When it is to be forgotten, once it has ended."""
+    BASE = 19
+    """What the world could see of it when it started over."""
+    ANSWERED = 18
+    """Which state of it, by the number of commits, has been answered by a message."""
 
 
 LEASE = FIELDS + pack_segment(20)
@@ -124,7 +162,7 @@ def sequence_key(sequence: int) -> bytes:
     return COMPENSATIONS + pack_segment(sequence)
 
 
-def waits_of(message: str) -> bytes:
+def waits_of(message: str | bytes) -> bytes:
     """What the keys of the waits for a message begin with; for an empty one, of the waits for a time."""
     return WAITS + pack((message,))
 
@@ -161,6 +199,11 @@ def listed_by_workflow(workflow: str, created_at: float, instance_id: str) -> by
     return DIRECTORY + pack((3, workflow, shard_of(instance_id), created_at, instance_id))
 
 
+def listed_by_reference(reference: str, created_at: float, instance_id: str) -> bytes:
+    """The directory's row of an instance, by its business reference."""
+    return DIRECTORY + pack((4, reference, shard_of(instance_id), created_at, instance_id))
+
+
 def all_by_status(status: str) -> tuple[bytes, bytes]:
     """The range of the instances with a status."""
     return subtree(DIRECTORY + pack((2, status)))
@@ -169,6 +212,17 @@ def all_by_status(status: str) -> tuple[bytes, bytes]:
 def shards_of(prefix: bytes) -> list[bytes]:
     """What the keys of each shard begin with, in a part of the directory."""
     return [prefix + shard for shard in _SHARDS]
+
+
+ERRANDS: bytes = ROOT + pack((12,))
+TASKS: bytes = ROOT + pack((13,))
+PURGES: list[bytes] = [ROOT + pack((15, shard)) for shard in range(SHARDS)]
+"""What the times of purges of each shard begin with; a time and an id follow."""
+
+
+def purge_key(when: float, instance_id: str) -> bytes:
+    """The row of an instance that is to be forgotten then."""
+    return PURGES[shard_of(instance_id)] + pack((when, instance_id))
 
 
 def answer_key(reply: str) -> bytes:

@@ -64,6 +64,10 @@ class Kind(StrEnum):
     VERSION = "version"
     CHECKPOINT = "checkpoint"
     TRANSACT = "transact"
+    SEND = "send"
+    CHILD = "child"
+    CONTINUE = "continue"
+    TASK = "task"
     BRANCH = "branch"
     """One branch of a join, race or map: written when the branch ends."""
 

@@ -20,16 +20,17 @@ import anyio.from_thread
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.core.status import Status
+from workflow_sdk.core.keys import Field, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.world import World
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
-from workflow_sdk.execution.idling import TURN_SECONDS, Idling, Mode
+from workflow_sdk.execution.idling import TURN_SECONDS, Mode
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.execution.probe import Probe, probe
+from workflow_sdk.execution.reaching import Reaching
 from workflow_sdk.execution.recall import read_branches, read_page
 from workflow_sdk.execution.standing import Standing
 from workflow_sdk.execution.threads import run_in_thread
@@ -43,7 +44,7 @@ S = TypeVar("S")
 _NEVER = -float("inf")
 
 
-class Execution(Idling):
+class Execution(Reaching):
     """Runs one instance, once. It is the engine that operations talk to."""
 
     __slots__ = (
@@ -52,12 +53,10 @@ class Execution(Idling):
         "_reading",
         "_thread",
         "_threads_busy",
-        "codec",
-        "driver",
-        "failure",
         "handlers",
         "stuck",
         "watched",
+        "world",
     )
 
     walking = False
@@ -76,6 +75,8 @@ class Execution(Idling):
     ) -> None:
         worker = WorkerKeys(str(unpack_record(lease)[0]))
         super().__init__(
+            driver=driver,
+            codec=codec,
             journal=journal,
             clock=clock,
             facts=facts,
@@ -86,11 +87,8 @@ class Execution(Idling):
             standing=Standing(journal, facts, clock, worker, beats=not host.beats),
             flusher=Flusher(driver, journal, lease, self.storage_failed),
         )
-        self.driver: Driver = driver
-        self.codec: Codec = codec
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
-        self.failure: Exception | None = None
-        """The store failed, or the lease is lost. Nothing more is written."""
+        self.world: World | None = None
         self.stuck: tuple[Exception, str] | None = None
         """What stopped the instance, and its kind: the author's mistake, or divergence."""
         self.watched: Probe | None = probe.get()
@@ -124,6 +122,8 @@ class Execution(Idling):
             self._threads_busy -= 1
 
     async def flush(self, *, stay: bool = False) -> None:
+        if self.world is not None:
+            self.show()
         if not await self.flusher.flush(alone=self.active == 1):
             await self.never()
         if self.host.crowded and not stay and monotonic() - self._since > TURN_SECONDS:
@@ -328,14 +328,32 @@ class Execution(Idling):
         self._waits.let_all_go()
         self._my_turn()
 
-    async def finish(self, status: Status) -> None:
-        """The last commit: how the instance ended, and that it is nobody's any more."""
-        self.standing.become(status)
-        batch = Batch()
-        self.standing.let_go(batch, None)
-        await self.flusher.commit(batch)
-        if self.failure is None:
-            self.is_away = True
+    def begin_again(self, facts: Facts) -> None:
+        """Nothing is left of what was done before, but what the world may see."""
+        self.facts = facts
+        self.handlers = {}
+        self.world = None
+
+    def see_world(self) -> World:
+        if self.world is None:
+            self.world = World(self.codec)
+            base = self.journal.fields.get(Field.BASE)
+            if base is not None:
+                self.world.apply(b"", unpack_record(base)[0])
+        return self.world
+
+    def show(self) -> None:
+        """Have the world see what was assigned, with the next commit."""
+        if self.world is None or self.journal.loaded:
+            # While history is walked over again, not everything is assigned yet.
+            return
+        before = self.journal.fields.get(Field.REFERENCE)
+        state, reference, progress = self.world.shown()
+        self.journal.show(Field.STATE, None if state is None else [state])
+        self.journal.show(Field.REFERENCE, None if reference is None else [reference])
+        self.journal.show(Field.PROGRESS, None if progress is None else list(progress))
+        if self.journal.fields.get(Field.REFERENCE) != before:
+            self.standing.refer(None if before is None else str(unpack_record(before)[0]), reference)
 
     def activity(self) -> Activity:
         """What is under way."""

@@ -3,17 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar, cast
 
 import anyio
 
 from workflow_sdk.core.journal import Journal, WriteSet
-from workflow_sdk.driver import Batch, Clear, ClearRange, Driver, Set, Transacting
+from workflow_sdk.driver import Batch, Clear, ClearRange, ConflictError, Driver, Set, Transacting
 
-__all__ = ["Flusher", "fill"]
+__all__ = ["Flusher", "Part", "PartState", "fill"]
+
+PARTS_MAX = 200
+PARTS_BYTES_SOFT_MAX = 1_000_000
+"""More than these do not go with one commit: stores limit the size of one."""
+BASELESS_MAX = 3
+"""How often a store may speak of a conflict where none is to be seen."""
 
 
 T = TypeVar("T")
+
+
+class PartState(Enum):
+    """What became of a part."""
+
+    STAGED = 1
+    STORED = 2
+    MOVED_ON = 3
+    """What it reaches is not as it was when the part was made."""
+    WITHDRAWN = 4
+    """Nobody wants it any more."""
+
+
+@dataclass(slots=True)
+class Part:
+    """Something that an instance does to another one, and the record of it: both in one commit, or neither."""
+
+    target: str
+    """Which instance it reaches: a commit reaches each only once."""
+    batch: Batch
+    """What is written there, and what has to hold for that."""
+    rows: Callable[[int], list[tuple[bytes, bytes]]]
+    """The record, given how many commits have changed the instance with this one."""
+    stored: Callable[[], None]
+    """Called once both are in the store."""
+    is_wanted: Callable[[], bool]
+    weight: int = 0
+    """About how many bytes it has."""
+    state: PartState = PartState.STAGED
 
 
 def fill(batch: Batch, writes: WriteSet) -> None:
@@ -27,7 +64,18 @@ def fill(batch: Batch, writes: WriteSet) -> None:
 class Flusher:
     """Brings one instance's changes to the store, under its lease."""
 
-    __slots__ = ("_driver", "_failed", "_journal", "_lease", "_next", "_writing", "_written", "is_broken")
+    __slots__ = (
+        "_baseless",
+        "_driver",
+        "_failed",
+        "_journal",
+        "_lease",
+        "_next",
+        "_parts",
+        "_writing",
+        "_written",
+        "is_broken",
+    )
 
     def __init__(self, driver: Driver, journal: Journal, lease: bytes, failed: Callable[[Exception], None]) -> None:
         self._driver = driver
@@ -36,6 +84,9 @@ class Flusher:
         self._failed = failed
         self.is_broken: bool = False
         """A commit failed: nothing is written any more."""
+        self._parts: list[Part] = []
+        self._baseless = 0
+        """How often the store has spoken of a conflict where none was to be seen."""
         self._writing = False
         self._written: anyio.Event | None = None
         """Set when the flush that is in flight has landed, if anybody waits for that."""
@@ -74,12 +125,61 @@ class Flusher:
                 self._written = anyio.Event()
             await self._written.wait()
 
+    def stage(self, part: Part) -> None:
+        """Have a part written by the next flush."""
+        self._parts.append(part)
+
     async def _write(self) -> None:
-        if self.is_broken or not self._journal.is_dirty:
-            return
-        error = await self._commit(Batch())
-        if error is not None:
-            self._break(error)
+        while not self.is_broken and (self._parts or self._journal.is_dirty):
+            parts = self._next_parts()
+            error = await self._commit(Batch(), parts)
+            if error is None:
+                if not self._parts:
+                    return
+                continue
+            try:
+                if not parts or not isinstance(error, ConflictError) or await self._has_lost():
+                    self._break(error)
+                    return
+                moved_on = await self._moved_on(parts)
+            except Exception as failure:  # noqa: BLE001  # the store failed
+                self._break(failure)
+                return
+            self._baseless += not moved_on
+            if self._baseless > BASELESS_MAX:
+                self._break(error)
+                return
+            self._parts[:0] = [part for part in parts if part.state is PartState.STAGED]
+
+    def _next_parts(self) -> list[Part]:
+        """Those that go with one commit. They are taken out of what is staged."""
+        if not self._parts:
+            return []
+        found: dict[str, Part] = {}
+        rest: list[Part] = []
+        weight = 0
+        for part in self._parts:
+            if not part.is_wanted():
+                part.state = PartState.WITHDRAWN
+            elif part.target in found or len(found) >= PARTS_MAX or weight > PARTS_BYTES_SOFT_MAX:
+                rest.append(part)
+            else:
+                found[part.target] = part
+                weight += part.weight
+        self._parts = rest
+        return list(found.values())
+
+    async def _has_lost(self) -> bool:
+        return await self._driver.get(self._journal.keys.lease) != self._lease
+
+    async def _moved_on(self, parts: list[Part]) -> bool:
+        """Find the parts that can't be written any more; False if there are none."""
+        for part in parts:
+            for key, expected in part.batch.checks:
+                if await self._driver.get(key) != expected:
+                    part.state = PartState.MOVED_ON
+                    break
+        return any(part.state is PartState.MOVED_ON for part in parts)
 
     async def commit(self, batch: Batch) -> None:
         """Write everything that changed, and what is in the batch already, in one commit."""
@@ -94,6 +194,17 @@ class Flusher:
             await self.until_landed()
             error = await self._commit(batch)
         return error  # noqa: RET504  # as above
+
+    async def may_try_again(self, error: Exception, batch: Batch) -> bool:
+        """After a commit with checks of others: whether it was these that did not hold, and not our own."""
+        if not isinstance(error, ConflictError) or await self._has_lost():
+            return False
+        own = self._journal.keys.lease
+        for key, expected in batch.checks:
+            if key != own and await self._driver.get(key) != expected:
+                return True
+        self._baseless += 1
+        return self._baseless <= BASELESS_MAX
 
     async def transact(
         self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]]
@@ -111,6 +222,7 @@ class Flusher:
                 journal.restore(taken.pop())
             batch = Batch()
             batch.check(journal.keys.lease, self._lease)
+            journal.touch()
             taken.append(journal.take())
             fill(batch, taken[-1])
             for key, raw in written:
@@ -137,11 +249,18 @@ class Flusher:
         self.is_broken = True
         self._failed(error)
 
-    async def _commit(self, batch: Batch) -> Exception | None:
+    async def _commit(self, batch: Batch, parts: list[Part] | None = None) -> Exception | None:
         journal = self._journal
         batch.checks.append((journal.keys.lease, self._lease))
+        if parts:
+            journal.touch()
         writes = journal.take()
         fill(batch, writes)
+        for part in parts or ():
+            batch.checks.extend(part.batch.checks)
+            batch.writes.extend(part.batch.writes)
+            for key, raw in part.rows(journal.version):
+                batch.set(key, raw)
         self._writing = True
         try:
             await self._driver.commit(batch)
@@ -153,6 +272,10 @@ class Flusher:
             self.is_broken = True
             journal.restore(writes)
             raise
+        else:
+            for part in parts or ():
+                part.state = PartState.STORED
+                part.stored()
         finally:
             self._has_landed()
         return None

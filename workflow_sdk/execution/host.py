@@ -107,6 +107,14 @@ class Host(Protocol):
         """It lets others go first; `go_on` is called when it is its turn again."""
         ...
 
+    def is_here(self, worker: str) -> bool:
+        """Whether that worker is told by `message_came`, and needs no letter."""
+        ...
+
+    def message_came(self, id: str) -> None:
+        """A message was stored for an instance that the worker here has."""
+        ...
+
 
 class Alone:
     """One run without a runtime around it."""
@@ -186,3 +194,10 @@ class Alone:
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """There is nobody else."""
         go_on()
+
+    def is_here(self, worker: str) -> bool:
+        """There is nobody else."""
+        return False
+
+    def message_came(self, id: str) -> None:
+        """There is nobody else."""

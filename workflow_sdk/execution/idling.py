@@ -136,6 +136,10 @@ class Idling(ABC):
         """The store failed, or the lease is lost."""
 
     @abstractmethod
+    def show(self) -> None:
+        """Have the world see what was assigned, with the next commit."""
+
+    @abstractmethod
     def _stop(self) -> None:
         """End the run."""
 
@@ -154,7 +158,7 @@ class Idling(ABC):
     def listens(self) -> bool:
         return self._waits.listens
 
-    def awaits(self, message: str) -> bool:
+    def awaits(self, message: str | bytes) -> bool:
         """Whether a branch waits for the message."""
         return self._waits.awaits(message)
 
@@ -256,6 +260,7 @@ class Idling(ABC):
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
         if self.standing.status is not Status.ROLLING_BACK and not self._held:
             self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
+        self.show()
         batch = Batch()
         if self.mode == "live":
             self._is_idle = True

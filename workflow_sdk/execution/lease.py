@@ -24,22 +24,24 @@ from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import AlreadyExistsError, CodecError, ErrorInfo, InputError
+from workflow_sdk.errors import AlreadyExistsError, ErrorInfo
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
+from workflow_sdk.operations.inputs import encode_input
 
 __all__ = [
     "DEATHS_MAX",
     "Claim",
     "Claimant",
     "claim",
-    "encode_input",
-    "encode_plain_input",
+    "count_up",
     "error_fields",
     "list_instance",
     "new_fields",
     "new_lease",
+    "new_seed",
     "tell_owner",
+    "unknown_fields",
 ]
 
 DEATHS_MAX = 5
@@ -199,11 +201,30 @@ def new_fields(workflow: Workflow[Any, Any], status: Status, raw_input: bytes, n
         Field.STATUS: pack_record([status.value]),
         Field.VERSION: pack_record([workflow.name, workflow.version, workflow.fingerprint, 1, now]),
         Field.INPUT: pack_record([raw_input]),
-        Field.BIRTH: pack_record([now, _seed()]),
+        Field.BIRTH: pack_record([now, new_seed()]),
+        Field.COMMITS: pack_record([1]),
     }
 
 
-def _seed() -> bytes:
+def unknown_fields(name: str, raw_input: bytes, now: float) -> dict[Field, bytes]:
+    """The fields of an instance whose workflow is not known here."""
+    return {
+        Field.STATUS: pack_record([Status.PENDING.value]),
+        Field.VERSION: pack_record([name, 0, "", 1, now]),
+        Field.INPUT: pack_record([raw_input]),
+        Field.BIRTH: pack_record([now, new_seed()]),
+        Field.COMMITS: pack_record([1]),
+    }
+
+
+def count_up(fields: dict[Field, bytes]) -> None:
+    """One more commit changes the instance."""
+    before = int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
+    fields[Field.COMMITS] = pack_record([before + 1])
+
+
+def new_seed() -> bytes:
+    """What the uuids and random numbers of an instance come from."""
     watched = probe.get()
     return (watched.seed if watched is not None else None) or token_bytes(16)
 
@@ -212,32 +233,6 @@ def _create(who: Claimant, value: object) -> Claim:
     raw = encode_input(who.codec, who.workflow, value)
     fields = new_fields(who.workflow, Status.RUNNING, raw, who.now())
     return Claim(Status.RUNNING, fields, new_lease(who.worker, who.lease_ttl), created=True)
-
-
-def encode_input(codec: Codec, workflow: Workflow[object, object], value: object) -> bytes:
-    """The input as it is stored; it fits the workflow's annotation."""
-    if value is None:
-        value = workflow.default_input
-    if value is not None and not workflow.takes_input:
-        raise InputError(f"workflow {workflow.name!r} takes no input, and was given {value!r:.100}")
-    try:
-        return codec.encode_checked(value, workflow.input_hint)
-    except CodecError as error:
-        kind = type(error) if type(error) is not CodecError else InputError
-        raise kind(f"the input of workflow {workflow.name!r}: {error}") from None
-
-
-def encode_plain_input(codec: Codec, workflow: Workflow[object, object], value: object) -> bytes:
-    """The same from plain data, as it comes from whoever knows the workflow by its name only."""
-    if value is None or not workflow.takes_input:
-        return encode_input(codec, workflow, value)
-    try:
-        raw = codec.encode(value)
-        codec.decode_checked(raw, workflow.input_hint)
-    except CodecError as error:
-        kind = type(error) if type(error) is not CodecError else InputError
-        raise kind(f"the input of workflow {workflow.name!r}: {error}") from None
-    return raw
 
 
 def _check_workflow(who: Claimant, found: dict[Field, bytes]) -> None:
@@ -268,6 +263,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
         else:
             fields[Field.ERROR] = pack_record([original, None, []])
         fields.pop(Field.DEATHS, None)
+        count_up(fields)
     else:
         if Field.DEATHS in found:
             deaths = int(unpack_record(found[Field.DEATHS])[0])
@@ -296,4 +292,5 @@ def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, deaths: 
     original = unpack_record(fields[Field.ERROR])[0] if status is Status.ROLLING_BACK else None
     fields[Field.ERROR] = pack_record(error_fields(info, who.codec, original))
     fields[Field.STATUS] = pack_record([move(status, Status.STUCK).value])
+    count_up(fields)
     return Claim(Status.STUCK, fields, None, deaths)

@@ -7,9 +7,11 @@ from typing import Protocol
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import (
     ATTIC,
+    CHANGES,
     COMPENSATIONS,
     HISTORY,
     NAMES,
+    OUTSIDE,
     TAKINGS,
     Field,
     InstanceKeys,
@@ -33,7 +35,7 @@ class Scannable(Protocol):
 async def load_for_run(store: Scannable, journal: Journal, fields: dict[Field, bytes]) -> None:
     """Load what a run goes on with. What is under finished operations stays where it is."""
     keys = journal.keys
-    journal.fields = fields
+    journal.load_fields(fields)
     await _load_names(store, journal)
     await load_history(store, HistoryCursor(journal, HISTORY))
     newest = await store.scan(*keys.range(COMPENSATIONS), limit=1, reverse=True)
@@ -43,6 +45,12 @@ async def load_for_run(store: Scannable, journal: Journal, fields: dict[Field, b
     start = len(keys.space)
     for key, raw in await store.scan(*keys.range(TAKINGS)):
         journal.load_taking(key[start:], raw)
+    changes = len(CHANGES)
+    for key, raw in await store.scan(keys.range(OUTSIDE)[0], keys.range(CHANGES)[1]):
+        if key[start:].startswith(OUTSIDE):
+            journal.load_outside(key[start + len(OUTSIDE) :], raw)
+        else:
+            journal.load_changes(key[start + changes :], raw)
 
 
 async def load_for_walk(store: Scannable, journal: Journal) -> None:

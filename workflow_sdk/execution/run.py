@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, cast, overload
 from uuid import uuid4
@@ -19,17 +19,18 @@ from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
-from workflow_sdk.definitions import Workflow
+from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
 from workflow_sdk.execution.clock import Clock, SystemClock
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
-from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields
+from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts, Unwound
+from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
 
@@ -172,10 +173,19 @@ def _not_before(at: float) -> datetime:
     return when if when.timestamp() >= at else when + timedelta(microseconds=1)
 
 
+def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, float]:
+    """How often the instance has begun, and when at last."""
+    raw = fields.get(Field.GENERATION)
+    if raw is None:
+        return 1, float(created_at)
+    generation, at = unpack_record(raw)
+    return int(generation), float(at)
+
+
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
-    __slots__ = ("claimed", "codec", "created_at", "driver", "execution", "journal", "workflow")
+    __slots__ = ("began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
 
     def __init__(
         self,
@@ -195,14 +205,18 @@ class Run:
         self.claimed: Claim = claimed
         self.journal: Journal = Journal(keys)
         created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
-        self.created_at: float = float(created_at)
+        generation, began_at = _generation(claimed.fields, created_at)
+        self.began_at: float = began_at
+        """When this generation of it has begun."""
         lenient = workflow.divergence == "lenient"
         self.execution: Execution = Execution(
             driver=driver,
             journal=self.journal,
             codec=codec,
             clock=clock,
-            facts=Facts(keys.instance_id, workflow.name, workflow.version, self.created_at, lenient, seed),
+            facts=Facts(
+                keys.instance_id, workflow.name, workflow.version, float(created_at), lenient, seed, generation
+            ),
             lease=claimed.lease,
             mode=mode,
             host=host,
@@ -244,7 +258,7 @@ class Run:
     async def _load(self) -> None:
         journal = self.journal
         if self.claimed.created:
-            journal.fields = self.claimed.fields
+            journal.load_fields(self.claimed.fields)
             return
         rows = self.claimed.rows
         await load_for_run(rows or self.driver, journal, self.claimed.fields)
@@ -258,12 +272,17 @@ class Run:
             journal.set_field(Field.DEATHS, None)
 
     async def _root(self) -> None:
+        if self.claimed.status is Status.ROLLING_BACK:
+            await Unwinding(self.execution, self._bound(), self.began_at).go_on()
+            return
+        while await self._generation():
+            """It has started over."""
+
+    async def _generation(self) -> bool:
+        """Run the author's function; whether the instance starts over."""
         execution = self.execution
         fn = self._bound()
-        if self.claimed.status is Status.ROLLING_BACK:
-            await Unwinding(execution, fn, self.created_at).go_on()
-            return
-        scope = Scope(execution, b"", self.created_at)
+        scope = Scope(execution, b"", self.began_at)
         token = current_scope.set(scope)
         failure: BaseException | None = None
         value: Any = None
@@ -280,24 +299,51 @@ class Run:
         finally:
             current_scope.reset(token)
         if execution.halted or not scope.end(failure):
-            return
+            return False
         if failure is not None:
-            await Unwinding(execution, fn, self.created_at).fail(failure)
-            return
+            await Unwinding(execution, fn, self.began_at).fail(failure)
+            return False
+        if isinstance(value, ContinueAsNew):
+            return await self._start_over(value)
         try:
             raw = self.codec.encode(value, self.workflow.output_hint)
         except CodecError as error:
             execution.slip(about(f"the output of workflow {self.workflow.name!r}", error))
-            return
+            return False
         self.journal.set_field(Field.OUTPUT, [raw])
         await execution.finish(Status.COMPLETED)
+        return False
+
+    async def _start_over(self, again: ContinueAsNew) -> bool:
+        """A fresh history, in one commit. What the instance is for the world, it remains."""
+        execution, journal, workflow = self.execution, self.journal, self.workflow
+        try:
+            raw = encode_input(self.codec, workflow, again.input)
+        except (CodecError, DefinitionError) as error:
+            execution.slip(DefinitionError(f"ContinueAsNew of workflow {workflow.name!r}: {error}"))
+            return False
+        execution.show()
+        base = None if execution.world is None else execution.world.whole()
+        journal.start_over()
+        journal.drop_endings()
+        now = execution.now()
+        facts = replace(execution.facts, seed=new_seed(), generation=execution.facts.generation + 1)
+        journal.set_field(Field.INPUT, [raw])
+        journal.set_field(Field.BIRTH, [facts.created_at, facts.seed])
+        journal.set_field(Field.GENERATION, [facts.generation, now])
+        if base is not None or Field.BASE in journal.fields:
+            journal.set_field(Field.BASE, None if base is None else [base])
+        execution.begin_again(facts)
+        self.began_at = now
+        await execution.flush()
+        return True
 
     def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
         """The author's function, of a scope, with the input that is stored."""
         fn = self.workflow.fn
         if not self.workflow.takes_input:
             return lambda scope: fn(Context(scope))
-        raw = unpack_record(self.claimed.fields[Field.INPUT])[0]
+        raw = unpack_record(self.journal.fields[Field.INPUT])[0]
 
         default = self.workflow.default_input
 

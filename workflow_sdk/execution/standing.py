@@ -5,7 +5,8 @@ from __future__ import annotations
 from secrets import token_bytes
 
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, WorkerKeys, listed_by_status
+from workflow_sdk.core.keys import Field, WorkerKeys, listed_by_reference, listed_by_status
+from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
@@ -43,6 +44,19 @@ class Standing:
         self._journal.set_field(Field.VERSION, [*version[:3], version[3] + 1, self._clock.time()])
 
     @property
+    def worker(self) -> str:
+        """Who runs it."""
+        return self._worker.worker
+
+    def refer(self, before: str | None, after: str | None) -> None:
+        """Have it found by its business reference, from the next commit on."""
+        facts = self._facts
+        if before is not None:
+            self._journal.write_outside(listed_by_reference(before, facts.created_at, facts.instance_id), None)
+        if after is not None:
+            self._journal.write_outside(listed_by_reference(after, facts.created_at, facts.instance_id), b"")
+
+    @property
     def status(self) -> Status:
         """What is recorded as the status, or will be with the next commit."""
         fields = self._journal.get_field(Field.STATUS)
@@ -56,6 +70,8 @@ class Standing:
         batch.clear(self._worker.claimed(self._facts.instance_id))
         if self._beats:
             batch.clear(self._worker.heartbeat)
+            batch.clear(self._worker.bell)
+            batch.clear_range(*subtree(self._worker.letters))
         # Written even if it is known already: what is known may be of a commit that failed.
         self._journal.set_field(Field.ALARM, None)
         if alarm is not None:

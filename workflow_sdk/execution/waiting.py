@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
+from workflow_sdk.core.fields import WaitRow
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.operations.engine import Wait
 
@@ -19,7 +20,7 @@ class Waits:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._by_message: dict[str, dict[Wait, None]] = {}
+        self._by_message: dict[str | bytes, dict[Wait, None]] = {}
         self._timers: list[tuple[float, int, Wait]] = []
         self._count = 0
         self._waiting = 0
@@ -27,9 +28,9 @@ class Waits:
     def add(self, wait: Wait) -> None:
         """A branch begins to wait. It is told to the world with the next commit."""
         self._waiting += 1
-        promised = self._journal.inbox.addressed_to(wait.location)
-        about: list[object] = [wait.kind, wait.name, wait.path, wait.until, wait.count, promised]
-        self._journal.begin_wait(wait.location, wait.messages, about)
+        promised = self._journal.inbox.addressed_to(wait.at)
+        about = WaitRow(wait.kind, wait.name, wait.path, wait.until, wait.count, promised)
+        self._journal.begin_wait(wait.location, wait.messages, about, wait.entry)
         for name in wait.messages:
             self._by_message.setdefault(name, {})[wait] = None
         if wait.until is not None:
@@ -70,14 +71,14 @@ class Waits:
     @property
     def messages(self) -> list[str]:
         """The names of the messages that are awaited."""
-        return sorted(self._by_message)
+        return sorted(name for name in self._by_message if isinstance(name, str))
 
     @property
     def listens(self) -> bool:
         """Whether a message is awaited."""
         return bool(self._by_message)
 
-    def awaits(self, message: str) -> bool:
+    def awaits(self, message: str | bytes) -> bool:
         """Whether the message is awaited."""
         return message in self._by_message
 
@@ -100,7 +101,7 @@ class Waits:
                 if wait.fired:
                     # It was woken for a message that it has not taken yet.
                     left -= wait.count
-                elif len(inbox.find(wait.messages, wait.count, wait.location)) >= wait.count:
+                elif len(inbox.find(wait.messages, wait.count, wait.at)) >= wait.count:
                     left -= wait.count
                     found.append(wait)
         return found

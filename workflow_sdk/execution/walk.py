@@ -16,10 +16,13 @@ import anyio
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
+from workflow_sdk.core.outside import Ending
 from workflow_sdk.core.status import Kind
+from workflow_sdk.core.tasks import TaskRow
+from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
-from workflow_sdk.operations.engine import Facts, TimeLimit, Wait
+from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Wait
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Walk"]
@@ -42,6 +45,7 @@ class Walk:
         self.codec = codec
         self.facts = facts
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
+        self.world: World | None = None
         self._now = started_at
         self._ends: dict[bytes, dict[bytes, Entry]] = {}
         """The outcomes of branches, by the location of their join, race or map."""
@@ -116,6 +120,29 @@ class Walk:
 
     async def park(self, wait: Wait) -> None:
         await self.never()
+
+    async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
+        raise AssertionError("a walk sends nothing")
+
+    async def begin(self, start: Start, effect: Effect) -> Ending | None:
+        raise AssertionError("a walk starts nothing")
+
+    def open_task(self, row: TaskRow, location: bytes) -> None:
+        raise AssertionError("a walk asks nobody")
+
+    async def expire_task(self, id: str, effect: Effect) -> bool:
+        raise AssertionError("a walk asks nobody")
+
+    def abandon_outside(self, location: bytes, *, rollback: bool = False) -> list[bytes]:
+        return []
+
+    async def run_errands(self, errands: list[bytes]) -> None:
+        """There are none."""
+
+    def see_world(self) -> World:
+        if self.world is None:
+            self.world = World(self.codec)
+        return self.world
 
     @property
     def transacts(self) -> bool:

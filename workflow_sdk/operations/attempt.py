@@ -80,6 +80,7 @@ async def _attempt(place: Place, hint: object, run: Callable[[Scope], Awaitable[
         if not entry.is_final:
             value, error = await _run(place, run)
             _record(place, entry, value, error, hint)
+            place.fold()
             await place.flush()
         place.close(entry)
         if entry.error is None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.entries import Entry, token_of
 from workflow_sdk.core.journal import Journal
+from workflow_sdk.core.outside import Ending
+from workflow_sdk.core.tasks import TaskRow
+from workflow_sdk.core.world import World
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.operations.bell import Bell
 
-__all__ = ["Engine", "Facts", "TimeLimit", "Unwound", "Wait", "Watch"]
+__all__ = ["Effect", "Engine", "Facts", "Start", "TimeLimit", "Unwound", "Wait", "Watch"]
 
 
 T = TypeVar("T")
@@ -33,6 +37,8 @@ class Facts:
     lenient: bool
     seed: bytes
     """Of the instance's uuids and random numbers."""
+    generation: int = 1
+    """How often it has begun: it may start over."""
 
 
 @dataclass(eq=False, slots=True)
@@ -41,15 +47,58 @@ class Wait:
 
     location: bytes
     kind: str
-    """`sleep`, `retry` or `listen`."""
+    """`timer`, `retry`, `message`, `child` or `task`."""
     name: str
     path: str
     until: float | None = None
-    messages: tuple[str, ...] = ()
+    messages: tuple[str | bytes, ...] = ()
+    """Their names; for a child or a task, the token of the wait."""
     count: int = 1
+    entry: Entry | None = None
+    """Of the operation that waits."""
     bell: Bell = field(default_factory=Bell)
     parked: bool = False
     fired: bool = False
+
+    @property
+    def at(self) -> bytes:
+        """The token of the wait; empty where nobody can know it yet."""
+        return token_of(self.location, self.entry) if self.entry is not None and self.entry.since else b""
+
+
+class Effect(Protocol):
+    """What an operation does outside of its instance, and the record of it."""
+
+    location: bytes
+    is_done: bool
+    """Whether it is in the store."""
+
+    def rows(self, version: int, outcome: str) -> list[tuple[bytes, bytes]]:
+        """The record: given how many commits have changed the instance with this one, and what came of the effect."""
+        ...
+
+    def stored(self) -> None:
+        """Both are in the store."""
+        ...
+
+    def is_wanted(self) -> bool:
+        """Whether the branch that asked for it goes on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """An instance to be started."""
+
+    workflow: Workflow[Any, Any] | str
+    input: bytes
+    ids: Sequence[str]
+    """The first of these that is free; or the only one."""
+    is_given: bool
+    """Whether the author has named the id: then one that exists will do, if it is the same."""
+    location: bytes = b""
+    is_watched: bool = False
+    """Whether its end is awaited, at the location."""
 
 
 class TimeLimit(Protocol):
@@ -131,6 +180,39 @@ class Engine(Protocol):
         Raises what `fn` or `rows` did, or StorageLimitError; does not return if nothing can be stored, or if the branch
         does not go on when its turn comes.
         """
+        ...
+
+    async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
+        """Send a message to an instance. InstanceNotFoundError, if there is none."""
+        ...
+
+    async def begin(self, start: Start, effect: Effect) -> Ending | None:
+        """Start an instance; how it ended, if it has long been started. AlreadyExistsError, if it is another one."""
+        ...
+
+    def open_task(self, row: TaskRow, location: bytes) -> None:
+        """Put a task on the list, with the next commit, which fixes the token of the wait at the location."""
+        ...
+
+    async def expire_task(self, id: str, effect: Effect) -> bool:
+        """Take a task off the list, since its time is over; False if somebody has done it."""
+        ...
+
+    def abandon_outside(self, location: bytes, *, rollback: bool = False) -> list[bytes]:
+        """Children and tasks at and under a location are not waited for any more: errands, written with the rest."""
+        ...
+
+    async def run_errands(self, errands: list[bytes]) -> None:
+        """Run what `abandon_outside` gave, once it is stored."""
+        ...
+
+    @property
+    def world(self) -> World | None:
+        """What the world may see, if anything of it was ever assigned."""
+        ...
+
+    def see_world(self) -> World:
+        """The same, to be assigned."""
         ...
 
     async def park(self, wait: Wait) -> None:

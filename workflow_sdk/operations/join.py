@@ -156,6 +156,7 @@ async def _record(place: Place, entry: Entry, branches: Sequence[Branch]) -> Non
     else:
         entry.complete(None, at)
     place.put(entry)
+    place.fold()
     await place.flush()
 
 

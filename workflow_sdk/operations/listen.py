@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from workflow_sdk.core.entries import Entry, ListenData, Taken
+from workflow_sdk.core.entries import Entry, ListenData, Taken, token_of
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
-from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error
@@ -122,8 +122,7 @@ async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
         entry = place.entry
         if entry is None:
             entry = place.new_entry()
-            entry.status = EntryStatus.WAITING
-            entry.data = data
+            entry.wait(data)
         if not entry.is_final:
             if engine.walking:
                 await engine.never()
@@ -143,7 +142,7 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> None:
     recorded = place.entry is not None
     refreshed = False
     while True:
-        found = engine.journal.inbox.find(data.names, data.count, place.location)
+        found = engine.journal.inbox.find(data.names, data.count, token_of(place.location, entry))
         due = data.until is not None and engine.now() >= data.until
         if len(found) >= data.count or (due and refreshed):
             break
@@ -155,7 +154,7 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> None:
         if not recorded:
             place.put(entry)
             recorded = True
-        wait = Wait(place.location, "listen", place.name, place.path, data.until, data.names, data.count)
+        wait = Wait(place.location, "message", place.name, place.path, data.until, data.names, data.count, entry)
         await engine.park(wait)
         refreshed = False
     _take(place, entry, data, found, how)
@@ -179,7 +178,7 @@ def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage
         engine.journal.take_message(message)
         if place.scope.in_race:
             engine.journal.keep_taking(place.location, number, message)
-    taken = tuple((Taken(m.id, m.name, m.sent_at, m.reply_to), m.payload) for m in found)
+    taken = tuple((Taken(m.id, str(m.name), m.sent_at, m.reply_to), m.payload) for m in found)
     entry.data = replace(data, taken=taken, timed_out=len(found) < data.count)
     now = engine.now()
     if entry.data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:

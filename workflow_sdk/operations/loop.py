@@ -193,6 +193,7 @@ class _Turns:
         data, last, row = bases.store(turn, state, at, self.interval)
         entry.data = data
         self.place.put(entry)
+        self.place.fold()
         if data.first > before.first:
             journal.clear_turns(self.turn_location(before.first), self.turn_location(data.first))
             names.prune(data.first)

@@ -82,6 +82,8 @@ class Place:
                 return False
         if self.entry is not None:
             scope.unvisited -= 1
+            if engine.journal.changes and (raw := engine.journal.changes.get(self.location)) is not None:
+                engine.see_world().apply(self.location, raw)
             return True
         if engine.walking:
             return False
@@ -126,6 +128,12 @@ class Place:
     def put(self, entry: Entry) -> None:
         """Have the entry written by the next flush."""
         self.scope.engine.journal.put(self.location, entry)
+
+    def fold(self) -> None:
+        """What was assigned in the scopes of the operation is kept with it: they are not entered again."""
+        world = self.scope.engine.world
+        if world is not None and (raw := world.fold(self.location)) is not None:
+            self.scope.engine.journal.keep_changes(self.location, raw)
 
     async def flush(self) -> None:
         """Return once what was put is stored."""

@@ -77,6 +77,7 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
     engine, journal, winner = group.engine, group.engine.journal, group.winner
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
+    errands: list[bytes] = []
     if winner is None:
         by_name = {branch.label: branch for branch in group.branches}
         entry.data = BranchesData(data.names, 0, small_outcomes([by_name[name] for name in data.names]))
@@ -90,6 +91,7 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
                 await engine.keep_for_rollback(place.location + branch.segment)
         for branch in losers:
             loser = place.location + branch.segment
+            errands += engine.abandon_outside(loser)
             journal.settle_takings(loser, give_back=True)
             journal.clear_history(loser)
         engine.messages_came_back()
@@ -102,7 +104,10 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
     if not place.scope.in_race:
         journal.settle_takings(place.location, give_back=False)
     place.put(entry)
+    place.fold()
     await place.flush()
+    if errands:
+        await engine.run_errands(errands)
 
 
 async def _result(place: Place, entry: Entry, branches: list[Branch]) -> RaceResult[Any]:

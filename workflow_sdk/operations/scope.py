@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Coroutine
+from contextlib import suppress
 from contextvars import ContextVar
 from hashlib import blake2b
 from inspect import CORO_CREATED, getcoroutinestate
@@ -18,7 +19,9 @@ from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.location import escape, join_path, pack_segment
 from workflow_sdk.core.names import NameTable, name_problem
 from workflow_sdk.core.status import Kind
+from workflow_sdk.core.world import World
 from workflow_sdk.errors import (
+    CodecError,
     ConcurrentOperationError,
     DefinitionError,
     DuplicateNameError,
@@ -154,6 +157,8 @@ class Scope:
         """The name of an operation that may begin here. Mistakes of the author are raised here, where they are made."""
         if self.interrupted is not None and not self.fate.lost:
             raise self._interrupted()
+        if self.engine.world is not None:
+            self.note(self.engine.world)
         caller = current_scope.get()
         if caller is not self or self.ended:
             raise self._foreign(kind, name, caller)
@@ -172,6 +177,21 @@ class Scope:
             )
         self.used.add(name)
         return name
+
+    def see_world(self) -> World:
+        """What the world may see, to be read or assigned here."""
+        engine = self.engine
+        if engine.world is not None:
+            # What was assigned elsewhere meanwhile has been noted there.
+            return engine.world
+        return engine.see_world()
+
+    def note(self, world: World) -> None:
+        """What the code has assigned since the last operation, was assigned here."""
+        try:
+            world.note(self.prefix)
+        except CodecError as error:
+            raise self.engine.slip(error) from None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""
@@ -200,7 +220,7 @@ class Scope:
         assert busy is not None, "there is no first operation"
         if self.forgotten():
             reason = f"{busy.what} was called and not awaited; write `await` before it, or run both in a `ctx.join`"
-        elif busy.kind in (Kind.STEP, Kind.TRANSACT, Kind.VERSION, Kind.CHECKPOINT, Kind.SLEEP, Kind.LISTEN):
+        elif not busy.kind.is_composite:
             reason = (
                 f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
             )
@@ -261,6 +281,9 @@ class Scope:
         """The function of the scope is over. False if that ended the run: a slip, or history that was not reached."""
         if self.fate.lost:
             return True
+        if self.engine.world is not None:
+            with suppress(CodecError):
+                self.note(self.engine.world)
         if self.interrupted is not None:
             self._interrupted()
         if self.busy is not None:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from workflow_sdk.core.entries import SleepData
 from workflow_sdk.core.retry import Duration, seconds
-from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.place import Place, register
@@ -53,10 +53,9 @@ async def _sleep(place: Place, duration: float | None, until: float | None) -> N
         entry = place.entry
         if entry is None:
             entry = place.new_entry()
-            entry.status = EntryStatus.WAITING
             when = entry.created_at + duration if duration is not None else until
             assert when is not None, "a timer has a duration or a time"
-            entry.data = SleepData(when)
+            entry.wait(SleepData(when))
         assert isinstance(entry.data, SleepData), "a sleep knows its time"
         if not entry.is_final:
             if engine.walking:
@@ -65,7 +64,7 @@ async def _sleep(place: Place, duration: float | None, until: float | None) -> N
             while engine.now() < entry.data.until:
                 if wait is None and place.entry is None:
                     place.put(entry)
-                wait = Wait(place.location, "sleep", place.name, place.path, entry.data.until)
+                wait = Wait(place.location, "timer", place.name, place.path, entry.data.until, entry=entry)
                 await engine.park(wait)
             entry.complete(None, engine.now())
             place.put(entry)

@@ -208,8 +208,7 @@ async def failed(place: Place, entry: Entry, failure: BaseException, options: St
     )
     info = describe(TimeoutError(str(failure)) if timed_out else failure, engine.codec)
     if isinstance(decision, RetryAt):
-        entry.status = EntryStatus.WAITING
-        entry.data = RetryData(decision.when)
+        entry.wait(RetryData(decision.when))
         engine.journal.trouble(
             place.location, EntryTrouble(place.path, entry.attempts, now, pack_error_info(info, engine.codec))
         )
@@ -241,7 +240,7 @@ async def wait_for_retry(place: Place, entry: Entry) -> None:
     if isinstance(entry.data, RetryData):
         due = entry.data.retry_at
         while engine.now() < due:
-            await engine.park(Wait(place.location, "retry", place.name, place.path, due))
+            await engine.park(Wait(place.location, "retry", place.name, place.path, due, entry=entry))
         entry.data = None
         entry.status = EntryStatus.RUNNING
         entry.attempts += 1

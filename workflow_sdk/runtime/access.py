@@ -19,7 +19,7 @@ class Resident(Protocol):
 
     lease: bytes
 
-    def awaits(self, message: str) -> bool:
+    def awaits(self, message: str | bytes) -> bool:
         """Whether a branch waits for the message."""
         ...
 

@@ -17,9 +17,10 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import InstanceStateError, WorkflowSDKError
+from workflow_sdk.execution.posting import Delivery, Letter
 from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime.access import Access
-from workflow_sdk.runtime.delivery import Delivery, Letter, deliver
+from workflow_sdk.runtime.delivery import deliver
 
 __all__ = ["ask"]
 

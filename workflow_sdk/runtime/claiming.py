@@ -32,6 +32,7 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.execution.clock import Activity, Clock
+from workflow_sdk.execution.errands import run_errands_left
 from workflow_sdk.execution.lease import Claim, Claimant, claim
 from workflow_sdk.execution.run import Run
 from workflow_sdk.execution.snapshot import read_snapshot
@@ -324,6 +325,7 @@ class Claiming:
         for key, raw in heartbeats:
             if last_of(key) in dead:
                 await self._bury(WorkerKeys(last_of(key)), raw)
+        await run_errands_left(driver, self._codec, self._clock.time)
         if self._passes % UNSAID_PASSES == 0:
             await self._give_heartbeats(now)
         self._passes += 1

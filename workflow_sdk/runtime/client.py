@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
-from secrets import token_bytes
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
@@ -21,15 +20,18 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import AlreadyExistsError, DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.clock import Clock, SystemClock
-from workflow_sdk.execution.lease import encode_input, encode_plain_input, list_instance, new_fields
+from workflow_sdk.execution.lease import list_instance, new_fields, unknown_fields
+from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
 from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.operations.inputs import encode_input, encode_plain_input
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.directory import list_instances
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.ids import uuid7
 from workflow_sdk.runtime.info import InstanceInfo, Page
+from workflow_sdk.runtime.tasks import Tasks
 
 __all__ = ["Client"]
 
@@ -53,6 +55,11 @@ class Client:
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock or SystemClock()
         self._access: Access | None = None
+
+    @property
+    def tasks(self) -> Tasks:
+        """What people are to do."""
+        return Tasks(lambda: self.access)
 
     @property
     def access(self) -> Access:
@@ -102,7 +109,7 @@ class Client:
             raw = access.codec.encode(input)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else str(uuid7(now)))
-        fields = new_fields(known, Status.PENDING, raw, now) if known else _unknown_fields(name, raw, now)
+        fields = new_fields(known, Status.PENDING, raw, now) if known else unknown_fields(name, raw, now)
         while not await self._create(known, keys, fields, now):
             if await self._same(keys, name, raw):
                 break
@@ -113,19 +120,15 @@ class Client:
     ) -> bool:
         """Create an instance, in one commit; False if there is one with this id."""
         batch = Batch()
-        batch.check(keys.field(Field.VERSION), None)
         lease = None if known is None else self._seize(keys, batch)
-        if lease is None:
-            fields = {**fields, Field.ALARM: pack_record([now])}
-            batch.set(keys.alarm(now), b"")
-            batch.set(keys.due_bell, token_bytes(8))
-        else:
-            fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
+        if lease is None or known is None:
+            create(batch, keys, fields, now)
+            return await self._commit_new(batch)
+        batch.check(keys.field(Field.VERSION), None)
+        fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
         for key, value in fields.items():
             batch.set(keys.field(key), value)
         list_instance(batch, keys.instance_id, {}, fields)
-        if lease is None or known is None:
-            return await self._commit_new(batch)
         created = False
         try:
             # Not to be cancelled between the commit and the run: nobody would give the instance back.
@@ -215,6 +218,7 @@ class Client:
         *,
         workflow: Workflow[Any, Any] | str | None = None,
         status: Status | str | None = None,
+        reference: str | None = None,
         created_after: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
@@ -230,6 +234,7 @@ class Client:
             access.codec,
             workflow=workflow.name if isinstance(workflow, Workflow) else workflow,
             status=None if status is None else _status(status),
+            reference=reference,
             created_after=None if created_after is None else created_after.timestamp(),
             limit=limit,
             cursor=cursor,
@@ -281,14 +286,3 @@ def _status(status: Status | str) -> Status:
     except ValueError:
         known = ", ".join(Status)
         raise DefinitionError(f"there is no status {status!r}; there are {known}") from None
-
-
-def _unknown_fields(name: str, raw: bytes, now: float) -> dict[Field, bytes]:
-    """The fields of an instance whose workflow is not known here."""
-
-    async def unknown(ctx: object) -> None:
-        """Stands for it."""
-
-    fields = new_fields(Workflow(unknown, name, 1, "strict"), Status.PENDING, raw, now)
-    fields[Field.VERSION] = pack_record([name, 0, "", 1, now])
-    return fields

@@ -20,12 +20,15 @@ async def list_instances(
     *,
     workflow: str | None,
     status: Status | None,
+    reference: str | None,
     created_after: float | None,
     limit: int,
     cursor: str | None,
 ) -> Page[InstanceInfo]:
     """A page of instances, oldest first."""
-    if status is not None:
+    if reference is not None:
+        part = pack((4, reference))
+    elif status is not None:
         part = pack((2, status.value))
     elif workflow is not None:
         part = pack((3, workflow))
@@ -45,7 +48,8 @@ async def list_instances(
             info = await read_info(driver, last_of(key), codec)
         except InstanceNotFoundError:
             continue  # deleted since the row was read
-        if (workflow is None or info.workflow == workflow) and (status is None or info.status is status):
+        wanted = (workflow is None or info.workflow == workflow) and (status is None or info.status is status)
+        if wanted and (reference is None or info.reference == reference):
             items.append(info)
             if len(items) == limit:
                 return Page(items, (part + suffix).hex())

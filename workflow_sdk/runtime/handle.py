@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -125,6 +126,32 @@ class Handle(Generic[T_co]):
     async def info(self) -> InstanceInfo:
         """What can be seen of it now."""
         return await read_info(self._access.driver, self.id, self._access.codec, self._workflow)
+
+    async def watch(self) -> AsyncIterator[InstanceInfo]:
+        """What can be seen of it now, and again whenever that changes, until it has ended."""
+        driver, keys = self._access.driver, InstanceKeys(self.id)
+        last: InstanceInfo | None = None
+        while True:
+            # Read before what is shown: what changes meanwhile is seen the next time.
+            fields = await read_fields(driver, keys)
+            info = await self.info()
+            if info != last:
+                yield info
+            last = info
+            if info.status.is_terminal:
+                return
+            await self._until_changed(keys, fields)
+
+    async def _until_changed(self, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
+        """Return once a commit has changed it, or it is run, or it waits."""
+        async with anyio.create_task_group() as group:
+
+            async def changed(field: Field) -> None:
+                await self._access.driver.changed(keys.field(field), fields.get(field))
+                group.cancel_scope.cancel()
+
+            for field in (Field.COMMITS, Field.VERSION):
+                group.start_soon(changed, field)
 
     async def history(self) -> History:
         """Everything that is recorded of it; `print` draws it."""

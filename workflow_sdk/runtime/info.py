@@ -10,16 +10,21 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.fields import unpack_wait
-from workflow_sdk.core.keys import HISTORY, METADATA, ROOT, WAITS, Field, InstanceKeys
+from workflow_sdk.core.keys import HISTORY, METADATA, OUTSIDE, ROOT, WAITS, Field, InstanceKeys, waits_of
+from workflow_sdk.core.location import pack_segment
+from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError
 from workflow_sdk.execution.snapshot import read_fields
 
-__all__ = ["InstanceInfo", "Page", "Wait", "read_info"]
+__all__ = ["InstanceInfo", "Page", "Progress", "Wait", "read_info"]
+
+BYTES = b"\x01"
+"""What a text of bytes begins with, in a key."""
 
 T = TypeVar("T")
 
@@ -32,15 +37,30 @@ class Wait:
     """What a parked branch waits for."""
 
     kind: str
-    """`sleep`, `retry` or `listen`."""
+    """`timer`, `message`, `retry`, `child` or `task`."""
     name: str
     path: str
     message: str | None
     token: str
     """Names exactly this wait, for `send`."""
     version: int
-    """Of the instance: it grows with everything that happens to its status."""
+    """Of the instance, when it began to wait."""
     until: datetime | None
+    target: str | None = None
+    """The id of the child or task that is awaited."""
+    attempts: int = 0
+    """How often what is retried has failed."""
+    error: ErrorInfo | None = None
+    """How it failed at last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an instance is, as it says."""
+
+    done: float
+    total: float | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,7 @@ class InstanceInfo:
     id: str
     workflow: str
     version: int
+    """Grows by one with every commit that changes the instance; not if it is only run again, and waits as before."""
     fingerprint: str
     """Of the code that ran it last."""
     status: Status
@@ -63,6 +84,12 @@ class InstanceInfo:
     error: ErrorInfo | None
     attempts: dict[str, int] = field(default_factory=dict[str, int])
     """How often steps that are under way have failed, by path."""
+    workflow_version: int = 1
+    """Of the code that ran it last."""
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the workflow shows of its state."""
+    reference: str | None = None
+    progress: Progress | None = None
     code_changed: bool | None = None
     """Whether the workflow's code here is another than the one that ran it last; None if it is not known here."""
 
@@ -87,17 +114,18 @@ async def read_info(
     fields = await read_fields(driver, keys)
     if Field.STATUS not in fields:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
-    name, version, fingerprint, counter, updated_at = unpack_record(fields[Field.VERSION])
+    name, version, fingerprint, _, updated_at = unpack_record(fields[Field.VERSION])
     if workflow is not None and workflow.name != name:
         raise DefinitionError(f"instance {instance_id!r} runs workflow {name!r}, not {workflow.name!r}")
-    waits = await _read_waits(driver, keys, counter)
+    troubles = await _read_troubles(driver, keys)
+    waits = await _read_waits(driver, keys, codec, troubles)
     times = [wait.until for wait in waits if wait.until is not None]
     alarm = unpack_record(fields[Field.ALARM])[0] if Field.ALARM in fields else None
     status = Status(unpack_record(fields[Field.STATUS])[0])
     return InstanceInfo(
         id=instance_id,
         workflow=name,
-        version=version,
+        version=int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0,
         fingerprint=fingerprint,
         status=status,
         created_at=_time(float(unpack_record(fields[Field.BIRTH])[0])),
@@ -108,7 +136,11 @@ async def read_info(
         output=_plain(codec, fields, Field.OUTPUT),
         error=unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec) if Field.ERROR in fields else None,
         code_changed=None if workflow is None else (workflow.version, workflow.fingerprint) != (version, fingerprint),
-        attempts={} if status.is_terminal else await _read_attempts(driver, keys),
+        attempts={} if status.is_terminal else await _attempts(driver, keys, troubles),
+        workflow_version=version,
+        state=_plain(codec, fields, Field.STATE) or {},
+        reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
+        progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
     )
 
 
@@ -116,25 +148,49 @@ def _plain(codec: Codec, fields: dict[Field, bytes], key: Field) -> Any:
     return codec.decode(unpack_record(fields[key])[0], plain=True) if key in fields else None
 
 
-async def _read_waits(driver: Driver, keys: InstanceKeys, version: int) -> list[Wait]:
+async def _read_waits(
+    driver: Driver, keys: InstanceKeys, codec: Codec, troubles: dict[bytes, EntryTrouble]
+) -> list[Wait]:
     waits: list[Wait] = []
-    for key, raw in await driver.scan(*keys.range(WAITS)):
-        kind, name, path, until, _, _ = unpack_wait(raw)
+    rows = await driver.scan(*keys.range(WAITS))
+    outside: dict[bytes, Hanging] = {}
+    if any(key.startswith(keys.space + WAITS + BYTES) for key, _ in rows):
+        start = len(keys.space) + len(OUTSIDE)
+        outside = {key[start:]: Hanging.unpack(raw) for key, raw in await driver.scan(*keys.range(OUTSIDE))}
+    for key, raw in rows:
+        row = unpack_wait(raw)
         message = unpack(key[len(ROOT) :])[3]
-        if not isinstance(message, str):
+        if not isinstance(message, (str, bytes)):
             raise damaged("a wait")
-        start = len(keys.space) + len(WAITS) + len(pack((message,)))
-        when = None if until is None else _time(float(until))
-        waits.append(Wait(kind, name, path, message or None, key[start:].hex(), version, when))
+        location = key[len(keys.space) + len(waits_of(message)) :]
+        trouble = troubles.get(location) if row.kind == "retry" else None
+        hanging = outside.get(location)
+        waits.append(
+            Wait(
+                kind=row.kind,
+                name=row.name,
+                path=row.path,
+                message=message if isinstance(message, str) and message else None,
+                token=(pack_segment(row.since) + location).hex(),
+                version=row.since,
+                until=None if row.until is None else _time(float(row.until)),
+                target=None if hanging is None else hanging.id,
+                attempts=0 if trouble is None else trouble.attempts,
+                error=None if trouble is None else unpack_error_info(trouble.error, codec),
+            )
+        )
     return waits
 
 
-async def _read_attempts(driver: Driver, keys: InstanceKeys) -> dict[str, int]:
+async def _read_troubles(driver: Driver, keys: InstanceKeys) -> dict[bytes, EntryTrouble]:
     start = len(keys.space) + len(METADATA)
+    return {key[start:]: EntryTrouble.unpack(raw) for key, raw in await driver.scan(*keys.range(METADATA))}
+
+
+async def _attempts(driver: Driver, keys: InstanceKeys, troubles: dict[bytes, EntryTrouble]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for key, raw in await driver.scan(*keys.range(METADATA)):
-        entry = await driver.get(keys.space + HISTORY + key[start:])
+    for location, trouble in troubles.items():
+        entry = await driver.get(keys.space + HISTORY + location)
         if entry is not None and not Entry.unpack(entry).is_final:
-            trouble = EntryTrouble.unpack(raw)
             found[trouble.path] = trouble.attempts
     return found

@@ -18,6 +18,7 @@ class Nearby:
     def __init__(self, residents: Residents, claiming: Claiming) -> None:
         self._residents = residents
         self._claiming = claiming
+        residents.here = self
         self.answers: dict[bytes, Callable[[bytes], None]] = residents.answers
         """Who in this process waits for which answer, by its key."""
 

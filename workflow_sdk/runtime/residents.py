@@ -16,6 +16,7 @@ from workflow_sdk.errors import LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
 from workflow_sdk.execution.run import Run
+from workflow_sdk.runtime.access import Here
 from workflow_sdk.runtime.slots import Slots
 from workflow_sdk.runtime.timers import Timers
 
@@ -58,6 +59,8 @@ class Residents:
         """Told when a run has ended without giving its instance back."""
         self.on_end: Callable[[str], None] = lambda id: None
         """Told when an instance is not in memory any more."""
+        self.here: Here | None = None
+        """The runtime that has them."""
         self._timers = Timers()
         self._idle: OrderedDict[str, float] = OrderedDict()
         """Those that wait in memory, the longest idle first, and since when."""
@@ -121,6 +124,15 @@ class Residents:
 
         self.slots.stand_in_line(id, go_on)
         return False
+
+    def is_here(self, worker: str) -> bool:
+        """Whether that worker is told by `message_came`, and needs no letter."""
+        return self.here is not None and self.here.is_worker(worker)
+
+    def message_came(self, id: str) -> None:
+        """A message was stored for an instance that the worker here has."""
+        if self.here is not None:
+            self.here.message_came(id)
 
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """It stands in line again."""

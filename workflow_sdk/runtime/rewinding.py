@@ -11,26 +11,30 @@ from collections.abc import Iterable, Iterator
 from sortedcontainers import SortedDict
 
 from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import BranchesData, Entry, ListenData, LoopData
+from workflow_sdk.core.entries import BranchesData, Entry, ListenData, LoopData, read_token
 from workflow_sdk.core.fields import unpack_name
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import (
     ATTIC,
     BASES,
+    CHANGES,
     COMPENSATIONS,
     HISTORY,
     INBOX,
     METADATA,
     NAMES,
+    OUTSIDE,
     TAKINGS,
     InstanceKeys,
     sequence_key,
 )
 from workflow_sdk.core.location import escape, join_path, pack_segment, segments, split_last, subtree
+from workflow_sdk.core.outside import Errand, Hanging
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.wire import damaged, pack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.execution.deciding import errand_key
 from workflow_sdk.runtime.loop_tape import LoopTape, turn_of
 from workflow_sdk.runtime.regaining import regain_names
 
@@ -53,6 +57,12 @@ class Tape:
         self._compensations: list[Compensation] = []
         self._takings: list[bytes] = []
         """What their keys end with: the location of a listen, and a number."""
+        self._outside: dict[bytes, Hanging] = {}
+        """Children and tasks, by the location of the wait for them."""
+        self._changed: list[bytes] = []
+        """Locations of finished scopes that have changed what the world may see."""
+        self.errands: list[bytes] = []
+        """What is to be done once it is written: children and tasks to be ended that nobody waits for any more."""
         self._elsewhere: list[bytes] = []
         """Locations that stand neither in the history nor with it."""
 
@@ -73,10 +83,12 @@ class Tape:
             tape._bases.setdefault(split_last(turn)[0], []).append((turn, raw))
         tape._compensations = [Compensation.unpack(_number(key), raw) for key, raw in await part(COMPENSATIONS)]
         tape._takings = [key for key, _ in await part(TAKINGS)]
+        tape._outside = {at: Hanging.unpack(raw) for at, raw in await part(OUTSIDE)}
+        tape._changed = [at for at, _ in await part(CHANGES)]
         tape._elsewhere = [at for at, _ in await part(ATTIC)]
         for id, raw in await part(INBOX):
             if (only_for := InboxMessage.unpack(id, raw).only_for) is not None:
-                tape._elsewhere.append(only_for)
+                tape._elsewhere.append(read_token(only_for)[1])
         return tape
 
     def _path(self, location: bytes) -> str:
@@ -100,7 +112,8 @@ class Tape:
         """Forget everything, and give back the messages that were taken."""
         for location in self._entries:
             self._give_back(batch, location)
-        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES):
+        self._abandon(batch, set(self._outside))
+        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES):
             batch.clear_range(*self._keys.range(part))
 
     def restart_from(self, batch: Batch, path: str) -> None:
@@ -118,6 +131,17 @@ class Tape:
         for tape, turn, data in loops.values():
             tape.rewind(batch, self._keys, turn, data)
         self._write(batch, dropped, {*dropped, location}, {at: data for at, (_, _, data) in loops.items()})
+
+    def _abandon(self, batch: Batch, locations: Iterable[bytes]) -> None:
+        """Nobody waits any more for the children and tasks at these locations."""
+        for at in locations:
+            what = self._outside[at]
+            batch.clear(self._keys.space + OUTSIDE + at)
+            if what.ends:
+                self.errands.append(errand_key())
+                token = pack_segment(what.since) + at
+                errand = Errand(what.kind, what.id, self._keys.instance_id, token, rollback=False)
+                batch.set(self.errands[-1], errand.pack())
 
     def _is_loop(self, location: bytes) -> bool:
         entry = self._entries.get(location)
@@ -230,6 +254,10 @@ class Tape:
             batch.clear(space + METADATA + at)
             if self._is_loop(at):
                 batch.clear_range(*subtree(space + BASES + at))
+        self._abandon(batch, self._outside.keys() - entries.keys())
+        for at in self._changed:
+            if at not in entries or at in reopened:
+                batch.clear(space + CHANGES + at)
         for at in reopened | loops.keys():
             entry = entries[at]
             if at in loops:

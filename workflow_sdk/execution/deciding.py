@@ -1,0 +1,181 @@
+"""Decisions about an instance from outside: each is one commit, which takes the instance away from whoever runs it.
+
+Nobody is asked to cooperate. The commit clears the lease, so that whatever the worker still has on its way is refused;
+and it tells the worker, so that it lets go soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.keys import (
+    COMPENSATIONS,
+    ERRANDS,
+    FIELDS,
+    OUTSIDE,
+    WAITS,
+    Field,
+    InstanceKeys,
+    WorkerKeys,
+    purge_key,
+)
+from workflow_sdk.core.location import pack_segment
+from workflow_sdk.core.outside import Errand, Hanging
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.tuples import pack
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
+from workflow_sdk.execution.lease import count_up, error_fields, list_instance, tell_owner
+from workflow_sdk.execution.posting import make_due
+from workflow_sdk.execution.snapshot import read_standing
+
+__all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse"]
+
+
+@dataclass(slots=True)
+class Found:
+    """An instance as it was found, and what is to be done to it."""
+
+    keys: InstanceKeys
+    fields: dict[Field, bytes]
+    lease: bytes | None
+    status: Status
+    batch: Batch
+
+    def change(self, status: Status, now: float, **fields: bytes | None) -> None:
+        """Give it a status, and fields (None: no more). Nobody has it afterwards."""
+        before, after = self.fields, dict(self.fields)
+        name, version, fingerprint, commits, _ = unpack_record(after[Field.VERSION])
+        after[Field.STATUS] = pack_record([status.value])
+        after[Field.VERSION] = pack_record([name, version, fingerprint, commits + 1, now])
+        count_up(after)
+        for key, raw in fields.items():
+            if raw is None:
+                after.pop(Field[key.upper()], None)
+            else:
+                after[Field[key.upper()]] = raw
+        batch, keys = self.batch, self.keys
+        if Field.ALARM in after:
+            batch.clear(keys.alarm(float(unpack_record(after.pop(Field.ALARM))[0])))
+        if Field.PURGE in after:
+            batch.clear(purge_key(float(unpack_record(after.pop(Field.PURGE))[0]), keys.instance_id))
+        if status.is_terminal and (purge := purge_time(batch, keys.instance_id, after, now)) is not None:
+            after[Field.PURGE] = purge
+        for gone in before.keys() - after.keys():
+            batch.clear(keys.field(gone))
+        for key_, raw in after.items():
+            # Whoever runs it writes fields of its own: what is not changed here is left as it is there.
+            if before.get(key_) != raw:
+                batch.set(keys.field(key_), raw)
+        list_instance(batch, keys.instance_id, before, after)
+        batch.clear_range(*keys.range(WAITS))
+        if self.lease is not None:
+            batch.clear(keys.lease)
+            batch.clear(WorkerKeys(str(unpack_record(self.lease)[0])).claimed(keys.instance_id))
+            tell_owner(batch, self.lease, keys.instance_id)
+        # A run without a runtime watches this.
+        batch.set(keys.nudge, uuid4().bytes)
+        self.fields = after
+
+
+async def find(driver: Driver, instance_id: str) -> Found:
+    """An instance, and a batch that holds only as long as it is as it was found."""
+    keys = InstanceKeys(instance_id)
+    standing = await read_standing(driver, keys)
+    fields, lease = standing.fields, standing.lease
+    if Field.STATUS not in fields:
+        raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
+    batch = Batch()
+    batch.check(keys.lease, lease)
+    batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
+    # A message may move the alarm, and changes no status.
+    batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
+    return Found(keys, fields, lease, Status(unpack_record(fields[Field.STATUS])[0]), batch)
+
+
+async def commit(driver: Driver, found: Found) -> bool:
+    """Whether it is done; False if the instance has moved on meanwhile, and is to be looked at again."""
+    try:
+        await driver.commit(found.batch)
+    except ConflictError:
+        return False
+    return True
+
+
+def refuse(found: Found, what: str) -> InstanceStateError:
+    """The status does not allow it."""
+    return InstanceStateError(f"instance {found.keys.instance_id!r} is {found.status.value}: {what}")
+
+
+def errand_key() -> bytes:
+    """A place for an errand."""
+    return ERRANDS + pack((uuid4().bytes,))
+
+
+async def abandon_outside(driver: Driver, found: Found, rollback: bool) -> list[bytes]:
+    """Nobody waits any more for what lies outside of the instance: the keys of the errands that come of it."""
+    keys = found.keys
+    start = len(keys.space) + len(OUTSIDE)
+    errands: list[bytes] = []
+    for key, raw in await driver.scan(*keys.range(OUTSIDE)):
+        found.batch.clear(key)
+        what, location = Hanging.unpack(raw), key[start:]
+        if what.ends:
+            errands.append(errand_key())
+            token = pack_segment(what.since) + location
+            found.batch.set(errands[-1], Errand(what.kind, what.id, keys.instance_id, token, rollback).pack())
+    return errands
+
+
+def _nobody(worker: str) -> bool:
+    return False
+
+
+async def cancel(
+    driver: Driver,
+    instance_id: str,
+    codec: Codec,
+    now: float,
+    *,
+    rollback: bool,
+    condition: Callable[[Found], Awaitable[bool]] | None = None,
+) -> list[bytes]:
+    """End an instance. With `rollback`, what it did is undone first. The keys of the errands that come of it.
+
+    A `condition` may add to the batch; if it does not hold, nothing is done.
+    """
+    eager = True
+    while True:
+        found = await find(driver, instance_id)
+        if condition is not None and not await condition(found):
+            return []
+        if found.status is Status.CANCELLED or Field.CANCEL in found.fields:
+            if condition is None or await commit(driver, found):
+                return []
+            continue
+        if found.status.is_terminal:
+            raise refuse(found, "it has ended, and can't be cancelled")
+        info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
+        error = pack_record(error_fields(info, codec))
+        if eager and found.lease is not None:
+            # Where it does not stand still, its commits are not counted to the last: nothing may hold this up.
+            found.batch.check(found.keys.space + FIELDS + pack_segment(Field.COMMITS), found.fields.get(Field.COMMITS))
+            eager = False
+        undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
+        errands = await abandon_outside(driver, found, rollback)
+        if undo:
+            found.change(Status.ROLLING_BACK, now, error=error, cancel=pack_record([]))
+            make_due(found.batch, found.keys, found.fields, now)
+        else:
+            found.change(Status.CANCELLED, now, error=error)
+            watchers = watchers_of(found.fields)
+            if watchers:
+                ending = ending_of(found.fields)
+                await tell_watchers(driver, found.batch, instance_id, ending, watchers, now, _nobody)
+        if await commit(driver, found):
+            return errands

@@ -1,0 +1,72 @@
+"""What the end of an instance brings about elsewhere, in the commit that ends it: whoever waits for it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from workflow_sdk.core.entries import read_token
+from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys, purge_key
+from workflow_sdk.core.outside import Ending, Hanging
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.execution.posting import Letter, post
+from workflow_sdk.execution.snapshot import read_standing
+
+__all__ = ["ending_of", "purge_time", "tell_watchers", "watchers_of"]
+
+
+def ending_of(fields: Mapping[Field, bytes]) -> Ending:
+    """How an instance ended, from the fields that it has then."""
+    output, error = fields.get(Field.OUTPUT), fields.get(Field.ERROR)
+    return Ending(
+        Status(unpack_record(fields[Field.STATUS])[0]),
+        None if output is None else unpack_record(output)[0],
+        None if error is None else unpack_record(error)[0],
+    )
+
+
+def watchers_of(fields: Mapping[Field, bytes]) -> list[tuple[str, bytes]]:
+    """Who waits for the end of an instance: instances, and the tokens of their waits."""
+    raw = fields.get(Field.WATCHERS)
+    return [] if raw is None else [(id, token) for id, token in unpack_record(raw)[0]]
+
+
+async def tell_watchers(
+    driver: Driver,
+    batch: Batch,
+    instance_id: str,
+    ending: Ending,
+    watchers: list[tuple[str, bytes]],
+    now: float,
+    is_here: Callable[[str], bool],
+) -> list[str]:
+    """Tell whoever waits for the end, with the commit of the batch; return who is to be told here as well."""
+    here: list[str] = []
+    for id, token in watchers:
+        keys = InstanceKeys(id)
+        found = await read_standing(driver, keys)
+        if Field.STATUS not in found.fields or not await _waits(driver, keys, instance_id, token):
+            continue
+        posted = await post(driver, batch, keys, found, Letter(token, ending.pack()), now, is_here)
+        if posted.is_here:
+            here.append(id)
+    return here
+
+
+async def _waits(driver: Driver, keys: InstanceKeys, instance_id: str, token: bytes) -> bool:
+    """Whether the wait is not over yet. If it ends just now, what it is told stays unread, and does no harm."""
+    since, location = read_token(token)
+    raw = await driver.get(keys.space + OUTSIDE + location)
+    hanging = None if raw is None else Hanging.unpack(raw)
+    return hanging is not None and (hanging.id, hanging.since) == (instance_id, since)
+
+
+def purge_time(batch: Batch, instance_id: str, fields: Mapping[Field, bytes], now: float) -> bytes | None:
+    """When an instance that ends now is to be forgotten, as its field; None if it never is."""
+    raw = fields.get(Field.RETENTION)
+    if raw is None:
+        return None
+    when = now + float(unpack_record(raw)[0])
+    batch.set(purge_key(when, instance_id), b"")
+    return pack_record([when])

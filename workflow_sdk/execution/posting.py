@@ -1,0 +1,207 @@
+"""Reaching another instance with the batch of a commit: a message for it, or the instance itself.
+
+One commit appends a message, changes the nudge, and tells whoever has the instance, or makes it due if nobody does. It
+checks who that is: so a message falls neither before nor after a putting away that does not know of it. Whoever has the
+instance sees the nudge before it lets go, so that nothing more has to be checked then: a busy instance can be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from secrets import token_bytes
+
+from workflow_sdk.core.entries import read_token
+from workflow_sdk.core.fields import WaitRow, unpack_wait
+from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.keys import DELIVERED, INBOX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.location import subtree
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.tuples import pack
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.errors import CodecError
+from workflow_sdk.execution.lease import list_instance, tell_owner
+from workflow_sdk.execution.snapshot import Snapshot
+
+__all__ = ["Delivery", "Letter", "Posted", "create", "make_due", "post", "put", "status_of"]
+
+
+class Delivery(StrEnum):
+    """What became of a message."""
+
+    ACCEPTED = "accepted"
+    """The instance waits for it."""
+    QUEUED = "queued"
+    """It is kept until the instance listens."""
+    STALE = "stale"
+    """The wait that it was for is over. Nothing was stored."""
+    DUPLICATE = "duplicate"
+    """A message with the same key has come before. Nothing was stored."""
+    CLOSED = "closed"
+    """The instance has ended. Nothing was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message to be sent."""
+
+    message: str | bytes
+    payload: bytes
+    key: str | None = None
+    """The same key is delivered once."""
+    token: str | None = None
+    """The one wait that it is for."""
+    expected_version: int | None = None
+    """The state of the instance that it answers."""
+    reply_to: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What becomes of a letter with the commit, and whether the worker here has to be told of it."""
+
+    delivery: Delivery
+    is_here: bool = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.delivery in (Delivery.ACCEPTED, Delivery.QUEUED)
+
+
+def _nobody(worker: str) -> bool:
+    return False
+
+
+def status_of(found: Snapshot) -> Status:
+    """The status of an instance that there is."""
+    return Status(unpack_record(found.fields[Field.STATUS])[0])
+
+
+async def post(
+    driver: Driver,
+    batch: Batch,
+    keys: InstanceKeys,
+    found: Snapshot,
+    letter: Letter,
+    now: float,
+    is_here: Callable[[str], bool] = _nobody,
+) -> Posted:
+    """Put a letter for an instance that there is into a batch. `is_here`: workers that need no letter themselves."""
+    status = status_of(found)
+    if status.is_terminal:
+        return Posted(Delivery.CLOSED)
+    fields, lease = found.fields, found.lease
+    batch.check(keys.lease, lease)
+    if lease is None:
+        # It counts the writes of the status: what tells one `waiting` from the next.
+        batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
+        batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
+    refused = await _check_letter(driver, keys, fields, letter, batch)
+    if refused is not None:
+        return Posted(refused)
+    waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
+    put(batch, keys, letter, now)
+    ours = lease is not None and is_here(str(unpack_record(lease)[0]))
+    if lease is not None:
+        if not ours:
+            tell_owner(batch, lease, keys.instance_id)
+    elif status is not Status.STUCK:
+        make_due(batch, keys, fields, now)
+    return Posted(Delivery.ACCEPTED if waits else Delivery.QUEUED, ours)
+
+
+def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
+    """Put a letter into the inbox."""
+    only_for = None if letter.token is None else bytes.fromhex(letter.token)
+    row = InboxMessage(b"", letter.message, letter.payload, now, letter.reply_to, only_for)
+    batch.append(keys.space + INBOX, row.pack())
+    batch.set(keys.nudge, token_bytes(16))
+    if letter.reply_to is not None:
+        batch.set(letter.reply_to, b"")
+
+
+async def _check_letter(
+    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, batch: Batch
+) -> Delivery | None:
+    """Hold the batch to what the letter asks for; what is refused already is said."""
+    if letter.key is not None:
+        delivered = keys.space + DELIVERED + pack((letter.key,))
+        if await driver.get(delivered) is not None:
+            return Delivery.DUPLICATE
+        batch.check(delivered, None)
+        batch.set(delivered, b"")
+    if letter.token is not None:
+        return await _check_token(driver, keys, fields, letter, letter.token, batch)
+    if letter.expected_version is not None:
+        return await _check_version(driver, keys, fields, letter, letter.expected_version, batch)
+    return None
+
+
+async def _check_token(
+    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, token: str, batch: Batch
+) -> Delivery | None:
+    try:
+        since, location = read_token(bytes.fromhex(token))
+    except (ValueError, CodecError):
+        return Delivery.STALE
+    wait = keys.space + waits_of(letter.message) + location
+    value = await driver.get(wait)
+    row = None if value is None else unpack_wait(value)
+    if row is None or row.since != since or row.promised >= row.takes:
+        return Delivery.STALE
+    if letter.expected_version not in (None, since, _commits(fields)):
+        return Delivery.STALE
+    batch.check(wait, value)
+    batch.set(wait, pack_record(row._replace(promised=row.promised + 1)))
+    return None
+
+
+async def _check_version(
+    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, version: int, batch: Batch
+) -> Delivery | None:
+    """A state of the instance is answered by one message only; and one that a wait began with, while that waits."""
+    if version != _commits(fields):
+        rows = await driver.scan(*subtree(keys.space + waits_of(letter.message)))
+        waits: list[tuple[bytes, bytes, WaitRow]] = [(key, raw, unpack_wait(raw)) for key, raw in rows]
+        found = next(((key, raw) for key, raw, row in waits if row.since == version), None)
+        if found is None:
+            return Delivery.STALE
+        batch.check(*found)
+    else:
+        batch.check(keys.field(Field.COMMITS), fields.get(Field.COMMITS))
+    answered = fields.get(Field.ANSWERED)
+    if answered is not None and unpack_record(answered)[0] >= version:
+        return Delivery.STALE
+    batch.check(keys.field(Field.ANSWERED), answered)
+    batch.set(keys.field(Field.ANSWERED), pack_record([version]))
+    return None
+
+
+def _commits(fields: dict[Field, bytes]) -> int:
+    return int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
+
+
+def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
+    """Have whoever is free run the instance at once. Nobody has it."""
+    if Field.ALARM in fields:
+        alarm = float(unpack_record(fields[Field.ALARM])[0])
+        if alarm <= now:
+            return
+        batch.clear(keys.alarm(alarm))
+    batch.set(keys.field(Field.ALARM), pack_record([now]))
+    batch.set(keys.alarm(now), b"")
+    batch.set(keys.due_bell, token_bytes(8))
+
+
+def create(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
+    """Put a new instance into a batch, to be run by whoever is free."""
+    batch.check(keys.field(Field.VERSION), None)
+    fields = {**fields, Field.ALARM: pack_record([now])}
+    batch.set(keys.alarm(now), b"")
+    batch.set(keys.due_bell, token_bytes(8))
+    for key, value in fields.items():
+        batch.set(keys.field(key), value)
+    list_instance(batch, keys.instance_id, {}, fields)

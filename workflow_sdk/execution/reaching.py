@@ -1,0 +1,278 @@
+"""What an instance does to others: a message, a child, a successor; each in the commit that records it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.location import pack_segment
+from workflow_sdk.core.outside import Ending, Errand
+from workflow_sdk.core.status import Status
+from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, task_key, task_log
+from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.errors import AlreadyExistsError, InstanceNotFoundError
+from workflow_sdk.execution.deciding import Found, errand_key, find
+from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
+from workflow_sdk.execution.errands import run_errands
+from workflow_sdk.execution.flushing import Part, PartState
+from workflow_sdk.execution.idling import Idling
+from workflow_sdk.execution.lease import new_fields, unknown_fields
+from workflow_sdk.execution.posting import Letter, create, make_due, post
+from workflow_sdk.execution.snapshot import Snapshot, read_standing
+from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.operations.engine import Effect, Start
+
+__all__ = ["Reaching"]
+
+
+class Reaching(Idling):
+    """The part of an execution that reaches other instances."""
+
+    __slots__ = ("codec", "driver", "failure")
+
+    def __init__(self, *, driver: Driver, codec: Codec, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.driver: Driver = driver
+        self.codec: Codec = codec
+        self.failure: Exception | None = None
+        """The store failed, or the lease is lost. Nothing more is written."""
+
+    @abstractmethod
+    def poke(self, *, lease: bool = True) -> None:
+        """A message may have come."""
+
+    async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
+        keys, letter = InstanceKeys(target), Letter(message, payload)
+        while True:
+            batch = Batch()
+            found = await self._standing(keys)
+            if Field.STATUS not in found.fields:
+                raise InstanceNotFoundError(f"there is no instance {target!r} to send {message!r} to")
+            try:
+                posted = await post(self.driver, batch, keys, found, letter, self.now(), self._is_here)
+            except Exception as error:  # noqa: BLE001  # the store failed
+                self.storage_failed(error)
+                await self.never()
+            if not posted.is_stored:
+                batch = Batch()
+            outcome = posted.delivery.value
+            if await self._dispatch(target, batch, effect, outcome, len(payload)):
+                if posted.is_here and posted.is_stored:
+                    self._message_came(target)
+                return
+
+    async def begin(self, start: Start, effect: Effect) -> Ending | None:
+        workflow: Workflow[Any, Any] | str = start.workflow
+        for number, id in enumerate(start.ids):
+            keys = InstanceKeys(id)
+            while True:
+                batch, now = Batch(), self.now()
+                found: Snapshot | None = None
+                if start.is_given or number:
+                    found = await self._standing(keys)
+                if found is not None and Field.STATUS in found.fields:
+                    if not start.is_given:
+                        break  # of an earlier life of this instance
+                    self._check_same(start, id, found)
+                    if not start.is_watched:
+                        await self._dispatch(id, batch, effect, id, 0)
+                        return None
+                    ended = await self._adopt(id, effect)
+                    if ended is not None:
+                        return ended
+                    if effect.is_done:
+                        return None
+                    continue
+                if isinstance(workflow, str):
+                    fields = unknown_fields(workflow, start.input, now)
+                else:
+                    fields = new_fields(workflow, Status.PENDING, start.input, now)
+                create(batch, keys, fields, now)
+
+                def watch(version: int, keys: InstanceKeys = keys) -> list[tuple[bytes, bytes]]:
+                    watchers = [[self.instance_id, pack_segment(version) + start.location]]
+                    return [(keys.field(Field.WATCHERS), pack_record([watchers]))]
+
+                if await self._dispatch(id, batch, effect, id, len(start.input), watch if start.is_watched else None):
+                    return None
+                if not start.is_given:
+                    break  # it is there by now, or has been all the time
+        raise AlreadyExistsError(f"instance {start.ids[0]!r} and its namesakes exist already")
+
+    def _check_same(self, start: Start, id: str, found: Snapshot) -> None:
+        recorded = str(unpack_record(found.fields[Field.VERSION])[0])
+        name = start.workflow if isinstance(start.workflow, str) else start.workflow.name
+        if recorded != name:
+            raise AlreadyExistsError(f"instance {id!r} runs workflow {recorded!r}, not {name!r}; give it another id")
+        decode = self.codec.decode
+        was = decode(unpack_record(found.fields[Field.INPUT])[0], plain=True)
+        wanted = decode(start.input, plain=True)
+        if was != wanted:
+            raise AlreadyExistsError(
+                f"instance {id!r} of workflow {name!r} was started with the input {was!r:.200}, not {wanted!r:.200}; "
+                "give this one another id"
+            )
+
+    async def _adopt(self, id: str, effect: Effect) -> Ending | None:
+        """Wait for the end of an instance that was started by someone else; how it ended, if it has."""
+        try:
+            found = await find(self.driver, id)
+        except InstanceNotFoundError:
+            return None  # it was deleted meanwhile
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.storage_failed(error)
+            await self.never()
+        if found.status.is_terminal:
+            return ending_of(found.fields)
+        others = watchers_of(found.fields)
+        # Whoever runs it has to know of us when it ends: so it is taken away, and run again.
+        found.change(found.status, self.now())
+        if found.status is not Status.STUCK:
+            make_due(found.batch, found.keys, found.fields, self.now())
+
+        def watch(version: int, found: Found = found) -> list[tuple[bytes, bytes]]:
+            watchers = [*map(list, others), [self.instance_id, pack_segment(version) + effect.location]]
+            return [(found.keys.field(Field.WATCHERS), pack_record([watchers]))]
+
+        await self._dispatch(id, found.batch, effect, id, 0, watch)
+        return None
+
+    async def _standing(self, keys: InstanceKeys) -> Snapshot:
+        try:
+            return await read_standing(self.driver, keys)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.storage_failed(error)
+            await self.never()
+
+    async def _dispatch(
+        self,
+        target: str,
+        batch: Batch,
+        effect: Effect,
+        outcome: str,
+        weight: int,
+        more: Callable[[int], list[tuple[bytes, bytes]]] | None = None,
+    ) -> bool:
+        """Whether it is done; False if what it reaches has moved on."""
+
+        def rows(version: int) -> list[tuple[bytes, bytes]]:
+            return effect.rows(version, outcome) + (more(version) if more is not None else [])
+
+        part = Part(target, batch, rows, effect.stored, effect.is_wanted, weight)
+        self.flusher.stage(part)
+        await self.flush()
+        if part.state is PartState.WITHDRAWN:
+            await self.never()
+        return part.state is PartState.STORED
+
+    def _is_here(self, worker: str) -> bool:
+        return worker == self.standing.worker or self.host.is_here(worker)
+
+    def _message_came(self, id: str) -> None:
+        if id == self.instance_id:
+            self.poke(lease=False)
+        else:
+            self.host.message_came(id)
+
+    # Tasks.
+
+    def open_task(self, row: TaskRow, location: bytes) -> None:
+        journal = self.journal
+
+        def pack(version: int) -> bytes:
+            return replace(row, token=pack_segment(version) + location).pack()
+
+        journal.write_outside(task_key(row.id), pack)
+        for place in (*row.places(), row.own_place):
+            journal.write_outside(place, b"")
+        created = TaskEvent("created", None, row.created_at, row.assignee)
+        # Before everything that is appended.
+        journal.write_outside(task_log(row.id) + pack_segment(0), created.pack())
+
+    async def expire_task(self, id: str, effect: Effect) -> bool:
+        while True:
+            batch, now = Batch(), self.now()
+            try:
+                raw = await self.driver.get(task_key(id))
+            except Exception as error:  # noqa: BLE001  # the store failed
+                self.storage_failed(error)
+                await self.never()
+            if raw is not None:
+                row = TaskRow.unpack(raw)
+                if row.status is TaskStatus.COMPLETED:
+                    return False
+                batch.check(task_key(id), raw)
+                after = replace(row, status=TaskStatus.EXPIRED, ended_at=now)
+                change_task(batch, row, after, TaskEvent("expired", None, now))
+            if await self._dispatch(f"task {id}", batch, effect, id, 0):
+                return True
+
+    # What lies outside and is not waited for any more.
+
+    def abandon_outside(self, location: bytes, *, rollback: bool = False) -> list[bytes]:
+        journal = self.journal
+        errands: list[bytes] = []
+        for at, what in journal.drop_outside(location):
+            if what.ends:
+                errands.append(errand_key())
+                token = pack_segment(what.since) + at
+                errand = Errand(what.kind, what.id, self.instance_id, token, rollback)
+                journal.write_outside(errands[-1], errand.pack())
+        return errands
+
+    async def run_errands(self, errands: list[bytes]) -> None:
+        try:
+            await run_errands(self.driver, self.codec, self.now, errands)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.storage_failed(error)
+            await self.never()
+
+    # The end.
+
+    async def finish(self, status: Status) -> None:
+        """The last commit: how the instance ended, and that it is nobody's any more."""
+        self.standing.become(status)
+        self.show()
+        fields = self.journal.fields
+        watchers = watchers_of(fields) if status.is_terminal else []
+        if status.is_terminal:
+            self.journal.drop_endings()
+        here: list[str] = []
+        while True:
+            batch = Batch()
+            self.standing.let_go(batch, None)
+            if status.is_terminal and (purge := purge_time(batch, self.instance_id, fields, self.now())) is not None:
+                self.journal.set_field(Field.PURGE, unpack_record(purge))
+            if not watchers:
+                await self.flusher.commit(batch)
+                break
+            error: Exception | None = None
+            try:
+                with anyio.CancelScope(shield=True):
+                    here = await tell_watchers(
+                        self.driver, batch, self.instance_id, ending_of(fields), watchers, self.now(), self._is_here
+                    )
+                    error = await self.flusher.try_commit(batch)
+            except Exception as failure:  # noqa: BLE001  # the store failed
+                error = failure
+            if error is None:
+                break
+            try:
+                again = await self.flusher.may_try_again(error, batch)
+            except Exception:  # noqa: BLE001  # the store failed: what is known is the first error
+                again = False
+            if not again:
+                self.storage_failed(error)
+                break
+        if self.failure is None:
+            self.is_away = True
+            for id in here:
+                self._message_came(id)

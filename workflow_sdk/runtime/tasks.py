@@ -1,0 +1,269 @@
+"""The list of what people are to do. Each change of it is one commit, with a record of who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.entries import read_token
+from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys, last_of
+from workflow_sdk.core.location import subtree
+from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.outside import Hanging, TaskDone
+from workflow_sdk.core.tasks import (
+    TaskEvent,
+    TaskRow,
+    TaskStatus,
+    task_key,
+    task_log,
+    tasks_by_assignee,
+    tasks_by_reference,
+    tasks_by_role,
+    tasks_of,
+    tasks_open,
+)
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import (
+    CodecError,
+    DefinitionError,
+    InstanceNotFoundError,
+    NotAuthorizedError,
+    StaleError,
+)
+from workflow_sdk.execution.posting import Letter, post
+from workflow_sdk.execution.snapshot import read_standing
+from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.info import Page
+
+__all__ = ["Task", "TaskChange", "Tasks"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChange:
+    """Something that happened to a task."""
+
+    what: str
+    """`created`, `assigned`, `released`, `completed`, `expired` or `cancelled`."""
+    by: str | None
+    """Who did it; None for the workflow itself, and where nobody said."""
+    at: datetime
+    to: str | None = None
+    """Who it was assigned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something that a person is to do, or has done."""
+
+    id: str
+    name: str
+    instance: str
+    """The id of the instance that waits for it."""
+    path: str
+    payload: Any
+    """Plain data, as the result."""
+    assignee: str | None
+    roles: tuple[str, ...]
+    """Who completes it has one of these."""
+    reference: str | None
+    """The business reference that the instance had when it asked."""
+    status: TaskStatus
+    created_at: datetime
+    until: datetime | None
+    completed_by: str | None = None
+    ended_at: datetime | None = None
+    result: Any = None
+    log: tuple[TaskChange, ...] = field(default=(), repr=False)
+    """Everything that happened to it, in order. Only `get` reads it."""
+
+
+class Tasks:
+    """The task list of a store."""
+
+    def __init__(self, access: Callable[[], Access]) -> None:
+        self._open = access
+
+    async def list(
+        self,
+        *,
+        assignee: str | None = None,
+        role: str | None = None,
+        reference: str | None = None,
+        instance: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Task]:
+        """The open tasks, oldest first, a page at a time; of several conditions, all hold."""
+        access = self._open()
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1000:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"limit is a number of tasks from 1 to 1000, not {limit!r}")
+        if instance is not None:
+            prefix = tasks_of(instance)
+        elif assignee is not None:
+            prefix = tasks_by_assignee(assignee)
+        elif reference is not None:
+            prefix = tasks_by_reference(reference)
+        else:
+            prefix = tasks_open() if role is None else tasks_by_role(role)
+        begin, end = subtree(prefix)
+        if cursor is not None:
+            begin = _from_cursor(cursor, prefix)
+        found: list[Task] = []
+        while rows := await access.driver.scan(begin, end, limit=limit):
+            for key, _ in rows:
+                begin = key + b"\x00"
+                raw = await access.driver.get(task_key(last_of(key)))
+                row = None if raw is None else TaskRow.unpack(raw)
+                if row is None or row.status is not TaskStatus.OPEN:
+                    continue  # it was done since
+                if assignee not in (None, row.assignee) or reference not in (None, row.reference):
+                    continue
+                if instance not in (None, row.instance) or (role is not None and role not in row.roles):
+                    continue
+                found.append(_task(row, access.codec))
+                if len(found) == limit:
+                    return Page(found, key.hex())
+        return Page(found, None)
+
+    async def get(self, id: str) -> Task:
+        """A task, open or not, and everything that happened to it."""
+        access = self._open()
+        row, _ = await self._read(id)
+        events = [TaskEvent.unpack(raw) for _, raw in await access.driver.scan(*subtree(task_log(id)))]
+        log = tuple(TaskChange(event.what, event.by, _time(event.at), event.to) for event in events)
+        return replace(_task(row, access.codec), log=log)
+
+    async def assign(self, id: str, to: str, *, by: str | None = None) -> None:
+        """Give a task to someone, whoever had it. One that is not open any more is `StaleError`."""
+        _check_who(to, "assigned to")
+        await self._change(id, "assigned", by, to)
+
+    async def release(self, id: str, *, by: str | None = None) -> None:
+        """Take a task from whoever has it: it is anyone's. One that is not open any more is `StaleError`."""
+        await self._change(id, "released", by, None)
+
+    async def _change(self, id: str, what: str, by: str | None, to: str | None) -> None:
+        access = self._open()
+        if by is not None:
+            _check_who(by, what)
+        while True:
+            row, raw = await self._read_open(id)
+            batch = Batch()
+            batch.check(task_key(id), raw)
+            change_task(batch, row, replace(row, assignee=to), TaskEvent(what, by, access.clock.time(), to))
+            if await _commit(access.driver, batch):
+                return
+
+    async def complete(self, id: str, result: Any = None, *, by: str, roles: Sequence[str] = ()) -> None:
+        """Complete a task: the instance goes on with the result.
+
+        A task that was completed before, or is over, is `StaleError`; a caller without one of the task's roles is
+        `NotAuthorizedError`. In both cases nothing changes.
+        """
+        access = self._open()
+        _check_who(by, "completed by")
+        mine = {roles} if isinstance(roles, str) else set(roles)
+        try:
+            value = access.codec.encode(result)
+        except CodecError as error:
+            raise type(error)(f"the result of task {id!r}: {error}") from None
+        here = access.here
+        while True:
+            row, raw = await self._read_open(id)
+            if row.roles and mine.isdisjoint(row.roles):
+                wanted = " or ".join(map(repr, row.roles))
+                raise NotAuthorizedError(f"task {row.name!r} ({id}) is for {wanted}; {by!r} has none of these roles")
+            now = access.clock.time()
+            if row.until is not None and now >= row.until:
+                raise StaleError(f"the time for task {row.name!r} ({id}) was over at {_time(row.until).isoformat()}")
+            keys, batch = InstanceKeys(row.instance), Batch()
+            found = await read_standing(access.driver, keys)
+            if Field.STATUS not in found.fields:
+                raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, is not there any more")
+            letter = Letter(row.token, TaskDone(value, by, now).pack())
+            is_here = here.is_worker if here is not None else _nobody
+            posted = await post(access.driver, batch, keys, found, letter, now, is_here)
+            if not posted.is_stored:
+                raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, has ended")
+            batch.check(task_key(id), raw)
+            # While this stands, the wait is not over.
+            hangs = keys.space + OUTSIDE + read_token(row.token)[1]
+            hanging = await access.driver.get(hangs)
+            if hanging is None or Hanging.unpack(hanging).id != id:
+                raise StaleError(f"instance {row.instance!r} does not wait for task {id!r} any more")
+            batch.check(hangs, hanging)
+            done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
+            change_task(batch, row, done, TaskEvent("completed", by, now))
+            if await _commit(access.driver, batch):
+                if posted.is_here and here is not None:
+                    here.message_came(row.instance)
+                return
+
+    async def _read(self, id: str) -> tuple[TaskRow, bytes]:
+        raw = await self._open().driver.get(task_key(id))
+        if raw is None:
+            raise InstanceNotFoundError(f"there is no task {id!r}")
+        return TaskRow.unpack(raw), raw
+
+    async def _read_open(self, id: str) -> tuple[TaskRow, bytes]:
+        row, raw = await self._read(id)
+        if row.status is not TaskStatus.OPEN:
+            who = "" if row.by is None else f" by {row.by!r}"
+            raise StaleError(f"task {row.name!r} ({id}) is {row.status.value}{who}")
+        return row, raw
+
+
+def _nobody(worker: str) -> bool:
+    return False
+
+
+async def _commit(driver: Driver, batch: Batch) -> bool:
+    try:
+        await driver.commit(batch)
+    except ConflictError:
+        return False
+    return True
+
+
+def _check_who(who: object, what: str) -> None:
+    if not isinstance(who, str) or name_problem(who) is not None:
+        raise DefinitionError(
+            f"a task is {what} someone, whose name is a text of 1 to 1000 characters, not {who!r:.100}"
+        )
+
+
+def _time(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+def _task(row: TaskRow, codec: Codec) -> Task:
+    return Task(
+        id=row.id,
+        name=row.name,
+        instance=row.instance,
+        path=row.path,
+        payload=codec.decode(row.payload, plain=True),
+        assignee=row.assignee,
+        roles=row.roles,
+        reference=row.reference,
+        status=row.status,
+        created_at=_time(row.created_at),
+        until=None if row.until is None else _time(row.until),
+        completed_by=row.by,
+        ended_at=None if row.ended_at is None else _time(row.ended_at),
+        result=None if row.result is None else codec.decode(row.result, plain=True),
+    )
+
+
+def _from_cursor(cursor: str, prefix: bytes) -> bytes:
+    try:
+        key = bytes.fromhex(cursor)
+    except ValueError:
+        key = b""
+    if not key.startswith(prefix):
+        raise DefinitionError(f"the cursor {cursor!r} is not of a list with these filters")
+    return key + b"\x00"
