@@ -414,7 +414,7 @@ class Journal:
             if keep_fields and (begin <= key < end or key.startswith(DIRECTORY))
         }
         self._clears = []
-        self._counts = bool(self._rows)
+        self._counts = False
 
     def restore(self, failed: WriteSet) -> None:
         """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, cast
 
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.wire import NOTHING, damaged, pack_record, shapes, unpack_record
 from workflow_sdk.errors import CodecError, DefinitionError
@@ -175,10 +176,9 @@ class World:
         self._folded[location] = raw
         changes: Changes = {}
         for change in unpack_record(raw):
-            parts: list[Any] = change if type(change) is list else []
-            if tuple(map(type, parts)) not in _CHANGE:
+            if not is_a(change, list) or tuple(map(type, change)) not in _CHANGE:
                 raise damaged("a change of the state")
-            name, value = parts
+            name, value = change
             changes[name] = value
             self._assign(name, value)
         self._add(location, changes)
