@@ -83,6 +83,8 @@ class Claimant:
     """Whether it creates the instance if there is none."""
     beats: bool = True
     """Whether the worker's heartbeat is that of this one run: it begins and ends with the claim."""
+    retention: float | None = None
+    """How many seconds after its end an instance is forgotten, where its workflow does not say."""
 
 
 def error_fields(
@@ -195,15 +197,25 @@ def new_lease(worker: str, ttl: float) -> bytes:
     return pack_record([worker, next(_epochs), ttl])
 
 
-def new_fields(workflow: Workflow[Any, Any], status: Status, raw_input: bytes, now: float) -> dict[Field, bytes]:
-    """The fields of an instance that begins now."""
-    return {
+def new_fields(
+    workflow: Workflow[Any, Any], status: Status, raw_input: bytes, now: float, retention: float | None = None
+) -> dict[Field, bytes]:
+    """The fields of an instance that begins now. `retention`: where its workflow says nothing of it."""
+    fields = {
         Field.STATUS: pack_record([status.value]),
         Field.VERSION: pack_record([workflow.name, workflow.version, workflow.fingerprint, 1, now]),
         Field.INPUT: pack_record([raw_input]),
         Field.BIRTH: pack_record([now, new_seed()]),
         Field.COMMITS: pack_record([1]),
     }
+    _keep(fields, workflow, retention)
+    return fields
+
+
+def _keep(fields: dict[Field, bytes], workflow: Workflow[Any, Any], retention: float | None) -> None:
+    kept = retention if workflow.retention is None else workflow.retention
+    if kept is not None:
+        fields[Field.RETENTION] = pack_record([kept])
 
 
 def unknown_fields(name: str, raw_input: bytes, now: float) -> dict[Field, bytes]:
@@ -231,7 +243,7 @@ def new_seed() -> bytes:
 
 def _create(who: Claimant, value: object) -> Claim:
     raw = encode_input(who.codec, who.workflow, value)
-    fields = new_fields(who.workflow, Status.RUNNING, raw, who.now())
+    fields = new_fields(who.workflow, Status.RUNNING, raw, who.now(), who.retention)
     return Claim(Status.RUNNING, fields, new_lease(who.worker, who.lease_ttl), created=True)
 
 
@@ -277,6 +289,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
         fields[Field.DEATHS] = pack_record([deaths])
     if deaths >= DEATHS_MAX:
         return _crashed(who, fields, status, deaths)
+    _keep(fields, workflow, who.retention)
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
     return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths)

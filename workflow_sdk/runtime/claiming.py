@@ -73,6 +73,7 @@ class Claiming:
         workflows: Mapping[str, Workflow[Any, Any]],
         worker: WorkerKeys,
         lease_ttl: float,
+        retention: float | None = None,
     ) -> None:
         self._driver = driver
         self._codec = codec
@@ -81,6 +82,7 @@ class Claiming:
         self._workflows = workflows
         self._worker = worker
         self._ttl = lease_ttl
+        self._retention = retention
         self._claims: set[str] = set()
         """What is being claimed now."""
         self._claimed = anyio.Event()
@@ -286,6 +288,7 @@ class Claiming:
             takes_over=takes_over,
             creates=False,
             beats=False,
+            retention=self._retention,
         )
         claimed: Claim | None = None
         # Not to be cancelled between the claim and the run: nobody would give the instance back.

@@ -55,6 +55,8 @@ class Client:
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock or SystemClock()
         self._access: Access | None = None
+        self._retention: float | None = None
+        """How many seconds after their end instances are forgotten, where their workflow does not say."""
 
     @property
     def tasks(self) -> Tasks:
@@ -109,7 +111,9 @@ class Client:
             raw = access.codec.encode(input)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else str(uuid7(now)))
-        fields = new_fields(known, Status.PENDING, raw, now) if known else unknown_fields(name, raw, now)
+        fields = (
+            new_fields(known, Status.PENDING, raw, now, self._retention) if known else unknown_fields(name, raw, now)
+        )
         while not await self._create(known, keys, fields, now):
             if await self._same(keys, name, raw):
                 break
