@@ -106,6 +106,42 @@ SHOWS = {
         "  rolls shop-2 back",
         "done: shop-2 is gone, shop-1 is back",
     ],
+    "order_saga": [
+        "order-1, to France",
+        "  payment: 49.90 charged for order-1",
+        "  shipping: order-1 is on its way",
+        "  delivered",
+        "order-2, to Atlantis",
+        "  stock: one kettle is set aside",
+        "  payment: 59.90 charged for order-2",
+        "  payment: the charge of order-2 is refunded",
+        "  stock: kettle for order-2 is put back",
+    ],
+    "approval_escalation": [
+        "  'approve' of claim-1, for a clerk: a train ticket, 80 EUR",
+        "  approved by a clerk",
+        "  created, assigned, completed by a clerk",
+        "  'approve, late' of claim-2, for a manager: a new chair, 900 EUR",
+        "  the clerk comes too late: StaleError",
+        "  and is no manager: NotAuthorizedError",
+        "  refused by a manager (a stool will do)",
+        "  what the world sees of it: {'escalated': True}",
+    ],
+    "thousand_children": [
+        "  1000 of 1000 sent",
+        "990 delivered, 10 bounced",
+        "spring/mails from 700/7/mail: completed",
+    ],
+    "conversation": [
+        "> what did we talk about?",
+        "tea, rain, trains",
+        "the process ends; a new one goes on with what the agent remembers",
+        "tea, rain, trains, chess",
+        "6 turns, of which the history has 3 at most: True",
+        "> bye",
+        "bye",
+        "6 turns",
+    ],
 }
 
 
@@ -133,6 +169,12 @@ def test_the_example_shows_what_it_promises(name: str) -> None:
 
 def test_nothing_happens_twice_in_the_main_example() -> None:
     assert run("order").stdout.count("charging") == 1
+
+
+def test_what_is_called_off_is_undone_once() -> None:
+    printed = run("order_saga").stdout
+    assert [printed.count(what) for what in ("refunded", "put back", "on its way")] == [1, 1, 1]
+    assert "called off: StepCriticalError: " in printed
 
 
 def test_nothing_happens_twice_in_the_service() -> None:

@@ -286,3 +286,20 @@ class Armed(FaultyDriver):
 
     def arm(self, kind: str, number: int) -> None:
         self.armed = (kind, self.commits + number)
+
+
+@workflow
+async def tells(ctx: Context) -> None:
+    message = await ctx.listen_message("wait", "ask")
+    ctx.state["asked"] = True
+    await message.reply("yes")
+    await ctx.step(stop[0].here)
+
+
+async def test_who_was_answered_sees_what_was_assigned_before() -> None:
+    async with Runtime("memory://", workflows=[tells]) as runtime:
+        handle = await runtime.start(tells)
+        assert await handle.ask("ask") == "yes"
+        assert (await handle.info()).state == {"asked": True}
+        stop[0].go.set()
+        await handle.result()

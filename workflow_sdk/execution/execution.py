@@ -163,6 +163,7 @@ class Execution(Reaching):
         take = self.host.answers.pop(key, None)
         if take is not None:
             self.journal.write_outside(key, None)
+            self.show()
             # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
             if not await self.flusher.flush(alone=self.active == 1):
                 await self.never()
