@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from workflow_sdk import Context, Runtime, Workflow, workflow
+from workflow_sdk import Backoff, Context, Runtime, Workflow, workflow
 
 STORE = os.environ.get("SHOP_STORE", "memory://")
 
@@ -55,6 +55,34 @@ async def echoes(ctx: Context, what: str) -> dict[str, str]:
 @workflow
 async def slips(ctx: Context) -> None:
     await ctx.sleep("", 1)
+
+
+@workflow
+async def claims(ctx: Context, claim: str) -> dict[str, object]:
+    ctx.reference = claim
+    ctx.state["asked"] = 1
+    ctx.progress(1, 2, "asking\nthe clerks")
+    done = await ctx.task(
+        "approve", payload={"claim": claim}, roles=["clerk", "manager"], type=bool, timeout=timedelta(days=2)
+    )
+    ctx.progress(2, 2)
+    return {"approved": done.value, "by": done.by}
+
+
+@workflow
+async def calls(ctx: Context, children: int) -> None:
+    async def call(ctx: Context, number: int) -> None:
+        await ctx.child("c", "elsewhere", number)
+
+    await ctx.map("many", call, range(children))
+
+
+@workflow
+async def refused(ctx: Context) -> None:
+    async def pay() -> None:
+        raise ConnectionError("no tea\nleft")
+
+    await ctx.step(pay, backoff=Backoff(initial=60))
 
 
 @workflow

@@ -34,6 +34,10 @@ COMMANDS = [
     ("doctor",),
     ("check", "tests.cli.shop:checkout"),
     ("dump", "histories"),
+    ("tasks",),
+    ("complete-task", "t", "--by", "somebody"),
+    ("assign-task", "t", "somebody"),
+    ("release-task", "t"),
 ]
 """Those that work on what is there."""
 

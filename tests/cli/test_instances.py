@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from tests.cli.line import Line
-from tests.cli.shop import checkout, fails, slips
+from tests.cli.shop import calls, checkout, claims, fails, refused, slips
 from workflow_sdk import Workflow
 from workflow_sdk.cli import instances
 
@@ -83,12 +84,13 @@ def test_show_draws_the_history(line: Line) -> None:
     lines = line("show", "order-1").output.splitlines()
     assert lines[0] == "checkout order-1  waiting"
     assert lines[3].split() == ["input", '"o"']
-    assert lines[4].startswith("├─ charge  step completed  ")
-    assert lines[4].endswith('= "charge-o"')
-    assert lines[5].startswith("└─ both  join running  ")
-    assert lines[6].startswith("   ├─ pack  branch running")
-    assert lines[7].startswith("   │  └─ packed  listen waiting  ")
-    assert "  for packed until " in lines[7]
+    assert re.fullmatch(r"  waits     message  both/pack/packed  for packed until .*  token [0-9a-f]+", lines[4])
+    assert lines[5].startswith("├─ charge  step completed  ")
+    assert lines[5].endswith('= "charge-o"')
+    assert lines[6].startswith("└─ both  join running  ")
+    assert lines[7].startswith("   ├─ pack  branch running")
+    assert lines[8].startswith("   │  └─ packed  listen waiting  ")
+    assert "  for packed until " in lines[8]
     assert lines[-1] == "undo charge  open"
 
 
@@ -110,6 +112,44 @@ def test_show_in_json(line: Line) -> None:
     assert shown["compensations"] == [{"path": "charge", "progress": "open", "attempts": 0, "error": None}]
     line.run(fails, id="f1")
     assert json.loads(line("show", "f1", "--json").output)["error"]["message"] == "no tea\nleft"
+
+
+def test_show_tells_what_the_world_may_see(line: Line) -> None:
+    line.run(claims, "claim-7", id="c1")
+    lines = line("show", "c1").output.splitlines()
+    facts = dict(row[2:].split(None, 1) for row in lines if row.startswith("  "))
+    assert facts["reference"] == "claim-7"
+    assert facts["progress"] == "1 of 2 asking\\nthe clerks"
+    assert facts["state"] == '{"asked": 1}'
+    assert re.fullmatch(r"task  approve  for task [0-9a-f]{32} until .*  token [0-9a-f]+", facts["waits"])
+    shown = json.loads(line("show", "c1", "--json").output)
+    assert (shown["state"], shown["reference"]) == ({"asked": 1}, "claim-7")
+    assert shown["progress"] == {"done": 1, "total": 2, "note": "asking\nthe clerks"}
+    (wait,) = shown["waits"]
+    assert (wait["kind"], wait["version"], wait["target"]) == ("task", shown["version"], wait["target"])
+
+
+def test_show_tells_of_children_and_of_what_is_retried(line: Line) -> None:
+    line.run(calls, 10, id="p")
+    output = line("show", "p").output
+    assert "  waits     child  many/0/c  for child p/many/0/c  token " in output
+    assert "            and 2 more\n" in output
+    assert line("list").output.startswith("p\tcalls\twaiting\t")
+    line.run(refused, id="r")
+    output = line("show", "r").output
+    assert re.search(
+        r"  waits     retry  pay  next attempt .*  token .*  after 1 failed: ConnectionError: no tea\\nleft\n", output
+    )
+    (wait,) = json.loads(line("show", "r", "--json").output)["waits"]
+    assert (wait["attempts"], wait["error"]["message"]) == (1, "no tea\nleft")
+
+
+def test_list_by_reference(line: Line) -> None:
+    line.run(claims, "claim-7", id="c1")
+    line.run(claims, "claim-8", id="c2")
+    assert line("list", "--reference", "claim-8").output.startswith("c2\t")
+    assert line("list", "--reference", "claim-8", "--status", "completed").output == ""
+    assert json.loads(line("list", "--reference", "claim-7", "--json").output)["progress"]["done"] == 1
 
 
 def test_send_tells_what_became_of_it(line: Line) -> None:

@@ -21,7 +21,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.cli.line import FOLDER, Line
-from tests.cli.shop import checkout, echoes, fails, says, slips
+from tests.cli.shop import checkout, claims, echoes, fails, says, slips
 from workflow_sdk import Status, Workflow
 from workflow_sdk.cli.output import age, in_json, local_time, span
 
@@ -103,17 +103,28 @@ def test_an_error_is_told_in_full_where_there_is_room(line: Line) -> None:
     assert rows[1:] == [
         rows[1],
         rows[2],
-        "  input   " + '"the kettle of the third floor',
-        "          " + "is broken, and will be until",
-        "          " + 'Monday"',
-        "  error   " + "ValueError: the kettle of the",
-        "          " + "third floor is broken, and",
-        "          " + "will be until Monday",
+        "  input     " + '"the kettle of the third',
+        "            " + "floor is broken, and will be",
+        "            " + 'until Monday"',
+        "  error     " + "ValueError: the kettle of",
+        "            " + "the third floor is broken,",
+        "            " + "and will be until Monday",
     ]
     line.run(says, "tea " * 10_000, id="long")
     _, output, _ = Terminal(line, "show", "long", width=40).ends()
     assert len(output.splitlines()) < 25
     assert "…" in output.splitlines()[-1]
+
+
+def test_tasks_in_a_terminal(line: Line) -> None:
+    line.run(claims, "claim-7", id="c1")
+    _, output, _ = Terminal(line, "tasks", width=120).ends()
+    heading, row = output.splitlines()
+    assert heading.split() == ["ID", "TASK", "INSTANCE", "FOR", "AGE", "UNTIL"]
+    assert row.split()[1:6] == ["approve", "c1", "clerk", "or", "manager"]
+    line("assign-task", row.split()[0], "Ada")
+    _, output, _ = Terminal(line, "tasks", width=120).ends()
+    assert output.splitlines()[1].split()[1:4] == ["approve", "c1", "Ada"]
 
 
 EVIL = "\x1b[2J\x9b2J\x07\u202e"

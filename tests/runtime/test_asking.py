@@ -301,5 +301,5 @@ async def test_who_was_answered_sees_what_was_assigned_before() -> None:
         handle = await runtime.start(tells)
         assert await handle.ask("ask") == "yes"
         assert (await handle.info()).state == {"asked": True}
-        stop[0].go.set()
+        stop[0].go_on.set()
         await handle.result()

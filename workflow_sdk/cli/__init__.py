@@ -1,8 +1,8 @@
 """The command line, `workflow`: a door to a store, on public names only.
 
 `app.py` is the group of commands and how errors are told; `options.py` and `named.py` what is read from the command
-line; `output.py` and `tree.py` how things are shown. The commands are in `instances.py`, `watch.py`, `worker.py` (with
-`team.py`, for several processes) and `doctor.py`.
+line; `output.py` and `tree.py` how things are shown. The commands are in `instances.py`, `tasks.py`, `watch.py`,
+`worker.py` (with `team.py`, for several processes), `checking.py` and `doctor.py`.
 """
 
 from __future__ import annotations

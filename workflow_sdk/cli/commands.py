@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_sdk.cli import instances
+from workflow_sdk.cli import instances, tasks
 from workflow_sdk.cli.app import App
 from workflow_sdk.cli.app import group as cli
 from workflow_sdk.cli.checking import check, dump
@@ -23,6 +23,10 @@ for _command in (
     instances.recover,
     instances.restart_from,
     instances.prune,
+    tasks.tasks,
+    tasks.complete,
+    tasks.assign,
+    tasks.release,
     watch,
     check,
     dump,

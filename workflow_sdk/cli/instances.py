@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import click
 from rich.text import Text
@@ -19,6 +19,7 @@ from workflow_sdk.cli.output import (
     console,
     in_json,
     is_terminal,
+    more_text,
     print_line,
     safe,
     span,
@@ -33,6 +34,14 @@ _PAGE_MAX = 1000
 _STATUSES = [status.value for status in Status]
 _UNDER_WAY = {status for status in Status if not status.is_terminal and status is not Status.STUCK}
 _ENDS = [status.value for status in Status if status.is_terminal]
+
+
+class _Only(TypedDict):
+    """Which instances are listed."""
+
+    status: str | None
+    workflow: str | None
+    reference: str | None
 
 
 def find(client: Client, id: str) -> Handle[Any]:
@@ -76,10 +85,11 @@ def start(name: str, input: Any, id: str | None, store: Store) -> None:
 @click.command("list")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those.")
 @click.option("--workflow", metavar="NAME", help="Only those of this workflow.")
+@click.option("--reference", metavar="REF", help="Only those with this business reference.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="So many at most.")
 @click.option("--json", "as_json", is_flag=True, help="Everything but the history, as JSON: a line for each.")
 @store_options()
-def list_(status: str | None, workflow: str | None, limit: int, as_json: bool, store: Store) -> None:
+def list_(limit: int, as_json: bool, store: Store, **only: Unpack[_Only]) -> None:
     """List instances, oldest first.
 
     Over a pipe, each is a line with tabs: id, workflow, status, created, changed, wakes, and what it waits for or why
@@ -91,7 +101,7 @@ def list_(status: str | None, workflow: str | None, limit: int, as_json: bool, s
     async def use(client: Client) -> bool:
         """Show them; whether there are more."""
         left = limit
-        async for info in _instances(client, status, workflow, limit + 1):
+        async for info in _instances(client, only, limit + 1):
             if not left:
                 return True
             left -= 1
@@ -106,15 +116,13 @@ def list_(status: str | None, workflow: str | None, limit: int, as_json: bool, s
     if is_table:
         console().print(table(["ID", "WORKFLOW", "STATUS", "AGE", ""], rows, shrinks=["WORKFLOW", ""]))
     if has_more:
-        click.echo(f"there are more than {'this one' if limit == 1 else f'these {limit}'}; see --limit", err=True)
+        click.echo(more_text(limit), err=True)
 
 
-async def _instances(
-    client: Client, status: str | None, workflow: str | None, limit: int
-) -> AsyncIterator[InstanceInfo]:
+async def _instances(client: Client, only: _Only, limit: int) -> AsyncIterator[InstanceInfo]:
     cursor: str | None = None
     while limit > 0:
-        page = await client.list(status=status, workflow=workflow, limit=min(limit, _PAGE_MAX), cursor=cursor)
+        page = await client.list(**only, limit=min(limit, _PAGE_MAX), cursor=cursor)
         for info in page.items:
             yield info
         limit -= len(page.items)

@@ -26,6 +26,7 @@ __all__ = [
     "in_json",
     "is_terminal",
     "local_time",
+    "more_text",
     "print_line",
     "safe",
     "say",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 VALUE_CHARS_MAX = 200
-FACT_COLUMN = 10
+FACT_COLUMN = 12
 """Where what is said of an instance as a whole begins."""
 FACT_LINES_MAX = 8
 """Of a terminal; of an error that is longer, the rest is in the JSON."""
@@ -107,6 +108,11 @@ def safe(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def more_text(limit: int) -> str:
+    """What is said where a list was cut."""
+    return f"there are more than {'this one' if limit == 1 else f'these {limit}'}; see --limit"
 
 
 # -- Values -----------------------------------------------------------------------------------------------------------

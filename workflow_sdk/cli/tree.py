@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from workflow_sdk import EntryStatus, History, HistoryEntry, InstanceInfo, Status, Wait
+from workflow_sdk import EntryStatus, History, HistoryEntry, InstanceInfo, Progress, Status, Wait
 from workflow_sdk.cli.output import FACT_COLUMN, STYLES, local_time, safe, span, speaks_unicode, value_text
 
-__all__ = ["Picture", "draw", "entry_text", "wait_text"]
+__all__ = ["Picture", "draw", "entry_text", "progress_text", "wait_text"]
+
+WAITS_MAX = 8
+"""Of the heading; the tree has them all."""
 
 _LINES = ("├─ ", "└─ ", "│  ")
 _ASCII_LINES = ("|- ", "`- ", "|  ")
@@ -49,12 +52,36 @@ def _heading(picture: Picture) -> Iterator[Text]:
     yield _fact("started", f"{local_time(info.created_at)}, {ended} {changed}, after {took}")
     if info.wake_at is not None and not info.status.is_terminal:
         yield _fact("wakes", local_time(info.wake_at))
+    if info.reference is not None:
+        yield _fact("reference", safe(info.reference))
+    if info.progress is not None:
+        yield _fact("progress", progress_text(info.progress))
+    if info.state:
+        yield _fact("state", value_text(info.state))
     if info.input is not None:
         yield _fact("input", value_text(info.input))
     if info.status is Status.COMPLETED:
         yield _fact("output", value_text(info.output))
     if info.error is not None:
         yield _fact("error", safe(str(info.error)), "red")
+    yield from _waits(info)
+
+
+def _waits(info: InstanceInfo) -> Iterator[Text]:
+    """Each wait, with what it takes to reach it from outside."""
+    for wait in info.waits[:WAITS_MAX]:
+        words = [wait.kind, safe(wait.path), wait_text([wait], info.created_at), f"token {wait.token}"]
+        if wait.error is not None:
+            words.append(f"after {wait.attempts} failed: {safe(str(wait.error))}")
+        yield _fact("waits", "  ".join(word for word in words if word))
+    if len(info.waits) > WAITS_MAX:
+        yield _fact("", f"and {len(info.waits) - WAITS_MAX} more")
+
+
+def progress_text(progress: Progress) -> str:
+    """How far it is, in words."""
+    whole = "" if progress.total is None else f" of {progress.total}"
+    return f"{progress.done}{whole} {safe(progress.note or '')}".rstrip()
 
 
 def _fact(name: str, text: str, style: str = "") -> Text:
@@ -102,9 +129,13 @@ def _attempts(count: int) -> list[str]:
 def wait_text(waits: Iterable[Wait], day: datetime | None = None) -> str:
     """What is waited for, in words."""
     waits = list(waits)
-    messages = sorted({wait.message for wait in waits if wait.message is not None})
+    whats = sorted({safe(wait.message) for wait in waits if wait.message is not None})
+    for kind, kinds in (("child", "children"), ("task", "tasks")):
+        targets = [safe(wait.target or wait.name) for wait in waits if wait.kind == kind]
+        if targets:
+            whats.append(f"{kind} {targets[0]}" if len(targets) == 1 else f"{len(targets)} {kinds}")
     times = [wait.until for wait in waits if wait.until is not None]
-    words = f"for {', '.join(map(safe, messages))}" if messages else ""
+    words = f"for {', '.join(whats)}" if whats else ""
     if times:
         retry = all(wait.kind == "retry" for wait in waits)
         words += f" {'next attempt' if retry else 'until'} {local_time(min(times), day or datetime.now(UTC))}"

@@ -13,7 +13,7 @@ from workflow_sdk.cli.app import run
 from workflow_sdk.cli.instances import find, look
 from workflow_sdk.cli.options import Store, instance_argument, store_options
 from workflow_sdk.cli.output import console, is_terminal, local_time, print_line, safe
-from workflow_sdk.cli.tree import Picture, draw, entry_text, wait_text
+from workflow_sdk.cli.tree import Picture, draw, entry_text, progress_text, wait_text
 
 __all__ = ["watch"]
 
@@ -101,10 +101,12 @@ def _news(picture: Picture, seen: dict[str, object]) -> list[Text]:
         if seen.get(entry.path) != now:
             seen[entry.path] = now
             lines.append(Text(f"{safe(entry.path)}  ").append_text(entry_text(picture, entry)))
-    whole = (info.status, [(wait.path, wait.message) for wait in info.waits])
+    whole = (info.status, [(wait.path, wait.message) for wait in info.waits], info.progress)
     if seen.get("") != whole:
         seen[""] = whole
         waits = "" if _is_over(info) else wait_text(info.waits, info.created_at)
-        line = f"{safe(info.id)}  {info.status.value}  {local_time(info.updated_at)}  {waits}"
-        lines.append(Text(line.rstrip()))
+        progress = "" if info.progress is None else progress_text(info.progress)
+        facts = [safe(info.id), info.status.value, local_time(info.updated_at), progress, waits]
+        line = "  ".join(fact for fact in facts if fact)
+        lines.append(Text(line))
     return lines
