@@ -223,7 +223,7 @@ class Execution(Reaching):
 
     def diverged(self, error: Exception) -> None:
         if not self.halted:
-            self.stuck = (error, "divergence")
+            self.stuck = (error, "consistency")
             self._stop()
 
     def storage_failed(self, error: Exception) -> None:
