@@ -82,8 +82,18 @@ class ErrorInfo:
     traceback: str = ""
     attributes: Mapping[str, object] = field(default_factory=dict[str, object])
     """What the exception carried, as far as it can be encoded."""
-    kind: str = "error"
-    """What stopped an instance: `error`, `definition`, `divergence`, `rollback` or `crash`."""
+    kind: str = "application"
+    """`definition`, `expression`, `transport`, `timeout`, `authorization`, `consistency` or `application`; or
+    `cancelled`, of an instance that was.
+    """
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether someone can mend the cause, and `recover` the instance: of every kind but `application`.
+
+        An instance that was cancelled is not to be recovered.
+        """
+        return self.kind not in ("application", "cancelled")
 
     def __str__(self) -> str:
         name = self.type.removeprefix("workflow_sdk.errors.")

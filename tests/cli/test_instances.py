@@ -44,7 +44,7 @@ def test_list_over_a_pipe_is_tabs(line: Line) -> None:
     first, second = (row.split("\t") for row in line("list").output.splitlines())
     assert (first[:3], first[6]) == (["order-1", "checkout", "waiting"], "packed")
     assert first[3].endswith("Z")
-    assert (second[:3], second[5:]) == (["f\\n1", "fails", "failed"], ["", "ValueError: no tea\\nleft"])
+    assert (second[:3], second[5:]) == (["f\\n1", "fails", "failed"], ["", "application: ValueError: no tea\\nleft"])
 
 
 def test_list_filters(line: Line) -> None:
@@ -138,7 +138,8 @@ def test_show_tells_of_children_and_of_what_is_retried(line: Line) -> None:
     line.run(refused, id="r")
     output = line("show", "r").output
     assert re.search(
-        r"  waits     retry  pay  next attempt .*  token .*  after 1 failed: ConnectionError: no tea\\nleft\n", output
+        r"  waits     retry  pay  next attempt .*  token .*  after 1 failed: transport: ConnectionError: no tea\\nleft\n",
+        output,
     )
     (wait,) = json.loads(line("show", "r", "--json").output)["waits"]
     assert (wait["attempts"], wait["error"]["message"]) == (1, "no tea\nleft")

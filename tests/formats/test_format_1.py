@@ -286,7 +286,7 @@ async def test_ended_instances_are_read(driver: Driver) -> None:
     assert (failed.error.message, failed.error.attributes) == ("declined with 7", {"code": 7})
     exhausted = await run_workflow(unwinds, driver=driver, instance_id="exhausted", clock=clock())
     assert exhausted.error is not None
-    assert (exhausted.status, exhausted.error.kind) == (Status.STUCK, "rollback")
+    assert (exhausted.status, exhausted.error.kind) == (Status.STUCK, "application")
 
 
 async def test_others_go_on(driver: Driver) -> None:

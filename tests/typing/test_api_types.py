@@ -8,6 +8,7 @@ Every `type: ignore` marks a mistake that must be one: where it is none, the che
 from __future__ import annotations
 
 import functools
+from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_type
@@ -19,16 +20,26 @@ from workflow_sdk import (
     Client,
     Context,
     Continue,
+    ContinueAsNew,
     Delivery,
     Driver,
     Failure,
     Handle,
     History,
+    InstanceInfo,
     Message,
+    Page,
+    Progress,
     RaceResult,
     RunResult,
+    Runtime,
     Step,
     Success,
+    Task,
+    TaskChange,
+    TaskResult,
+    TaskStatus,
+    Wait,
     Workflow,
     read_history,
     run_workflow,
@@ -78,6 +89,21 @@ async def nothing(ctx: Context) -> None: ...
 @workflow(name="named", version=2, divergence="lenient")
 async def named(ctx: Context, number: int = 1) -> str:
     return str(number)
+
+
+@workflow
+async def again(ctx: Context, turns: int) -> str | ContinueAsNew:
+    return ContinueAsNew(turns + 1) if turns < 3 else "done"
+
+
+@workflow
+async def for_ever(ctx: Context) -> ContinueAsNew:
+    return ContinueAsNew()
+
+
+@workflow(retention=timedelta(days=30))
+async def later(ctx: Context, order: Order) -> bool | ContinueAsNew:
+    return True
 
 
 async def branch(ctx: Context) -> int:
@@ -228,3 +254,102 @@ async def wrongly_started(client: Client, order: Order) -> None:
     await client.start(checkout)  # type: ignore[arg-type]
     await client.start(checkout, 5)  # type: ignore[misc]
     await client.run(checkout, order.id)  # type: ignore[misc]
+
+
+async def between_instances(ctx: Context, order: Order, handle: Handle[int]) -> None:
+    assert_type(await ctx.send("tell", "o-1", "packed"), str)
+    assert_type(await ctx.send("tell", handle, "packed", order), str)
+    assert_type(await ctx.child("child", checkout, order), list[int])
+    assert_type(await ctx.child("child", nothing), None)
+    assert_type(await ctx.child("child", named), str)
+    assert_type(await ctx.child("child", named, 5, id="n-1", on_cancel="abandon"), str)
+    assert_type(await ctx.child("child", again, 0), str)
+    assert_type(await ctx.child("child", "checkout", {"id": "o"}), Any)
+    assert_type(await ctx.continue_with("next", checkout, order), str)
+    assert_type(await ctx.continue_with("next", nothing, id="n-1"), str)
+    assert_type(await ctx.continue_with("next", "checkout", order), str)
+
+
+async def wrongly_between_instances(ctx: Context, order: Order) -> None:
+    await ctx.send("tell", 5, "packed")  # type: ignore[arg-type]
+    await ctx.send("tell", "o-1")  # type: ignore[call-arg]
+    await ctx.child("child", checkout)  # type: ignore[arg-type]
+    await ctx.child("child", checkout, 5)  # type: ignore[misc]
+    await ctx.child("child", named, "5")  # type: ignore[misc]
+    await ctx.child("child", charge, order)  # type: ignore[call-overload]
+    await ctx.child("child", checkout, order, on_cancel="ignore")  # type: ignore[call-overload]
+    await ctx.continue_with("next", checkout, 5)  # type: ignore[misc]
+
+
+async def people(ctx: Context, when: datetime) -> None:
+    assert_type(await ctx.task("any"), TaskResult[Any])
+    assert_type(await ctx.task("typed", type=Order), TaskResult[Order])
+    done = await ctx.task("all", payload=1, assignee="a", roles=["r"], type=bool, timeout=timedelta(days=1))
+    assert_type(done.value, bool)
+    assert_type(done.result, bool)
+    assert_type(done.by, str)
+    assert_type(done.completed_at, datetime)
+    assert_type(done.task_id, str)
+    await ctx.task("until", until=when, roles=("r",))
+    await ctx.task("when", until=5)  # type: ignore[call-overload]
+    await ctx.task("roles", roles=5)  # type: ignore[call-overload]
+
+
+async def what_the_world_may_see(ctx: Context) -> None:
+    assert_type(ctx.state, MutableMapping[str, Any])
+    ctx.state["cents"] = 5
+    ctx.state = {"cents": 5}
+    ctx.state = 5  # type: ignore[assignment]
+    assert_type(ctx.reference, str | None)
+    ctx.reference = "order-1"
+    ctx.reference = None
+    ctx.reference = 5  # type: ignore[assignment]
+    ctx.progress(1)
+    ctx.progress(0.5, 2, note="half")
+    ctx.progress("half")  # type: ignore[arg-type]
+
+
+async def starting_over(client: Client, driver: Driver, order: Order) -> None:
+    assert_type(again, Workflow[int, str])
+    assert_type(later, Workflow[Order, bool])
+    assert_type(await client.start(again, 0), Handle[str])
+    assert_type(await client.run(later, order), bool)
+    assert_type(await client.handle(again, "a").result(), str)
+    assert_type((await run_workflow(again, 0, driver=driver)).output, str | None)
+    await client.start(for_ever)
+    await client.start(again, "0")  # type: ignore[misc]
+
+
+async def looking(client: Client, handle: Handle[int]) -> None:
+    assert_type(handle.watch(), AsyncIterator[InstanceInfo])
+    async for info in handle.watch():
+        assert_type(info, InstanceInfo)
+        assert_type(info.version, int)
+        assert_type(info.workflow_version, int)
+        assert_type(info.state, dict[str, Any])
+        assert_type(info.reference, str | None)
+        assert_type(info.progress, Progress | None)
+        assert_type(info.waits, list[Wait])
+        await handle.send("m", token=info.waits[0].token, expected_version=info.waits[0].version)
+    assert_type(await client.list(reference="order-1"), Page[InstanceInfo])
+
+
+async def the_task_list(client: Client) -> None:
+    assert_type(
+        await client.tasks.list(assignee="a", role="r", reference="o", instance="i", limit=5, cursor=None), Page[Task]
+    )
+    task = await client.tasks.get("t")
+    assert_type(task, Task)
+    assert_type(task.status, TaskStatus)
+    assert_type(task.log, tuple[TaskChange, ...])
+    await client.tasks.assign(task.id, "a")
+    await client.tasks.release(task.id, by="a")
+    await client.tasks.complete(task.id, {"approved": True}, by="a", roles=["r"])
+    await client.tasks.complete(task.id)  # type: ignore[call-arg]
+
+
+def retention() -> None:
+    Runtime("memory://", workflows=[later], retention=timedelta(days=30))
+    Runtime("memory://", workflows=[later], retention=60)
+    Runtime("memory://", workflows=[later], retention="30d")  # type: ignore[arg-type]
+    workflow(retention="30d")  # type: ignore[call-overload]

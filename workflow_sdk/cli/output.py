@@ -18,11 +18,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from workflow_sdk import ErrorInfo
+
 __all__ = [
     "FACT_COLUMN",
     "STYLES",
     "age",
     "console",
+    "error_text",
     "in_json",
     "is_terminal",
     "local_time",
@@ -110,9 +113,15 @@ def safe(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+<<<<<<< HEAD
 def more_text(limit: int) -> str:
     """What is said where a list was cut."""
     return f"there are more than {'this one' if limit == 1 else f'these {limit}'}; see --limit"
+=======
+def error_text(error: ErrorInfo) -> str:
+    """A failure and its kind in a part of a line. That it was cancelled is said by its type."""
+    return safe(str(error) if error.kind == "cancelled" else f"{error.kind}: {error}")
+>>>>>>> 9b6409c5bc4ad30ee51a4ba8bbe94ac5c3aa481d
 
 
 # -- Values -----------------------------------------------------------------------------------------------------------

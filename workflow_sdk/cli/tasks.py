@@ -29,7 +29,7 @@ __all__ = ["assign", "complete", "release", "tasks"]
 
 _PAGE_MAX = 1000
 
-task_argument = click.argument("id", metavar="ID")
+_task_argument = click.argument("id", metavar="ID")
 
 
 class _Only(TypedDict):
@@ -124,7 +124,7 @@ def _change(store: Store, id: str, act: Callable[[Client], Awaitable[None]], sai
 
 
 @click.command("complete-task")
-@task_argument
+@_task_argument
 @click.argument("result", callback=json_value, metavar="[RESULT-JSON]", required=False)
 @click.option("--by", metavar="NAME", required=True, help="Who has done it.")
 @click.option("--role", "roles", metavar="ROLE", multiple=True, help="One that NAME has; can be given again.")
@@ -140,7 +140,7 @@ def complete(id: str, result: Any, by: str, roles: tuple[str, ...], store: Store
 
 
 @click.command("assign-task")
-@task_argument
+@_task_argument
 @click.argument("to", metavar="NAME")
 @click.option("--by", metavar="NAME", help="Who does so.")
 @store_options()
@@ -151,7 +151,7 @@ def assign(id: str, to: str, by: str | None, store: Store) -> None:
 
 
 @click.command("release-task")
-@task_argument
+@_task_argument
 @click.option("--by", metavar="NAME", help="Who does so.")
 @store_options()
 def release(id: str, by: str | None, store: Store) -> None:

@@ -61,6 +61,8 @@ class Execution(Reaching):
 
     walking = False
 
+    failure: Exception | None
+
     def __init__(
         self,
         *,
@@ -224,7 +226,7 @@ class Execution(Reaching):
 
     def diverged(self, error: Exception) -> None:
         if not self.halted:
-            self.stuck = (error, "divergence")
+            self.stuck = (error, "consistency")
             self._stop()
 
     def storage_failed(self, error: Exception) -> None:

@@ -20,6 +20,7 @@ from workflow_sdk.core.keys import (
     listed_by_status,
     listed_by_workflow,
 )
+from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -46,8 +47,6 @@ __all__ = [
 
 DEATHS_MAX = 5
 """Workers that may die under an instance in a row, without a commit in between, before it is stuck."""
-
-_MENDED_BY_CODE = frozenset({"definition", "divergence"})
 
 
 @dataclass(slots=True)
@@ -266,8 +265,8 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     fields = dict(found)
     deaths = 0
     if status is Status.STUCK:
-        info, original, _ = unpack_record(found[Field.ERROR])
-        if not changed and unpack_error_info(info, who.codec).kind not in _MENDED_BY_CODE:
+        info, original, culprits = unpack_record(found[Field.ERROR])
+        if not changed and not _is_stuck_for_code(unpack_error_info(info, who.codec), culprits):
             return Claim(status, found, None)
         after = move(status, Status.RUNNING if original is None else Status.ROLLING_BACK)
         if original is None:
@@ -295,12 +294,17 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths)
 
 
+def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
+    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did."""
+    return not culprits and (info.kind == "definition" or is_divergence(info))
+
+
 def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, deaths: int) -> Claim:
     info = ErrorInfo(
         "workflow_sdk.errors.WorkflowStuckError",
         f"{deaths} workers in a row died while they ran it, without a commit in between; "
         "mend what kills them, and run it again with changed code, or `recover` it",
-        kind="crash",
+        kind="consistency",
     )
     original = unpack_record(fields[Field.ERROR])[0] if status is Status.ROLLING_BACK else None
     fields[Field.ERROR] = pack_record(error_fields(info, who.codec, original))

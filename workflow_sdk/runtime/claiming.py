@@ -123,7 +123,7 @@ class Claiming:
     def _ended(self, id: str) -> None:
         if id in self._later:
             self._later.discard(id)
-            self._look(shard_of(id))
+            self.look(shard_of(id))
 
     @property
     def worker(self) -> str:
@@ -148,12 +148,13 @@ class Claiming:
     async def listen_for_what_is_due(self, shard: int) -> None:
         """Notice that an alarm was set in a shard."""
         await self._driver.changed(DUE_BELLS[shard], self._bells[shard])
-        self._look(shard)
+        self.look(shard)
         # The bell is read before the alarms are.
         heard = self._heard[shard] = anyio.Event()
         await heard.wait()
 
-    def _look(self, shard: int) -> None:
+    def look(self, shard: int) -> None:
+        """There may be something to claim in this shard."""
         self._shards.add(shard)
         self._rung.set()
 

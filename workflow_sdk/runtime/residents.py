@@ -134,6 +134,11 @@ class Residents:
         if self.here is not None:
             self.here.message_came(id)
 
+    def is_due(self, id: str) -> None:
+        """An instance is to be run by whoever is free."""
+        if self.here is not None:
+            self.here.is_due(id)
+
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """It stands in line again."""
         self.slots.stand_in_line(guest.instance_id, go_on)
