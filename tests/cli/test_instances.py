@@ -138,8 +138,7 @@ def test_show_tells_of_children_and_of_what_is_retried(line: Line) -> None:
     line.run(refused, id="r")
     output = line("show", "r").output
     assert re.search(
-        r"  waits     retry  pay  next attempt .*  token .*  after 1 failed: transport: ConnectionError: no tea\\nleft\n",
-        output,
+        r"  waits     retry  pay  next attempt .*  token .*  after 1 failed: transport: .* tea\\nleft\n", output
     )
     (wait,) = json.loads(line("show", "r", "--json").output)["waits"]
     assert (wait["attempts"], wait["error"]["message"]) == (1, "no tea\nleft")

@@ -103,22 +103,13 @@ def test_an_error_is_told_in_full_where_there_is_room(line: Line) -> None:
     assert rows[1:] == [
         rows[1],
         rows[2],
-<<<<<<< HEAD
         "  input     " + '"the kettle of the third',
         "            " + "floor is broken, and will be",
         "            " + 'until Monday"',
-        "  error     " + "ValueError: the kettle of",
-        "            " + "the third floor is broken,",
-        "            " + "and will be until Monday",
-=======
-        "  input   " + '"the kettle of the third floor',
-        "          " + "is broken, and will be until",
-        "          " + 'Monday"',
-        "  error   " + "application: ValueError: the",
-        "          " + "kettle of the third floor is",
-        "          " + "broken, and will be until",
-        "          " + "Monday",
->>>>>>> 9b6409c5bc4ad30ee51a4ba8bbe94ac5c3aa481d
+        "  error     " + "application: ValueError: the",
+        "            " + "kettle of the third floor is",
+        "            " + "broken, and will be until",
+        "            " + "Monday",
     ]
     line.run(says, "tea " * 10_000, id="long")
     _, output, _ = Terminal(line, "show", "long", width=40).ends()

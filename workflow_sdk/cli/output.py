@@ -113,15 +113,14 @@ def safe(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-<<<<<<< HEAD
 def more_text(limit: int) -> str:
     """What is said where a list was cut."""
     return f"there are more than {'this one' if limit == 1 else f'these {limit}'}; see --limit"
-=======
+
+
 def error_text(error: ErrorInfo) -> str:
     """A failure and its kind in a part of a line. That it was cancelled is said by its type."""
     return safe(str(error) if error.kind == "cancelled" else f"{error.kind}: {error}")
->>>>>>> 9b6409c5bc4ad30ee51a4ba8bbe94ac5c3aa481d
 
 
 # -- Values -----------------------------------------------------------------------------------------------------------
