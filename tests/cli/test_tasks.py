@@ -34,9 +34,9 @@ def test_tasks_over_a_pipe_are_tabs(line: Line) -> None:
 def test_tasks_filters(line: Line) -> None:
     line.run(claims, "claim-7", id="c1")
     line.run(claims, "claim-8", id="c2")
-    assert line("assign-task", task_id(line, "c2"), "Ada").output == "assigned\n"
+    assert line("assign-task", task_id(line, "c2"), "clerk-7").output == "assigned\n"
     assert ids(line) == ["c1", "c2"]
-    assert ids(line, "--assignee", "Ada") == ["c2"]
+    assert ids(line, "--assignee", "clerk-7") == ["c2"]
     assert ids(line, "--role", "clerk") == ["c1", "c2"]
     assert ids(line, "--role", "clerk", "--reference", "claim-7") == ["c1"]
     assert ids(line, "--role", "nobody") == []
@@ -65,39 +65,39 @@ def test_tasks_of_more_than_a_page(line: Line, monkeypatch: pytest.MonkeyPatch) 
 def test_a_task_is_completed_once(line: Line) -> None:
     line.run(claims, "claim-7", id="c1")
     id = task_id(line, "c1")
-    by = ("--by", "Ada", "--role", "manager")
+    by = ("--by", "clerk-7", "--role", "manager")
     assert line("complete-task", id, "true", *by).output == "completed\n"
     assert line("tasks").output == ""
     assert line("complete-task", id, "true", *by, code=1).stderr == (
-        f"workflow: task 'approve' ({id}) is completed by 'Ada'\n"
+        f"workflow: task 'approve' ({id}) is completed by 'clerk-7'\n"
     )
-    assert "is completed by 'Ada'" in line("assign-task", id, "Bob", code=1).stderr
-    assert "is completed by 'Ada'" in line("release-task", id, code=1).stderr
+    assert "is completed by 'clerk-7'" in line("assign-task", id, "clerk-8", code=1).stderr
+    assert "is completed by 'clerk-7'" in line("release-task", id, code=1).stderr
     line.run(claims, id="c1")
-    assert json.loads(line("result", "c1").output) == {"approved": True, "by": "Ada"}
+    assert json.loads(line("result", "c1").output) == {"approved": True, "by": "clerk-7"}
 
 
 def test_who_has_no_role_is_refused(line: Line) -> None:
     line.run(claims, "claim-7", id="c1")
     id = task_id(line, "c1")
     for roles in ((), ("--role", "janitor", "--role", "guest")):
-        error = line("complete-task", id, "true", "--by", "Ada", *roles, code=1).stderr
-        assert "'Ada' has none of these roles" in error
+        error = line("complete-task", id, "true", "--by", "clerk-7", *roles, code=1).stderr
+        assert "'clerk-7' has none of these roles" in error
     assert ids(line) == ["c1"]
 
 
 def test_assigning_and_releasing(line: Line) -> None:
     line.run(claims, "claim-7", id="c1")
     id = task_id(line, "c1")
-    assert line("assign-task", id, "Ada", "--by", "Bob").output == "assigned\n"
-    assert line("tasks").output.split("\t")[3] == "Ada"
+    assert line("assign-task", id, "clerk-7", "--by", "clerk-8").output == "assigned\n"
+    assert line("tasks").output.split("\t")[3] == "clerk-7"
     assert line("release-task", id).output == "released\n"
     assert line("tasks").output.split("\t")[3] == ""
 
 
 @pytest.mark.parametrize(
     "args",
-    [("complete-task", "none", "--by", "Ada"), ("assign-task", "none", "Ada"), ("release-task", "none")],
+    [("complete-task", "none", "--by", "clerk-7"), ("assign-task", "none", "clerk-7"), ("release-task", "none")],
     ids=lambda args: str(args[0]),
 )
 def test_an_unknown_task(line: Line, args: tuple[str, ...]) -> None:
@@ -108,7 +108,7 @@ def test_an_unknown_task(line: Line, args: tuple[str, ...]) -> None:
     ("args", "error"),
     [
         (("complete-task", "t", "true"), "Missing option '--by'"),
-        (("complete-task", "t", "yes", "--by", "Ada"), "no JSON"),
+        (("complete-task", "t", "yes", "--by", "clerk-7"), "no JSON"),
         (("assign-task", "t"), "Missing argument 'NAME'"),
         (("tasks", "--limit", "0"), "0 is not in the range"),
     ],

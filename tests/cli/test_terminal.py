@@ -123,9 +123,9 @@ def test_tasks_in_a_terminal(line: Line) -> None:
     heading, row = output.splitlines()
     assert heading.split() == ["ID", "TASK", "INSTANCE", "FOR", "AGE", "UNTIL"]
     assert row.split()[1:6] == ["approve", "c1", "clerk", "or", "manager"]
-    line("assign-task", row.split()[0], "Ada")
+    line("assign-task", row.split()[0], "clerk-7")
     _, output, _ = Terminal(line, "tasks", width=120).ends()
-    assert output.splitlines()[1].split()[1:4] == ["approve", "c1", "Ada"]
+    assert output.splitlines()[1].split()[1:4] == ["approve", "c1", "clerk-7"]
 
 
 EVIL = "\x1b[2J\x9b2J\x07\u202e"
