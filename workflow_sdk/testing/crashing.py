@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from workflow_sdk.core.codec import Wrapper
 from workflow_sdk.core.history import History
-from workflow_sdk.core.keys import INBOX, InstanceKeys
+from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
@@ -86,11 +86,12 @@ class _Witness:
     seed: bytes | None = SEED
 
     def __init__(self) -> None:
-        self.called: list[str] = []
+        self.called: list[tuple[int, str]] = []
+        """In which generation of the instance, and the path."""
 
-    def calls(self, path: str) -> None:
+    def calls(self, path: str, generation: int) -> None:
         """A call is about to be made."""
-        self.called.append(path)
+        self.called.append((generation, path))
 
 
 class _Stage:
@@ -149,16 +150,18 @@ class _Stage:
                 await play.go_on(faulty)
             except* SimulatedCrash:
                 pass
-            then = await self.history()
+            then, generation = await self.history(), await self.generation()
             before = list(play.witness.called)
             play.witness.called.clear()
             await play.go_on(self.driver)
             ending = await play.ending()
             after = play.witness.called
             repeated = [
-                f"{path} ran again, although its outcome was committed" for path in after if is_over(path, then)
+                f"{path} ran again, although its outcome was committed"
+                for began, path in after
+                if began < generation or (began == generation and is_over(path, then))
             ]
-            twice = tuple(path for path in dict.fromkeys(after) if path in before)
+            twice = tuple(call[1] for call in dict.fromkeys(after) if call in before)
             problems = (*dict.fromkeys(repeated), *differences(clean, ending))
             return CrashRun(number, side, faulty.crashed, then, twice, problems, ending)
 
@@ -168,6 +171,11 @@ class _Stage:
             return await read_history(self.driver, self.id, codec=self.codec)
         except InstanceNotFoundError:
             return None
+
+    async def generation(self) -> int:
+        """How often the instance has begun."""
+        raw = await self.driver.get(self.keys.field(Field.GENERATION))
+        return 1 if raw is None else int(unpack_record(raw)[0])
 
 
 class _Play:
