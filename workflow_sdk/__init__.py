@@ -27,6 +27,7 @@ from workflow_sdk.errors import (
     PayloadTooLargeError,
     RaceError,
     RollbackError,
+    ScheduleNotFoundError,
     StaleError,
     StepCriticalError,
     StepError,
@@ -51,6 +52,7 @@ from workflow_sdk.runtime.info import InstanceInfo, Page, Wait
 from workflow_sdk.runtime.reading import read_history
 from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.runtime.runtime import Runtime
+from workflow_sdk.runtime.schedules import Schedule, Schedules
 
 __all__ = [
     "AlreadyExistsError",
@@ -95,6 +97,9 @@ __all__ = [
     "RollbackError",
     "RunResult",
     "Runtime",
+    "Schedule",
+    "ScheduleNotFoundError",
+    "Schedules",
     "StaleError",
     "Status",
     "Step",

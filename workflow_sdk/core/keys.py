@@ -11,6 +11,10 @@ Under the root prefix:
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
     (10, shard)         bell of the due: another value after every alarm that is set
     (11, reply)         answer to a message
+    (14, 1, id)         schedule: see `core.schedules`
+    (14, 2, time, id)   next tick of a schedule that is not paused
+    (14, 3)             bell of the schedules: another value after every row of (14, 2) or (14, 4) that is set
+    (14, 4, id)         schedule of which ticks wait for the end of the instance before
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
 have to take all of them.
@@ -56,6 +60,10 @@ __all__ = [
     "METADATA",
     "NAMES",
     "ROOT",
+    "SCHEDULES",
+    "SCHEDULES_BELL",
+    "SCHEDULES_DUE",
+    "SCHEDULES_WAITING",
     "SHARDS",
     "TAKINGS",
     "WAITS",
@@ -64,14 +72,18 @@ __all__ = [
     "WorkerKeys",
     "all_by_status",
     "answer_key",
+    "due_schedule",
     "field_key",
     "last_of",
     "listed",
     "listed_by_status",
     "listed_by_workflow",
+    "schedule_key",
+    "scheduled",
     "sequence_key",
     "shard_of",
     "shards_of",
+    "waiting_schedule",
     "waits_of",
     "worker_of",
 ]
@@ -174,6 +186,37 @@ def shards_of(prefix: bytes) -> list[bytes]:
 def answer_key(reply: str) -> bytes:
     """Where the answer to a message goes."""
     return ROOT + pack((11, reply))
+
+
+SCHEDULES: bytes = ROOT + pack((14, 1))
+SCHEDULES_DUE: bytes = ROOT + pack((14, 2))
+"""What the next ticks begin with; a time and an id follow."""
+SCHEDULES_BELL: bytes = ROOT + pack((14, 3))
+SCHEDULES_WAITING: bytes = ROOT + pack((14, 4))
+
+
+def schedule_key(schedule_id: str) -> bytes:
+    """Where a schedule is."""
+    return SCHEDULES + pack((schedule_id,))
+
+
+def due_schedule(when: float, schedule_id: str) -> bytes:
+    """The row of a schedule's next tick: they sort by their time."""
+    return SCHEDULES_DUE + pack((when, schedule_id))
+
+
+def waiting_schedule(schedule_id: str) -> bytes:
+    """The row of a schedule of which ticks wait."""
+    return SCHEDULES_WAITING + pack((schedule_id,))
+
+
+def scheduled(due: bytes) -> tuple[float, str]:
+    """The time and the schedule of the row of a tick."""
+    parts = unpack(due[len(ROOT) :])
+    when, id = parts[2:] if len(parts) == 4 else (None, None)
+    if type(when) is not float or type(id) is not str:
+        raise CodecError(f"a key in the store is not of this library's making: {due!r:.100}")
+    return when, id
 
 
 class WorkerKeys:

@@ -39,6 +39,7 @@ __all__ = [
     "list_instance",
     "new_fields",
     "new_lease",
+    "put_new",
     "tell_owner",
 ]
 
@@ -201,6 +202,14 @@ def new_fields(workflow: Workflow[Any, Any], status: Status, raw_input: bytes, n
         Field.INPUT: pack_record([raw_input]),
         Field.BIRTH: pack_record([now, _seed()]),
     }
+
+
+def put_new(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
+    """Create an instance, if there is none with this id. Who runs it, or when it is due, is for others to add."""
+    batch.check(keys.field(Field.VERSION), None)
+    for key, value in fields.items():
+        batch.set(keys.field(key), value)
+    list_instance(batch, keys.instance_id, {}, fields)
 
 
 def _seed() -> bytes:

@@ -142,6 +142,10 @@ class Claiming:
 
     # What is due.
 
+    def look_for(self, id: str) -> None:
+        """An instance was made due here: that needs no way through the store."""
+        self._look(shard_of(id))
+
     async def listen_for_what_is_due(self, shard: int) -> None:
         """Notice that an alarm was set in a shard."""
         await self._driver.changed(DUE_BELLS[shard], self._bells[shard])
