@@ -154,7 +154,7 @@ class VirtualClock:
             return
         quiet = 0.0
         while not mine.event.is_set():
-            if any(waiting.activity() is not Activity.NONE for waiting in self._waiting):
+            if self._is_active():
                 quiet = await self._glance(mine, quiet)
                 jump = quiet >= self._quiet
             else:
@@ -167,12 +167,15 @@ class VirtualClock:
                 with anyio.move_on_after(self._quiet):
                     await mine.event.wait()
 
+    def _is_active(self) -> bool:
+        return any(waiting.activity() is not Activity.NONE for waiting in self._waiting)
+
     async def _is_idle(self) -> bool:
         """Whether nothing happens here in a few turns of the event loop."""
         before = self._version
         for _ in range(IDLE_TURNS):
             await anyio.lowlevel.checkpoint()
-        return before == self._version
+        return before == self._version and not self._is_active()
 
     async def _glance(self, mine: _Waiting, quiet: float) -> float:
         """Let a little real time pass, here too; return for how long it has been quiet."""
