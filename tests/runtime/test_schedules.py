@@ -287,20 +287,21 @@ async def test_what_was_missed(
         async with Runtime(driver, workflows=FLOWS, clock=clock):
             await until(lambda: tick(6) in log)
         assert await begun(client, now) == [tick(number) for number in expected]
-        assert log[: len(expected) + 1] == [tick(number) for number in [*expected, 6]]
+        # With `allow`, they begin together.
+        assert sorted(log[: len(expected) + 1]) == [tick(number) for number in [*expected, 6]]
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue"])
 async def test_what_was_missed_comes_one_after_another(driver: Driver, clock: VirtualClock, overlap: Any) -> None:
     async with Client(driver, clock=clock) as client:
-        await client.schedule("s", lasts, 0.3 * HOUR, every=HOUR, catch_up="all", overlap=overlap)
+        await client.schedule("s", lasts, 0.2 * HOUR, every=HOUR, catch_up="all", overlap=overlap)
         clock.advance(5.1 * HOUR)
         async with Runtime(driver, workflows=FLOWS, clock=clock):
             await until(lambda: has(5))
             infos = [await client.handle(lasts, tick(number)).info() for number in range(1, 6)]
     assert log[:5] == [tick(number) for number in range(1, 6)]
     hours = [(info.created_at - BEGAN).total_seconds() / HOUR for info in infos]
-    assert hours == pytest.approx([5.1, 5.4, 5.7, 6.0, 6.3], abs=0.01)
+    assert hours == pytest.approx([5.1, 5.3, 5.5, 5.7, 5.9], abs=0.01)
 
 
 async def test_many_were_missed(driver: Driver, clock: VirtualClock) -> None:
@@ -441,7 +442,7 @@ async def test_list(driver: Driver, clock: VirtualClock) -> None:
         ({"every": timedelta(0)}, "every is a millisecond or more"),
         ({"every": "1h"}, "every is a number of seconds"),
         ({"every": float("nan")}, "every is at most"),
-        ({"every": 99_999_999_999}, "would never tick: every is"),
+        ({"cron": "0 0 */31 * MON#5"}, "would never tick: cron is"),
         ({"every": 1, "timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
         ({"every": 1, "timezone": "../etc/passwd"}, "no time zone"),
         ({"every": 1, "timezone": None}, "no time zone None"),

@@ -115,7 +115,7 @@ class Claiming:
         self._place = anyio.Lock()
         """Who stands at the one place in line: what is due and what was left are claimed one at a time."""
         residents.on_failure = self.failed
-        residents.on_end = self._ended
+        residents.on_end.append(self._ended)
 
     def _ended(self, id: str) -> None:
         if id in self._later:

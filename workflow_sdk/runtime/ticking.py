@@ -82,23 +82,33 @@ class Ticking:
         self._on_start = on_start
         """Told of every instance that was begun."""
         self._unreadable: dict[str, bytes] = {}
-        """What was said of schedules that can't be kept here, by what they were then: it is said once."""
+        """Schedules that can't be kept here, as they were when that was said: it is said once."""
+        self._awaited: set[str] = set()
+        """Instances that have to end before something waiting begins."""
+        self._rung = anyio.Event()
+        """Set when there may be something to do."""
+        residents.on_end.append(self._ended)
+
+    def _ended(self, id: str) -> None:
+        # What ends here needs no way through the store.
+        if id in self._awaited:
+            self._rung.set()
 
     async def start_what_is_due(self) -> None:
         """Begin what is due, and what has waited for its turn; return when there may be more."""
+        rung = self._rung = anyio.Event()
         with self._residents.looks():
             bell = await self._driver.get(SCHEDULES_BELL)
             until, ends = await self._look()
-        there_is_more = anyio.Event()
 
         async def tell(key: bytes, since: bytes | None) -> None:
             await self._driver.changed(key, since)
-            there_is_more.set()
+            rung.set()
 
         async with anyio.create_task_group() as group:
             for key, since in [(SCHEDULES_BELL, bell), *ends.items()]:
                 group.start_soon(tell, key, since)
-            await self._clock.wait(there_is_more, until, _nothing)
+            await self._clock.wait(rung, until, _nothing)
             group.cancel_scope.cancel()
 
     async def _look(self) -> tuple[float | None, dict[bytes, bytes | None]]:
@@ -106,6 +116,7 @@ class Ticking:
         driver, now = self._driver, self._clock.time()
         begin, end = subtree(SCHEDULES_DUE)
         later = SCHEDULES_DUE + pack((now,)) + b"\xff"
+        self._awaited.clear()
         ids: dict[str, list[bytes]] = {}
         for key, _ in await driver.scan(begin, later):
             ids.setdefault(last_of(key), []).append(key)
@@ -160,6 +171,8 @@ class Ticking:
             return None
         if row.overlap == "allow" or row.last_instance is None:
             return _Seen(id, raw, row, None, None)
+        if row.waiting:
+            self._awaited.add(row.last_instance)
         status_key = InstanceKeys(row.last_instance).field(Field.STATUS)
         return _Seen(id, raw, row, status_key, await driver.get(status_key))
 

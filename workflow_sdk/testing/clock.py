@@ -173,9 +173,13 @@ class VirtualClock:
     async def _is_idle(self) -> bool:
         """Whether nothing happens here in a few turns of the event loop."""
         before = self._version
-        for _ in range(IDLE_TURNS):
-            await anyio.lowlevel.checkpoint()
-        return before == self._version and not self._is_active()
+        # Twice: what was still at work the first time may have ended since, and word of that be on its way.
+        for _ in range(2):
+            for _ in range(IDLE_TURNS):
+                await anyio.lowlevel.checkpoint()
+            if before != self._version or self._is_active() or any(waiting.event.is_set() for waiting in self._waiting):
+                return False
+        return True
 
     async def _glance(self, mine: _Waiting, quiet: float) -> float:
         """Let a little real time pass, here too; return for how long it has been quiet."""
