@@ -17,6 +17,7 @@ from tests.runtime.scheduling import BEGAN, FLOWS, HOUR, begun, hears, lasts, lo
 from workflow_sdk import (
     Client,
     CodecError,
+    Context,
     DefinitionError,
     Driver,
     InputError,
@@ -24,6 +25,7 @@ from workflow_sdk import (
     Schedule,
     ScheduleNotFoundError,
     Status,
+    workflow,
 )
 from workflow_sdk.core.keys import SCHEDULES_DUE, due_schedule, schedule_key
 from workflow_sdk.core.location import subtree
@@ -248,8 +250,6 @@ async def test_no_more_than_so_many_wait(driver: Driver, clock: VirtualClock, ca
 
 
 async def test_a_stuck_one_has_not_ended(driver: Driver, clock: VirtualClock) -> None:
-    from workflow_sdk import Context, workflow
-
     @workflow
     async def slips(ctx: Context) -> None:
         log.append(ctx.instance_id)
@@ -315,11 +315,8 @@ async def test_many_were_missed(driver: Driver, clock: VirtualClock) -> None:
             await until(lambda: "s" in [id[:1] for id in log])
             await client.schedules.delete("years")
             await until(lambda: tick(56) in log)
-        ids = await begun(client, now)
-    assert [id for id in ids if id.startswith("s/")] == [tick(number) for number in range(1, 55 + 1)][:54] or len(
-        [id for id in ids if id.startswith("s/")]
-    ) == 54
-    assert sum(id.startswith("years/") for id in log) >= 1
+        ids = [id for id in await begun(client, now) if id.startswith("s/")]
+    assert ids == [tick(number) for number in range(1, 55)]
 
 
 # -- What people do ---------------------------------------------------------------------------------------------------
@@ -369,7 +366,7 @@ async def test_what_waits_begins_after_the_pause(driver: Driver, clock: VirtualC
 
 async def test_the_same_again_changes_nothing(driver: Driver, clock: VirtualClock) -> None:
     async with Client(driver, clock=clock) as client:
-        made = await client.schedule("s", reports, "x", cron="@5 * * * *".replace("@", ""), timezone="Europe/Berlin")
+        made = await client.schedule("s", reports, "x", cron="5 * * * *", timezone="Europe/Berlin")
         row = await driver.get(schedule_key("s"))
         clock.advance(100)
         assert await client.schedule("s", "reports", "x", cron="5 * * * *", timezone="Europe/Berlin") == made
@@ -462,14 +459,14 @@ async def test_bad_definitions(options: dict[str, Any], says: str) -> None:
 async def test_other_bad_input() -> None:
     async with Client("memory://") as client, Runtime("memory://", workflows=FLOWS) as runtime:
         with pytest.raises(InputError, match="the input of workflow 'lasts'"):
-            await client.schedule("s", lasts, "long", every=1)  # type: ignore[arg-type]
+            await client.schedule("s", lasts, "long", every=1)  # type: ignore[misc]
         with pytest.raises(InputError):
             await runtime.schedule("s", "lasts", "long", every=1)
         with pytest.raises(CodecError):
             await client.schedule("s", "lasts", object(), every=1)
         for id in ("", "x" * 1000, 5, "\ud800"):
             with pytest.raises(DefinitionError, match="the id of a schedule"):
-                await client.schedule(id, "lasts", 1, every=1)  # type: ignore[call-overload]
+                await client.schedule(id, "lasts", 1, every=1)  # type: ignore[arg-type]
         with pytest.raises(DefinitionError, match="a workflow can't be called"):
             await client.schedule("s", "", every=1)
         with pytest.raises(TypeError, match="a schedule has no often"):

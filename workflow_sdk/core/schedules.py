@@ -89,8 +89,8 @@ class ScheduleRow:
         parts: list[Any] = unpack_record(raw)
         if tuple(map(type, parts)) not in _ROW:
             raise damaged("a schedule")
-        *fields, waiting = parts
-        row = cls(*fields, tuple(waiting))
+        parts[-1] = tuple(parts[-1])
+        row = cls(*parts)
         if (
             (row.cron is None) == (row.every is None)
             or (row.every is not None and row.every <= 0)

@@ -39,7 +39,10 @@ def _every_after(since: float, every: int, when: float) -> float | None:
     # In whole microseconds: all workers come to the same times, however many ticks there were.
     begin = round(since * MICROSECONDS)
     passed = round(when * MICROSECONDS) - begin
-    found = (begin + max(1, passed // every + 1) * every) / MICROSECONDS
+    number = max(1, passed // every + 1)
+    found = (begin + number * every) / MICROSECONDS
+    if found <= when:  # in some centuries, a float will not tell one microsecond from the next
+        found = (begin + (number + 1) * every) / MICROSECONDS
     return found if found <= MOMENT_MAX else None
 
 
