@@ -21,6 +21,7 @@ from workflow_sdk import (
     DefinitionError,
     Driver,
     InputError,
+    InstanceInfo,
     Runtime,
     Schedule,
     ScheduleNotFoundError,
@@ -42,6 +43,11 @@ def _fresh() -> None:
 @pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()
+
+
+def hours(info: InstanceInfo) -> float:
+    """How long after the clock has started an instance began. Where machines are slow, clocks that jump go on, too."""
+    return (info.created_at - BEGAN).total_seconds() / HOUR
 
 
 async def has(count: int) -> bool:
@@ -66,7 +72,8 @@ async def test_by_cron(driver: Driver, clock: VirtualClock) -> None:
         handle = runtime.handle(reports, log[0])
         assert await handle.result(timeout=5) == "sales"
         info = await handle.info()
-        assert (info.created_at, info.input) == (BEGAN + timedelta(hours=3), "sales")
+        assert hours(info) == pytest.approx(3, abs=0.01)
+        assert info.input == "sales"
 
 
 async def test_every_so_often(driver: Driver, clock: VirtualClock) -> None:
@@ -107,11 +114,11 @@ async def test_several_runtimes_and_each_tick_once(driver: Driver, clock: Virtua
             await one.schedules.pause(id)
         await until(lambda: one.resident == 0)
         ids = await begun(one)
-    hours = [id for id in ids if id[0] == "s"]
+    ones = [id for id in ids if id[0] == "s"]
     twos = [id for id in ids if id[0] == "t"]
-    assert hours == [tick(number) for number in range(1, len(hours) + 1)], "none was left out"
+    assert ones == [tick(number) for number in range(1, len(ones) + 1)], "none was left out"
     assert twos == [tick(2 * number, "t") for number in range(1, len(twos) + 1)]
-    assert abs(len(hours) - 2 * len(twos)) <= 1
+    assert abs(len(ones) - 2 * len(twos)) <= 1
     assert sorted(log) == sorted(ids), "each ran once"
 
 
@@ -195,7 +202,7 @@ async def test_allow(driver: Driver, clock: VirtualClock) -> None:
         await until(lambda: has(4))
         infos = [await runtime.handle(lasts, tick(number)).info() for number in (1, 2, 3)]
     assert log[:4] == [tick(1), tick(2), tick(3), tick(4)]
-    assert [info.created_at for info in infos] == [BEGAN + timedelta(hours=number) for number in (1, 2, 3)]
+    assert [hours(info) for info in infos] == pytest.approx([1, 2, 3], abs=0.01)
 
 
 async def test_queue(driver: Driver, clock: VirtualClock) -> None:
@@ -206,8 +213,7 @@ async def test_queue(driver: Driver, clock: VirtualClock) -> None:
         infos = [await runtime.handle(lasts, tick(number)).info() for number in (1, 2, 3, 4)]
         waiting = (await runtime.schedules.get("s")).waiting
     assert log[:4] == [tick(1), tick(2), tick(3), tick(4)]
-    hours = [(info.created_at - BEGAN).total_seconds() / HOUR for info in infos]
-    assert hours == pytest.approx([1, 3.5, 6, 8.5], abs=0.01)
+    assert [hours(info) for info in infos] == pytest.approx([1, 3.5, 6, 8.5], abs=0.01)
     assert waiting[:2] == (BEGAN + timedelta(hours=5), BEGAN + timedelta(hours=6))
 
 
@@ -300,8 +306,7 @@ async def test_what_was_missed_comes_one_after_another(driver: Driver, clock: Vi
             await until(lambda: has(5))
             infos = [await client.handle(lasts, tick(number)).info() for number in range(1, 6)]
     assert log[:5] == [tick(number) for number in range(1, 6)]
-    hours = [(info.created_at - BEGAN).total_seconds() / HOUR for info in infos]
-    assert hours == pytest.approx([5.1, 5.3, 5.5, 5.7, 5.9], abs=0.01)
+    assert [hours(info) for info in infos] == pytest.approx([5.1, 5.3, 5.5, 5.7, 5.9], abs=0.01)
 
 
 async def test_many_were_missed(driver: Driver, clock: VirtualClock) -> None:

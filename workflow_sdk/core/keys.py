@@ -13,7 +13,7 @@ Under the root prefix:
     (11, reply)         answer to a message
     (14, 1, id)         schedule: see `core.schedules`
     (14, 2, time, id)   next tick of a schedule that is not paused
-    (14, 3)             bell of the schedules: another value after every row of (14, 2) or (14, 4) that is set
+    (14, 3)             bell of the schedules: another value after every change of one
     (14, 4, id)         schedule of which ticks wait for the end of the instance before
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
