@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.cli.line import Line
+from tests.cli.test_terminal import EVIL, Terminal
 from workflow_sdk import Client, Driver
 
 
@@ -52,3 +53,21 @@ def test_pause_resume_and_delete(scheduled: Line) -> None:
     assert scheduled("schedules").output.count("\n") == 1
     for command in ("pause-schedule", "resume-schedule", "delete-schedule"):
         assert "there is no schedule 'nightly'" in scheduled(command, "nightly", code=1).stderr
+
+
+def test_a_table_for_a_person(scheduled: Line) -> None:
+    async def use(driver: Driver) -> None:
+        async with Client(driver) as client:
+            await client.schedule(EVIL, EVIL, every=1)
+            await client.schedules.pause("nightly")
+
+    scheduled.on_store(use)
+    terminal = Terminal(scheduled, "schedules", width=120)
+    code, output, errors = terminal.ends()
+    assert (code, errors) == (0, "")
+    head, *rows = output.splitlines()
+    assert head.split() == ["ID", "WORKFLOW", "TICKS", "NEXT", "LAST", "WAITING"]
+    assert len(rows) == 3
+    nightly = next(row for row in rows if row.startswith("nightly"))
+    assert nightly.split() == ["nightly", "checkout", *["0", "3", "*", "*", "*"], "Europe/Berlin", "paused"]
+    assert b"\x1b[2J" not in terminal.raw

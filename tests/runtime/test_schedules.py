@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import anyio
@@ -154,6 +155,44 @@ async def test_a_store_that_fails_for_a_while(
     async with Runtime(FaultyDriver(driver, fail_at=some), workflows=FLOWS, clock=clock):
         await until(lambda: has(3))
     assert log[:3] == [tick(1), tick(2), tick(3)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("overlap", ["queue", "allow"])
+async def test_whatever_the_store_does(driver: Driver, clock: VirtualClock, seed: int, overlap: Any) -> None:
+    """Conflicts, failures, and processes that die: each tick begins one instance all the same."""
+    chance = Random(seed)
+
+    async def works(dies_at: int) -> None:
+        faulty = FaultyDriver(
+            driver,
+            # Not the first ones: those open a runtime.
+            fail_at=lambda number, _: number > 3 and chance.random() < 0.02,
+            conflict_at=lambda number, _: number > 3 and chance.random() < 0.1,
+            crash_after=lambda number, _: number >= dies_at,
+        )
+        try:
+            async with Runtime(faulty, workflows=FLOWS, clock=clock, grace=0):
+                await anyio.sleep_forever()
+        except* SimulatedCrash:
+            pass
+
+    async with Client(driver, clock=clock) as client:
+        await client.schedule("s", reports, every=HOUR, catch_up="all", overlap=overlap)
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(works, chance.randrange(5, 60))
+        async with Runtime(driver, workflows=FLOWS, clock=clock):
+            count = len(await begun(client))
+
+            async def goes_on() -> bool:
+                return len(await begun(client)) > count + 3
+
+            await until(goes_on)
+            seen = await client.schedules.pause("s")
+        ids = await begun(client)
+    assert seen.last_instance == ids[-1]
+    assert ids == [tick(number) for number in range(1, len(ids) + 1)]
 
 
 async def test_nobody_knows_the_workflow(driver: Driver, clock: VirtualClock) -> None:

@@ -73,16 +73,16 @@ _List: TypeAlias = list[Schedule]
 """In a class with a method of that name."""
 
 
-@dataclass(frozen=True, slots=True)
 class Schedules:
     """The schedules of a store: what there is, and what is to become of it."""
 
-    access: Access
+    def __init__(self, access: Access) -> None:
+        self._access: Access = access
 
     async def list(self) -> _List:
         """All of them, by their ids. One that can't be read is left out, and logged: `get` raises the error."""
         found: list[Schedule] = []
-        for key, raw in await self.access.driver.scan(*subtree(SCHEDULES)):
+        for key, raw in await self._access.driver.scan(*subtree(SCHEDULES)):
             id = last_of(key)
             try:
                 row = unpack_schedule(id, raw)
@@ -111,7 +111,7 @@ class Schedules:
 
     async def delete(self, id: str) -> None:
         """Forget a schedule. The instances that it began stay as they are."""
-        driver = self.access.driver
+        driver = self._access.driver
         while True:
             raw = await driver.get(_key(id))
             if raw is None:
@@ -131,7 +131,7 @@ class Schedules:
         wanted = _new(id, workflow, raw_input, options, self._now())
         if wanted.next_at is None:
             raise DefinitionError(f"the schedule {id!r} would never tick: {_when(wanted)}")
-        driver, codec = self.access.driver, self.access.codec
+        driver, codec = self._access.driver, self._access.codec
         while True:
             raw = await driver.get(schedule_key(id))
             before = None if raw is None else unpack_schedule(id, raw)
@@ -148,10 +148,10 @@ class Schedules:
                 return self._seen(id, after)
 
     def _now(self) -> float:
-        return self.access.clock.time()
+        return self._access.clock.time()
 
     async def _find(self, id: str) -> tuple[bytes, ScheduleRow]:
-        raw = await self.access.driver.get(_key(id))
+        raw = await self._access.driver.get(_key(id))
         if raw is None:
             raise _not_found(id)
         return raw, unpack_schedule(id, raw)
@@ -170,7 +170,7 @@ class Schedules:
 
     async def _commit(self, batch: Batch) -> bool:
         try:
-            await self.access.driver.commit(batch)
+            await self._access.driver.commit(batch)
         except ConflictError:
             return False
         return True
@@ -179,7 +179,7 @@ class Schedules:
         return Schedule(
             id=id,
             workflow=row.workflow,
-            input=self.access.codec.decode(row.input, plain=True),
+            input=self._access.codec.decode(row.input, plain=True),
             cron=row.cron,
             every=None if row.every is None else timedelta(microseconds=row.every),
             timezone=row.timezone,

@@ -35,9 +35,12 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class _Waiting:
-    __slots__ = ("activity", "event", "lazily", "until")
+    __slots__ = ("activity", "event", "lazily", "told", "until")
 
-    def __init__(self, until: float | None, lazily: float | None, activity: Callable[[], Activity]) -> None:
+    def __init__(
+        self, told: anyio.Event, until: float | None, lazily: float | None, activity: Callable[[], Activity]
+    ) -> None:
+        self.told = told
         self.until = until
         self.lazily = lazily
         self.activity = activity
@@ -131,7 +134,7 @@ class VirtualClock:
     ) -> None:
         """Return when the event is set, or when it is `until`, which comes at once if nothing else is under way."""
         self._thread = get_ident()
-        waiting = _Waiting(until, lazily, activity)
+        waiting = _Waiting(event, until, lazily, activity)
         self._waiting.append(waiting)
         self._version += 1
         try:
@@ -177,7 +180,7 @@ class VirtualClock:
         for _ in range(2):
             for _ in range(IDLE_TURNS):
                 await anyio.lowlevel.checkpoint()
-            if before != self._version or self._is_active() or any(waiting.event.is_set() for waiting in self._waiting):
+            if before != self._version or self._is_active() or any(waiting.told.is_set() for waiting in self._waiting):
                 return False
         return True
 
