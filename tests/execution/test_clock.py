@@ -205,3 +205,50 @@ async def test_it_stands_still_while_what_was_put_away_is_unwound() -> None:
         began = clock.time()
         result = await run_workflow(deep, driver=MemoryDriver(), clock=clock)
         assert (result.status, clock.time()) == (Status.SLEEPING, began)
+
+
+@pytest.mark.parametrize("turns", range(0, 80, 3))
+async def test_who_is_told_of_something_looks_before_it_jumps(turns: int) -> None:
+    """Whenever that is; else what it would have begun at this time would come late."""
+    clock, event = VirtualClock(), anyio.Event()
+    times: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            await clock.wait(anyio.Event(), clock.time() + 1, IDLE)
+
+    async def tell() -> None:
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        times.append(clock.time())
+        event.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tick)
+        group.start_soon(tell)
+        await clock.wait(event, None, IDLE)
+        times.append(clock.time())
+        group.cancel_scope.cancel()
+    assert times[0] == times[1]
+
+
+async def test_word_of_what_has_just_ended_is_heard_before_it_jumps() -> None:
+    clock, active = VirtualClock(), [Activity.CODE]
+    began = clock.time()
+
+    async def work() -> None:
+        for _ in range(10):
+            await anyio.sleep(0.001)
+        active[0] = Activity.NONE
+        for _ in range(15):  # on its way
+            await anyio.lowlevel.checkpoint()
+        active[0] = Activity.CODE
+        heard.append(clock.time())
+        active[0] = Activity.NONE
+
+    heard: list[float] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        await clock.wait(anyio.Event(), began + 60, lambda: active[0])
+    assert heard == [began]
+    assert clock.time() == began + 60

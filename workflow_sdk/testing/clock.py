@@ -35,9 +35,12 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class _Waiting:
-    __slots__ = ("activity", "event", "lazily", "until")
+    __slots__ = ("activity", "event", "lazily", "told", "until")
 
-    def __init__(self, until: float | None, lazily: float | None, activity: Callable[[], Activity]) -> None:
+    def __init__(
+        self, told: anyio.Event, until: float | None, lazily: float | None, activity: Callable[[], Activity]
+    ) -> None:
+        self.told = told
         self.until = until
         self.lazily = lazily
         self.activity = activity
@@ -131,7 +134,7 @@ class VirtualClock:
     ) -> None:
         """Return when the event is set, or when it is `until`, which comes at once if nothing else is under way."""
         self._thread = get_ident()
-        waiting = _Waiting(until, lazily, activity)
+        waiting = _Waiting(event, until, lazily, activity)
         self._waiting.append(waiting)
         self._version += 1
         try:
@@ -154,7 +157,7 @@ class VirtualClock:
             return
         quiet = 0.0
         while not mine.event.is_set():
-            if any(waiting.activity() is not Activity.NONE for waiting in self._waiting):
+            if self._is_active():
                 quiet = await self._glance(mine, quiet)
                 jump = quiet >= self._quiet
             else:
@@ -167,12 +170,19 @@ class VirtualClock:
                 with anyio.move_on_after(self._quiet):
                     await mine.event.wait()
 
+    def _is_active(self) -> bool:
+        return any(waiting.activity() is not Activity.NONE for waiting in self._waiting)
+
     async def _is_idle(self) -> bool:
         """Whether nothing happens here in a few turns of the event loop."""
         before = self._version
-        for _ in range(IDLE_TURNS):
-            await anyio.lowlevel.checkpoint()
-        return before == self._version
+        # Twice: what was still at work the first time may have ended since, and word of that be on its way.
+        for _ in range(2):
+            for _ in range(IDLE_TURNS):
+                await anyio.lowlevel.checkpoint()
+            if before != self._version or self._is_active() or any(waiting.told.is_set() for waiting in self._waiting):
+                return False
+        return True
 
     async def _glance(self, mine: _Waiting, quiet: float) -> float:
         """Let a little real time pass, here too; return for how long it has been quiet."""
