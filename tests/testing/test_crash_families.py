@@ -99,6 +99,25 @@ async def test_generations_end_the_same_wherever_they_are_killed() -> None:
     ]
 
 
+@workflow
+async def expense(ctx: Context, amount: int) -> str:
+    try:
+        first = await ctx.task("approve", payload=amount, roles=["manager"], type=bool, timeout=3600)
+    except TimeoutError:
+        return "nobody was there"
+    if not first.value:
+        return "refused"
+    paid = await ctx.task("pay", assignee="clerk", type=str)
+    return f"{paid.value} by {paid.by}"
+
+
+async def test_tasks_are_done_by_the_script() -> None:
+    report = await crash_everywhere(expense, 5, script=[("approve", True), ("pay", "cash")])
+    assert report.clean.info.output == "cash by script"
+    report = await crash_everywhere(expense, 5)
+    assert report.clean.info.output == "nobody was there"
+
+
 async def test_on_disk(tmp_path: object) -> None:
     store = f"sqlite:///{tmp_path}/store.db?synchronous=normal"
     report = await crash_everywhere(order, ["a"], workflows=[shipment, thanks], store=store, reset=reset)
