@@ -236,7 +236,7 @@ def _check_waits(new: Space) -> None:
         assert new.waits.keys() <= undone, "something waits that is over"
         if status in (Status.SLEEPING, Status.WAITING):
             assert new.waits.keys() == undone, "it is not stored what is waited for"
-            listens = any(about[0] == "listen" for about in new.waits.values())
+            listens = any(about[0] in ("message", "child", "task") for about in new.waits.values())
             assert listens == (status is Status.WAITING), f"it is {status}, and does not look it"
     if status in (Status.COMPLETED, Status.FAILED, Status.ROLLED_BACK):
         assert not new.part(7), "messages are kept to be given back when all is over"
