@@ -15,6 +15,7 @@ from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run_workflow, workflow
 from workflow_sdk.execution.clock import Activity, Clock, SystemClock
 from workflow_sdk.testing import VirtualClock
+from workflow_sdk.testing.clock import IDLE_TURNS
 
 
 def doing(activity: Activity) -> Callable[[], Activity]:
@@ -110,6 +111,57 @@ async def test_it_does_not_jump_while_one_has_something_to_do() -> None:
     with anyio.fail_after(2):
         await clock.wait(anyio.Event(), began + 5, lambda: activity[0])
     assert clock.time() == began + 5
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("after", [4, 8, 12, 16])
+async def test_it_does_not_jump_past_who_was_woken(after: int) -> None:
+    """One that was woken may not have come round to it when another has seen nothing for long enough."""
+    clock, event = VirtualClock(), anyio.Event()
+    began = clock.time()
+    woken: list[float] = []
+
+    async def wakes() -> None:
+        await clock.wait(event, None, IDLE)
+        woken.append(clock.time() - began)
+
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.wait, anyio.Event(), began + 3600, IDLE)
+            group.start_soon(wakes)
+            await turns(after)
+            event.set()
+    assert woken == [0]
+
+
+@pytest.mark.parametrize("after", [4, 8, 12, 16])
+@pytest.mark.parametrize("lasts", [3, IDLE_TURNS, 3 * IDLE_TURNS])
+async def test_it_does_not_jump_over_what_begins_while_it_looks(lasts: int, after: int) -> None:
+    """Nor over what comes of that some turns later."""
+    clock, event = VirtualClock(), anyio.Event()
+    began = clock.time()
+    activity = [Activity.NONE]
+    woken: list[float] = []
+
+    async def wakes() -> None:
+        await clock.wait(event, None, IDLE)
+        woken.append(clock.time() - began)
+
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.wait, anyio.Event(), began + 3600, lambda: activity[0])
+            group.start_soon(wakes)
+            await turns(after)
+            activity[0] = Activity.CODE
+            await turns(lasts)
+            activity[0] = Activity.NONE
+            await turns(IDLE_TURNS // 2)
+            event.set()
+    assert woken == [0]
 
 
 async def test_advance_wakes_what_is_due() -> None:
