@@ -23,6 +23,7 @@ WorkflowSDKError
 ├── ConflictError                   a check of a batch did not hold; nothing was written
 ├── LeaseLostError                  another worker owns the instance now
 ├── InstanceNotFoundError           no instance has this id
+├── ScheduleNotFoundError           no schedule has this id
 ├── AlreadyExistsError              the id is taken by another workflow or input
 ├── InstanceStateError              the instance's status does not allow the call
 ├── StaleError                      the wait is over, or is another one by now
@@ -58,6 +59,7 @@ __all__ = [
     "PayloadTooLargeError",
     "RaceError",
     "RollbackError",
+    "ScheduleNotFoundError",
     "StaleError",
     "StepCriticalError",
     "StepError",
@@ -244,6 +246,10 @@ class LeaseLostError(WorkflowSDKError):
 
 class InstanceNotFoundError(WorkflowSDKError):
     """No instance has this id."""
+
+
+class ScheduleNotFoundError(WorkflowSDKError):
+    """No schedule has this id."""
 
 
 class AlreadyExistsError(WorkflowSDKError):

@@ -40,7 +40,7 @@ class Mortal:
 
     async def until_forgotten(self, driver: Driver) -> None:
         """Return once others have noticed, and nothing is left of it: its last heartbeat may have been on its way."""
-        worker = self.runtime._worker.worker
+        worker = self.runtime._worker.worker  # pyright: ignore[reportPrivateUsage]  # nobody else wants to know
 
         async def is_forgotten() -> bool:
             return not any(key[0] == worker for key in (await Rows.of(driver)).workers)

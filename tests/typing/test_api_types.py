@@ -33,6 +33,7 @@ from workflow_sdk import (
     RaceResult,
     RunResult,
     Runtime,
+    Schedule,
     Step,
     Success,
     Task,
@@ -353,3 +354,19 @@ def retention() -> None:
     Runtime("memory://", workflows=[later], retention=60)
     Runtime("memory://", workflows=[later], retention="30d")  # type: ignore[arg-type]
     workflow(retention="30d")  # type: ignore[call-overload]
+
+
+async def scheduled(client: Client, order: Order) -> None:
+    assert_type(await client.schedule("s", checkout, order, cron="0 3 * * *", timezone="Europe/Berlin"), Schedule)
+    assert_type(await client.schedule("s", nothing, every=timedelta(hours=1), overlap="queue"), Schedule)
+    assert_type(await client.schedule("s", "checkout", {"id": "o"}, every=5, catch_up="all"), Schedule)
+    assert_type(await client.schedules.list(), list[Schedule])
+    assert_type(await client.schedules.get("s"), Schedule)
+
+
+async def wrongly_scheduled(client: Client, order: Order) -> None:
+    await client.schedule("s", checkout, order.id, every=1)  # type: ignore[misc]
+    await client.schedule("s", checkout, order.id, every=1)  # type: ignore[misc]
+    await client.schedule("s", nothing, every=1, overlap="never")  # type: ignore[call-overload]
+    await client.schedule("s", nothing, every=1, overlap="never")  # type: ignore[call-overload]
+    await client.schedule("s", nothing, often=1)  # type: ignore[call-overload]

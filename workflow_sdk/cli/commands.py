@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_sdk.cli import instances, tasks
+from workflow_sdk.cli import instances, schedules, tasks
 from workflow_sdk.cli.app import App
 from workflow_sdk.cli.app import group as cli
 from workflow_sdk.cli.checking import check, dump
@@ -28,6 +28,10 @@ for _command in (
     tasks.assign,
     tasks.release,
     watch,
+    schedules.schedules,
+    schedules.pause_schedule,
+    schedules.resume_schedule,
+    schedules.delete_schedule,
     check,
     dump,
     doctor,

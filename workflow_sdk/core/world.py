@@ -186,10 +186,12 @@ class World:
 
     def _assign(self, name: str, raw: bytes | None) -> None:
         value: Any = None if raw is None else self._codec.decode(raw)
-        if name == _REFERENCE:
+        if name == _REFERENCE and (value is None or isinstance(value, str)):
             self.reference = value
-        elif name == _PROGRESS:
+        elif name == _PROGRESS and (value is None or (is_a(value, list) and len(value) == 3)):
             self.progress = None if value is None else tuple(value)
+        elif not name.startswith(_STATE):
+            raise damaged("a change of the state")
         elif raw is None:
             self.values.pop(name.removeprefix(_STATE), None)
         else:

@@ -242,7 +242,11 @@ class Execution(Reaching):
         if (self.draining or dry) and not self.halted:
             self._held = True
             self.rest()
-            await anyio.sleep_forever()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                # Of a race that was decided meanwhile: whoever ran this branch counts it off.
+                self.active += 1
         if anyio.current_effective_deadline() == _NEVER:
             await anyio.sleep_forever()
         raise Unwound

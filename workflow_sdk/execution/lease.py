@@ -41,6 +41,7 @@ __all__ = [
     "new_fields",
     "new_lease",
     "new_seed",
+    "put_new",
     "tell_owner",
     "unknown_fields",
 ]
@@ -226,6 +227,14 @@ def unknown_fields(name: str, raw_input: bytes, now: float) -> dict[Field, bytes
         Field.BIRTH: pack_record([now, new_seed()]),
         Field.COMMITS: pack_record([1]),
     }
+
+
+def put_new(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
+    """Create an instance, if there is none with this id. Who runs it, or when it is due, is for others to add."""
+    batch.check(keys.field(Field.VERSION), None)
+    for key, value in fields.items():
+        batch.set(keys.field(key), value)
+    list_instance(batch, keys.instance_id, {}, fields)
 
 
 def count_up(fields: dict[Field, bytes]) -> None:

@@ -145,7 +145,8 @@ class Reaching(Idling):
             watchers = [*map(list, others), [self.instance_id, pack_segment(version) + effect.location]]
             return [(found.keys.field(Field.WATCHERS), pack_record([watchers]))]
 
-        await self._dispatch(id, found.batch, effect, id, 0, watch)
+        if await self._dispatch(id, found.batch, effect, id, 0, watch):
+            self.host.is_due(id)
         return None
 
     async def _standing(self, keys: InstanceKeys) -> Snapshot:

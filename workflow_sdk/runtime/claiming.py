@@ -118,12 +118,12 @@ class Claiming:
         self._place = anyio.Lock()
         """Who stands at the one place in line: what is due and what was left are claimed one at a time."""
         residents.on_failure = self.failed
-        residents.on_end = self._ended
+        residents.on_end.append(self._ended)
 
     def _ended(self, id: str) -> None:
         if id in self._later:
             self._later.discard(id)
-            self.look(shard_of(id))
+            self._look(shard_of(id))
 
     @property
     def worker(self) -> str:
@@ -145,16 +145,19 @@ class Claiming:
 
     # What is due.
 
+    def look_for(self, id: str) -> None:
+        """An instance was made due here: that needs no way through the store."""
+        self._look(shard_of(id))
+
     async def listen_for_what_is_due(self, shard: int) -> None:
         """Notice that an alarm was set in a shard."""
         await self._driver.changed(DUE_BELLS[shard], self._bells[shard])
-        self.look(shard)
+        self._look(shard)
         # The bell is read before the alarms are.
         heard = self._heard[shard] = anyio.Event()
         await heard.wait()
 
-    def look(self, shard: int) -> None:
-        """There may be something to claim in this shard."""
+    def _look(self, shard: int) -> None:
         self._shards.add(shard)
         self._rung.set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workflow_sdk.core.keys import Field, shard_of
+from workflow_sdk.core.keys import Field
 from workflow_sdk.runtime.access import Resident
 from workflow_sdk.runtime.claiming import Claiming
 from workflow_sdk.runtime.residents import Residents
@@ -41,7 +41,7 @@ class Nearby:
 
     def is_due(self, id: str) -> None:
         """An instance is to be run by whoever is free."""
-        self._claiming.look(shard_of(id))
+        self._claiming.look_for(id)
 
     async def until_ended(self, id: str) -> dict[Field, bytes] | None:
         """Wait for an instance that is in memory; its fields if it has ended, None if that is for the store to say."""

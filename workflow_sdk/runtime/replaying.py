@@ -234,7 +234,7 @@ class _Dry:
     dry = True
     seed: bytes | None = None
 
-    def calls(self, path: str) -> None:
+    def calls(self, path: str, generation: int) -> None:
         raise AssertionError(f"{path} would have been called")
 
 

@@ -57,7 +57,7 @@ class Residents:
         """How many are looking whether there is something to be done."""
         self.on_failure: Callable[[str], None] = lambda id: None
         """Told when a run has ended without giving its instance back."""
-        self.on_end: Callable[[str], None] = lambda id: None
+        self.on_end: list[Callable[[str], None]] = []
         """Told when an instance is not in memory any more."""
         self.here: Here | None = None
         """The runtime that has them."""
@@ -223,7 +223,8 @@ class Residents:
                 ending.fields = fields
                 ending.event.set()
             self._ended.set()
-            self.on_end(id)
+            for tell in self.on_end:
+                tell(id)
 
     async def until_ended(self, id: str) -> dict[Field, bytes] | None:
         """Wait for an instance that is in memory; return its fields if it is over, None if it only went away."""

@@ -30,6 +30,7 @@ from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.nearby import Nearby
 from workflow_sdk.runtime.purging import Purging
 from workflow_sdk.runtime.residents import Residents
+from workflow_sdk.runtime.ticking import Ticking
 
 __all__ = ["Runtime"]
 
@@ -94,13 +95,21 @@ class Runtime(Client):
         self._life.enter_context(self._clock.life(self._worker.worker))
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
+        ticking = Ticking(
+            self.access.driver, self._clock, self._residents, self._workflows, claiming.look_for, self._retention
+        )
 
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
         # Looking for what was left never stops: others may die at any time.
-        for loop in (self._read_letters, claiming.claim_what_is_due, claiming.claim_what_was_left):
+        for loop in (
+            self._read_letters,
+            claiming.claim_what_is_due,
+            claiming.claim_what_was_left,
+            ticking.start_what_is_due,
+        ):
             self._group.start_soon(self._forever, loop)
         self._group.start_soon(self._forever, Purging(self.access.driver, self._clock).purge)
         for shard in range(SHARDS):
