@@ -61,6 +61,8 @@ class Execution(Reaching):
 
     walking = False
 
+    # The types of the bases, for checkers that would infer others from what is assigned here.
+    active: int
     failure: Exception | None
 
     def __init__(
