@@ -6,12 +6,15 @@ from pathlib import Path
 from random import Random
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.laws.composed_system import SYSTEM, check, story
 from tests.laws.composing import running
 from tests.support import open_store
-from workflow_sdk import Driver, Runtime
+from workflow_sdk import Batch, Client, Context, Driver, Runtime, workflow
+from workflow_sdk.core.keys import HISTORY, InstanceKeys
+from workflow_sdk.driver import Set
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 COMMITS = 60
@@ -104,3 +107,53 @@ async def test_two_runtimes_on_one_store(store: str, seed: int, tmp_path: Path) 
         await check(driver)
     finally:
         await driver.aclose()
+
+
+class OneAtATime(FaultyDriver):
+    """Whoever reads gives way to others, and of the commits of `many`, there is only one at a time."""
+
+    in_flight = 0
+    most = 0
+
+    async def get(self, key: bytes, /) -> bytes | None:
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        return await super().get(key)
+
+    async def commit(self, batch: Batch, /) -> None:
+        history = InstanceKeys("many").space + HISTORY
+        mine = any(isinstance(write, Set) and write.key.startswith(history) for write in batch.writes)
+        self.in_flight += mine
+        self.most = max(self.most, self.in_flight)
+        try:
+            await super().commit(batch)
+        finally:
+            self.in_flight -= mine
+
+
+@workflow
+async def nothing(ctx: Context) -> None:
+    """Ends at once."""
+
+
+@workflow
+async def many(ctx: Context) -> None:
+    async def branch(ctx: Context, number: int) -> None:
+        await ctx.step(f"step {number}", int)
+        await ctx.child(f"child {number}", nothing)
+        await ctx.step(f"last {number}", int)
+
+    await ctx.map("all", branch, range(10))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_while_a_conflict_is_looked_at_nobody_else_writes(seed: int, tmp_path: Path) -> None:
+    """What belongs together would go with two commits, of which one may fail."""
+    driver = await fresh(tmp_path, seed)
+    random = Random(seed)
+    faulty = OneAtATime(driver, conflict_at=lambda number, _: number > 2 and random.random() < 0.2, latency=0.0001)
+    async with Client(driver) as client:
+        handle = await client.start(many, id="many")
+        async with running(faulty, [many, nothing]):
+            await handle.result()
+    assert faulty.most == 1
