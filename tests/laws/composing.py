@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 
-from workflow_sdk import Batch, Client, Driver, Runtime, Workflow
+from workflow_sdk import Batch, Client, Driver, Handle, Runtime, Status, Workflow
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.testing import SimulatedCrash, VirtualClock
 
-__all__ = ["Counted", "ids_of", "left_behind", "lives_once", "rows_by_part", "running", "survive", "until_ended"]
+__all__ = ["Counted", "ids_of", "left_behind", "lives_once", "rows_by_part", "running", "survive", "until_status"]
 
 SECONDS = 10
 """Real ones, after which a system has no end."""
@@ -52,14 +52,11 @@ async def ids_of(driver: Driver) -> list[str]:
         return sorted(info.id for info in (await client.list(limit=1000)).items)
 
 
-async def until_ended(client: Client, ids: Iterable[str]) -> None:
-    """Return once all of them have ended, however."""
-    for id in ids:
-        while True:
-            info = await client.handle("any", id).info()
-            if info.status.is_terminal:
-                break
-            await anyio.sleep(0.002)
+async def until_status(handle: Handle[Any], *statuses: Status) -> None:
+    """Return once the instance has one of the statuses."""
+    with anyio.fail_after(SECONDS):
+        while (await handle.info()).status not in statuses:  # noqa: ASYNC110  # any process may change it
+            await anyio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -110,8 +107,7 @@ class Counted:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.gets = self.scans = self.commits = self.rows = 0
-        self.batches: list[Batch] = []
-
+        
     @property
     def calls(self) -> int:
         """All but the watches."""

@@ -13,7 +13,7 @@ from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.execution.posting import Letter, post
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["ending_of", "purge_time", "tell_watchers", "watchers_of"]
+__all__ = ["ending_of", "purge_time", "still_waits", "tell_watchers", "watchers_of"]
 
 
 def ending_of(fields: Mapping[Field, bytes]) -> Ending:
@@ -26,9 +26,8 @@ def ending_of(fields: Mapping[Field, bytes]) -> Ending:
     )
 
 
-def watchers_of(fields: Mapping[Field, bytes]) -> list[tuple[str, bytes]]:
-    """Who waits for the end of an instance: instances, and the tokens of their waits."""
-    raw = fields.get(Field.WATCHERS)
+def watchers_of(raw: bytes | None) -> list[tuple[str, bytes]]:
+    """Who waits for the end of an instance, from its field: instances, and the tokens of their waits."""
     return [] if raw is None else [(id, token) for id, token in unpack_record(raw)[0]]
 
 
@@ -46,7 +45,7 @@ async def tell_watchers(
     for id, token in watchers:
         keys = InstanceKeys(id)
         found = await read_standing(driver, keys)
-        if Field.STATUS not in found.fields or not await _waits(driver, keys, instance_id, token):
+        if Field.STATUS not in found.fields or not await still_waits(driver, id, instance_id, token):
             continue
         posted = await post(driver, batch, keys, found, Letter(token, ending.pack()), now, is_here)
         if posted.is_here:
@@ -54,10 +53,10 @@ async def tell_watchers(
     return here
 
 
-async def _waits(driver: Driver, keys: InstanceKeys, instance_id: str, token: bytes) -> bool:
+async def still_waits(driver: Driver, watcher: str, instance_id: str, token: bytes) -> bool:
     """Whether the wait is not over yet. If it ends just now, what it is told stays unread, and does no harm."""
     since, location = read_token(token)
-    raw = await driver.get(keys.space + OUTSIDE + location)
+    raw = await driver.get(InstanceKeys(watcher).space + OUTSIDE + location)
     hanging = None if raw is None else Hanging.unpack(raw)
     return hanging is not None and (hanging.id, hanging.since) == (instance_id, since)
 

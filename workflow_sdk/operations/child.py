@@ -105,8 +105,10 @@ async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any
         if entry.error is not None:
             raise place.failure(entry.error)
         assert entry.value is not None, "a child that did not fail has a value"
-        hint = what.workflow.output_hint if isinstance(what.workflow, Workflow) else Any
-        return place.decode(entry.value, hint)
+        if isinstance(what.workflow, Workflow):
+            return place.decode(entry.value, what.workflow.output_hint)
+        # From a name, whichever classes are loaded here.
+        return place.decode(entry.value, Any, plain=True)
     finally:
         place.release()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.errors import CodecError, InputError
+from workflow_sdk.errors import AlreadyExistsError, CodecError, InputError
 
-__all__ = ["encode_input", "encode_plain_input"]
+__all__ = ["check_same_start", "encode_input", "encode_plain_input"]
 
 
 def encode_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> bytes:
@@ -35,3 +35,27 @@ def encode_plain_input(codec: Codec, workflow: Workflow[Any, Any], value: object
         kind = type(error) if type(error) is not CodecError else InputError
         raise kind(f"the input of workflow {workflow.name!r}: {error}") from None
     return raw
+
+
+def check_same_start(codec: Codec, id: str, recorded: tuple[str, bytes], asked: tuple[str, bytes]) -> None:
+    """An instance that exists is the one that is asked for: of the same workflow, with the same input."""
+    (name, stored), (wanted_name, raw) = recorded, asked
+    if name != wanted_name:
+        raise AlreadyExistsError(f"instance {id!r} runs workflow {name!r}, not {wanted_name!r}; give this one another id")
+    if stored == raw:
+        return
+    was, wanted = codec.decode(stored, plain=True), codec.decode(raw, plain=True)
+    if _as_json(was) != _as_json(wanted):
+        raise AlreadyExistsError(
+            f"instance {id!r} of workflow {name!r} was started with the input {was!r:.200}, not {wanted!r:.200}; "
+            "give this one another id"
+        )
+
+
+def _as_json(value: object) -> object:
+    """Plain data as it is after it has been JSON, in which inputs may come: a tuple is a list."""
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in cast("dict[object, object]", value).items()}
+    return value

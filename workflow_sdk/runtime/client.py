@@ -24,7 +24,7 @@ from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
 from workflow_sdk.execution.snapshot import read_fields
-from workflow_sdk.operations.inputs import encode_input, encode_plain_input
+from workflow_sdk.operations.inputs import check_same_start, encode_input, encode_plain_input
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.directory import list_instances
@@ -178,18 +178,8 @@ class Client:
         found = await read_fields(access.driver, keys)
         if Field.VERSION not in found:
             return False
-        recorded = str(unpack_record(found[Field.VERSION])[0])
-        if recorded != name:
-            raise AlreadyExistsError(
-                f"instance {keys.instance_id!r} runs workflow {recorded!r}, not {name!r}; give this one another id"
-            )
-        stored = unpack_record(found[Field.INPUT])[0]
-        if not same_value(access.codec, stored, raw):
-            was, wanted = access.codec.decode(stored, plain=True), access.codec.decode(raw, plain=True)
-            raise AlreadyExistsError(
-                f"instance {keys.instance_id!r} of workflow {name!r} was started with the input {was!r:.200}, "
-                f"not {wanted!r:.200}; give this one another id"
-            )
+        recorded = str(unpack_record(found[Field.VERSION])[0]), unpack_record(found[Field.INPUT])[0]
+        check_same_start(access.codec, keys.instance_id, recorded, (name, raw))
         return True
 
     def _known(self, name: str) -> Workflow[Any, Any] | None:
