@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec
@@ -40,6 +41,10 @@ __all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find",
 
 TAKEN_AWAY_SECONDS = 5.0
 """How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
+
+
+PATIENCE = 20
+"""How often a cancel begins again because a message has come."""
 
 
 @dataclass(slots=True)
@@ -132,7 +137,7 @@ def errand_key() -> bytes:
     return ERRANDS + pack((uuid4().bytes,))
 
 
-async def abandon_outside(driver: Driver, found: Found, rollback: bool) -> list[bytes]:
+async def abandon_outside(driver: Driver, found: Found, *, rollback: bool, patient: bool) -> list[bytes]:
     """Nobody waits any more for what lies outside of the instance: the keys of the errands that come of it."""
     keys = found.keys
     start = len(keys.space) + len(OUTSIDE)
@@ -145,7 +150,12 @@ async def abandon_outside(driver: Driver, found: Found, rollback: bool) -> list[
             errands.append(errand_key())
             token = pack_segment(what.since) + location
             found.batch.set(errands[-1], Errand(what.kind, what.id, keys.instance_id, token, rollback).pack())
-    for key, raw in await driver.scan(*keys.range(INBOX)) if rows else ():
+    if not rows:
+        return errands
+    if patient:
+        # One of them may end just now.
+        found.batch.check(keys.nudge, await driver.get(keys.nudge))
+    for key, raw in await driver.scan(*keys.range(INBOX)):
         if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
             # That one of them has ended is of no use any more.
             found.batch.clear(key)
@@ -169,8 +179,7 @@ async def cancel(
 
     A `condition` may add to the batch; if it does not hold, nothing is done.
     """
-    eager = True
-    while True:
+    for attempt in count():
         found = await find(driver, instance_id)
         if condition is not None and not await condition(found):
             return []
@@ -183,14 +192,14 @@ async def cancel(
         info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
         error = pack_record(error_fields(info, codec))
         if found.lease is not None:
-            if not eager:
+            if attempt:
                 await take_away(driver, found, now)
                 continue
             # It may just have started something that is to be ended as well.
             found.batch.check(found.keys.field(Field.COMMITS), found.fields.get(Field.COMMITS))
-            eager = False
         undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
-        errands = await abandon_outside(driver, found, rollback)
+        # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
+        errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)
         if undo:
             found.change(Status.ROLLING_BACK, now, error=error, cancel=pack_record([]))
             make_due(found.batch, found.keys, found.fields, now)
@@ -202,3 +211,4 @@ async def cancel(
                 await tell_watchers(driver, found.batch, instance_id, ending, watchers, now, _nobody)
         if await commit(driver, found):
             return errands
+    raise AssertionError("there is always another attempt")

@@ -44,21 +44,33 @@ async def tell_watchers(
     here: list[str] = []
     for id, token in watchers:
         keys = InstanceKeys(id)
+        row = hanging_row(id, token)
         found = await read_standing(driver, keys)
-        if Field.STATUS not in found.fields or not await still_waits(driver, id, instance_id, token):
+        raw = await driver.get(row)
+        if Field.STATUS not in found.fields or not is_wait(raw, instance_id, token):
             continue
+        # If the wait ends just now, there is nobody to be told.
+        batch.check(row, raw)
         posted = await post(driver, batch, keys, found, Letter(token, ending.pack()), now, is_here)
         if posted.is_here:
             here.append(id)
     return here
 
 
-async def still_waits(driver: Driver, watcher: str, instance_id: str, token: bytes) -> bool:
-    """Whether the wait is not over yet. If it ends just now, what it is told stays unread, and does no harm."""
-    since, location = read_token(token)
-    raw = await driver.get(InstanceKeys(watcher).space + OUTSIDE + location)
+def hanging_row(watcher: str, token: bytes) -> bytes:
+    """The key of what hangs on a wait, as long as that lasts."""
+    return InstanceKeys(watcher).space + OUTSIDE + read_token(token)[1]
+
+
+def is_wait(raw: bytes | None, instance_id: str, token: bytes) -> bool:
+    """Whether that row is of the wait with this token, for this instance."""
     hanging = None if raw is None else Hanging.unpack(raw)
-    return hanging is not None and (hanging.id, hanging.since) == (instance_id, since)
+    return hanging is not None and (hanging.id, hanging.since) == (instance_id, read_token(token)[0])
+
+
+async def still_waits(driver: Driver, watcher: str, instance_id: str, token: bytes) -> bool:
+    """Whether the wait is not over yet."""
+    return is_wait(await driver.get(hanging_row(watcher, token)), instance_id, token)
 
 
 def purge_time(batch: Batch, instance_id: str, fields: Mapping[Field, bytes], now: float) -> bytes | None:

@@ -38,7 +38,7 @@ __all__ = ["Reaching"]
 class Reaching(Idling):
     """The part of an execution that reaches other instances."""
 
-    __slots__ = ("codec", "driver", "failure")
+    __slots__ = ("_left_something", "codec", "driver", "failure")
 
     def __init__(self, *, driver: Driver, codec: Codec, **rest: Any) -> None:
         super().__init__(**rest)
@@ -46,6 +46,8 @@ class Reaching(Idling):
         self.codec: Codec = codec
         self.failure: Exception | None = None
         """The store failed, or the lease is lost. Nothing more is written."""
+        self._left_something = False
+        """A wait ended early, and of what hung on it the end may have come that was not read."""
 
     @abstractmethod
     def poke(self, *, lease: bool = True) -> None:
@@ -219,6 +221,7 @@ class Reaching(Idling):
         journal = self.journal
         errands: list[bytes] = []
         for at, what in journal.drop_outside(location):
+            self._left_something = True
             if what.ends:
                 errands.append(errand_key())
                 token = pack_segment(what.since) + at
@@ -242,6 +245,9 @@ class Reaching(Idling):
         batch = Batch()
         here: list[str] = []
         if status.is_terminal:
+            if self._left_something:
+                with suppress(Exception):  # the store failed: it will say so again
+                    await self.mail.refresh(standing=False)
             self.journal.drop_endings()
             here = await self._end()
         else:
