@@ -117,9 +117,8 @@ class Reaching(Idling):
     def _check_same(self, start: Start, id: str, found: Snapshot) -> None:
         if id == self.instance_id:
             raise AlreadyExistsError(f"instance {id!r} can't start itself; to start over, return ContinueAsNew")
-        recorded = str(unpack_record(found.fields[Field.VERSION])[0]), unpack_record(found.fields[Field.INPUT])[0]
         name = start.workflow if isinstance(start.workflow, str) else start.workflow.name
-        check_same_start(self.codec, id, recorded, (name, start.input))
+        check_same_start(self.codec, id, found.fields, (name, start.input))
 
     async def _adopt(self, id: str, effect: Effect) -> Ending | None:
         """Wait for the end of an instance that was started by someone else; how it ended, if it has."""

@@ -178,8 +178,7 @@ class Client:
         found = await read_fields(access.driver, keys)
         if Field.VERSION not in found:
             return False
-        recorded = str(unpack_record(found[Field.VERSION])[0]), unpack_record(found[Field.INPUT])[0]
-        check_same_start(access.codec, keys.instance_id, recorded, (name, raw))
+        check_same_start(access.codec, keys.instance_id, found, (name, raw))
         return True
 
     def _known(self, name: str) -> Workflow[Any, Any] | None:
