@@ -13,6 +13,7 @@ from workflow_sdk import (
     Driver,
     Runtime,
     Status,
+    Workflow,
     workflow,
 )
 
@@ -71,7 +72,7 @@ async def leads(ctx: Context) -> list[Any]:
     return done
 
 
-SYSTEM = [mailbox, works, fails, dawdles, follows, leads]
+SYSTEM: list[Workflow[Any, Any]] = [mailbox, works, fails, dawdles, follows, leads]
 IDS = [
     "lead",
     "lead/all/0/work",

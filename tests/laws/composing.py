@@ -14,14 +14,26 @@ from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.testing import SimulatedCrash, VirtualClock
 
-__all__ = ["Counted", "ids_of", "left_behind", "lives_once", "rows_by_part", "running", "survive", "until_status"]
+__all__ = [
+    "Counted",
+    "ids_of",
+    "left_behind",
+    "lives_once",
+    "rows_by_part",
+    "running",
+    "survive",
+    "until_count",
+    "until_input",
+    "until_status",
+    "until_there",
+]
 
 SECONDS = 10
 """Real ones, after which a system has no end."""
 
 _PARTS = {3: "inbox", 9: "waits", 12: "outside", 7: "takings"}
 _ROOTS = {3: "alarms", 7: "claims", 11: "answers", 12: "errands"}
-_OPEN_TASKS = (3, 4, 5, 6, 7)
+_OPEN_TASKS = ((3,), (4,), (5,), (6,), (7,))
 
 
 def rows_by_part(rows: Iterable[tuple[bytes, bytes]]) -> Counter[str]:
@@ -30,13 +42,15 @@ def rows_by_part(rows: Iterable[tuple[bytes, bytes]]) -> Counter[str]:
     for key, _ in rows:
         parts = unpack(key[len(ROOT) :])
         kind = parts[0]
-        if kind == 1 and parts[2] in _PARTS:
-            found[_PARTS[parts[2]]] += 1
+        assert isinstance(kind, int), "kinds of rows are numbered"
+        part = parts[2] if len(parts) > 2 else None
+        if kind == 1 and isinstance(part, int) and part in _PARTS:
+            found[_PARTS[part]] += 1
         elif kind == 1 and parts[2:] == (4, 20):
             found["leases"] += 1
         elif kind in _ROOTS:
             found[_ROOTS[kind]] += 1
-        elif kind == 13 and parts[1] in _OPEN_TASKS:
+        elif kind == 13 and parts[1:2] in _OPEN_TASKS:
             found["open tasks"] += 1
     return found
 
@@ -52,6 +66,27 @@ async def ids_of(driver: Driver) -> list[str]:
         return sorted(info.id for info in (await client.list(limit=1000)).items)
 
 
+async def until_there(driver: Driver, id: str) -> None:
+    """Return once there is an instance with this id."""
+    with anyio.fail_after(SECONDS):
+        while id not in await ids_of(driver):  # noqa: ASYNC110  # any process may start it
+            await anyio.sleep(0.001)
+
+
+async def until_count(driver: Driver, count: int) -> None:
+    """Return once there are so many instances."""
+    with anyio.fail_after(SECONDS):
+        while len(await ids_of(driver)) < count:  # noqa: ASYNC110  # any process may start them
+            await anyio.sleep(0.001)
+
+
+async def until_input(handle: Handle[Any], value: object) -> None:
+    """Return once the instance has begun with this input."""
+    with anyio.fail_after(SECONDS):
+        while (await handle.info()).input != value:  # noqa: ASYNC110  # any process may run it
+            await anyio.sleep(0.001)
+
+
 async def until_status(handle: Handle[Any], *statuses: Status) -> None:
     """Return once the instance has one of the statuses."""
     with anyio.fail_after(SECONDS):
@@ -65,9 +100,7 @@ async def running(
 ) -> AsyncGenerator[Runtime]:
     """A runtime with a clock that jumps; a test in it that has no end fails."""
     with anyio.fail_after(SECONDS):
-        async with Runtime(
-            driver, workflows=workflows, clock=clock or VirtualClock(quiet=0.1), **options
-        ) as runtime:
+        async with Runtime(driver, workflows=workflows, clock=clock or VirtualClock(quiet=0.1), **options) as runtime:
             yield runtime
 
 
@@ -107,7 +140,7 @@ class Counted:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.gets = self.scans = self.commits = self.rows = 0
-        
+
     @property
     def calls(self) -> int:
         """All but the watches."""

@@ -11,17 +11,17 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.composing import ids_of, left_behind, running, until_status
+from tests.laws.composing import ids_of, left_behind, running, until_count, until_status, until_there
 from tests.runtime.interleaving import Interleaved
 from tests.support import open_store
 from workflow_sdk import (
-    ChildFailedError,
     Client,
     Context,
     Driver,
     InstanceNotFoundError,
     InstanceStateError,
     Status,
+    Workflow,
     WorkflowCancelledError,
     WorkflowFailedError,
     open_driver,
@@ -76,20 +76,14 @@ async def parent(ctx: Context, depth: int) -> Any:
 
 
 FAMILY = 1 + 2 + 4
-FLOWS = [waits, parent]
-
-
-async def all_there(driver: Driver) -> None:
-    with anyio.fail_after(5):
-        while len(await ids_of(driver)) < FAMILY:
-            await anyio.sleep(0.001)
+FLOWS: list[Workflow[Any, Any]] = [waits, parent]
 
 
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_down_to_the_grandchildren(driver: Driver, rollback: bool) -> None:
     async with running(driver, FLOWS) as runtime:
         top = await runtime.start(parent, 1, id="p")
-        await all_there(driver)
+        await until_count(driver, FAMILY)
         for id in await ids_of(driver):
             await until_status(runtime.handle("parent", id), Status.WAITING)
         await top.cancel(rollback=rollback)
@@ -107,8 +101,7 @@ async def test_not_to_those_that_are_left_alone(driver: Driver) -> None:
     async with running(driver, [leaves, waits]) as runtime:
         top = await runtime.start(leaves, id="p")
         kid = runtime.handle(waits, "p/kid")
-        while len(await ids_of(driver)) < 2:
-            await anyio.sleep(0.001)
+        await until_count(driver, 2)
         await until_status(kid, Status.WAITING)
         await top.cancel()
         await kid.send("go", "on")
@@ -150,6 +143,7 @@ async def test_a_failure_travels_up(driver: Driver) -> None:
         with pytest.raises(WorkflowFailedError) as caught:
             await runtime.run(fails, 0, id="p")
     assert caught.value.status == Status.ROLLED_BACK
+    assert caught.value.error is not None
     assert caught.value.error.type == "workflow_sdk.errors.ChildFailedError"
     assert "child 'p/kid' failed" in caught.value.error.message
     assert undone == ["3", "2", "1", "0"]
@@ -227,8 +221,7 @@ async def test_restart_from(driver: Driver, path: str | None) -> None:
         top = await runtime.start(asks, id="p")
         for number in range(3):
             kid = runtime.handle(waits, "p/kid" if number == 0 else f"p/kid:{number}")
-            while kid.id not in await ids_of(driver):
-                await anyio.sleep(0.001)
+            await until_there(driver, kid.id)
             await until_status(kid, Status.WAITING)
             if number < 2:
                 await top.restart_from(path)
@@ -239,8 +232,7 @@ async def test_restart_from(driver: Driver, path: str | None) -> None:
         # One that has ended is left as it is.
         await top.restart_from(path)
         kid = runtime.handle(waits, "p/kid:3")
-        while kid.id not in await ids_of(driver):
-            await anyio.sleep(0.001)
+        await until_there(driver, kid.id)
         await kid.send("go", "again")
         assert await top.result() == "again"
     assert await left_behind(driver) == {}
@@ -322,15 +314,15 @@ async def test_cancelled_at_any_moment(after: bool, rollback: bool) -> None:
             if not cancelled or not cancelled[0]:
                 with anyio.move_on_after(5):
                     while not any(cancelled) and len(await ids_of(inside)) < 3:
-                        await anyio.sleep(0)
+                        await anyio.lowlevel.checkpoint()
                     for kid in (await ids_of(inside))[1:]:
                         await runtime.handle(waits, kid).send("go")
             with suppress(WorkflowCancelledError):
                 await top.result()
             for id in await ids_of(inside):
                 with anyio.fail_after(3):
-                    while not (await runtime.handle("parent", id).info()).status.is_terminal:  # noqa: ASYNC110
-                        await anyio.sleep(0)
+                    while not (await runtime.handle("parent", id).info()).status.is_terminal:
+                        await anyio.lowlevel.checkpoint()
         left = await left_behind(inside)
         # What was sent to a child that is cancelled stays where it is.
         assert not await inside.scan(*InstanceKeys("p").range(INBOX)), number

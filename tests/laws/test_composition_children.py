@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from tests.laws.composing import ids_of, left_behind, running, until_status
+from tests.laws.composing import ids_of, left_behind, running, until_status, until_there
 from tests.support import World, open_store
 from workflow_sdk import (
     AlreadyExistsError,
@@ -19,10 +20,11 @@ from workflow_sdk import (
     ChildFailedError,
     Client,
     Context,
-    ContinueAsNew,
     Continue,
+    ContinueAsNew,
     Driver,
     Status,
+    Workflow,
     WorkflowFailedError,
     workflow,
 )
@@ -125,9 +127,9 @@ async def test_one_that_has_failed_or_is_another_is_recorded_as_that(driver: Dri
     @workflow
     async def asks(ctx: Context) -> list[str]:
         found: list[str] = []
-        for number, (flow, value, id) in enumerate(
-            [(fails, None, "failed"), (fails, None, "other"), (waits, 2, "kid")]
-        ):
+        asked: list[tuple[Workflow[Any, Any], Any, str]]
+        asked = [(fails, None, "failed"), (fails, None, "other"), (waits, 2, "kid")]
+        for number, (flow, value, id) in enumerate(asked):
             try:
                 await ctx.child(f"child {number}", flow, value, id=id)
             except (ChildFailedError, AlreadyExistsError) as error:
@@ -241,12 +243,11 @@ async def test_the_parent_goes_on_wherever_it_is_by_then(driver: Driver) -> None
         for number in range(3):
             kid = client.handle(waits, f"p/kid {number}")
             async with running(driver, [asks], clock) as one:
-                while f"p/kid {number}" not in await ids_of(driver):
-                    await anyio.sleep(0.001)
+                await until_there(driver, f"p/kid {number}")
                 if number == 1:
                     await parent.evict()
-                    while one.resident:  # noqa: ASYNC110  # it takes its time
-                        await anyio.sleep(0)
+                    while one.resident:  # it takes its time
+                        await anyio.lowlevel.checkpoint()
                 if number != 2:
                     async with running(driver, [waits], clock):
                         await kid.send("go", number)
@@ -277,8 +278,7 @@ async def test_a_child_that_is_stuck_holds_the_parent_up_until_it_is_recovered(d
     async with running(driver, [asks, slips]) as runtime:
         parent = await runtime.start(asks, id="p")
         kid = runtime.handle(slips, "p/kid")
-        while "p/kid" not in await ids_of(driver):
-            await anyio.sleep(0.001)
+        await until_there(driver, "p/kid")
         await until_status(kid, Status.STUCK)
         assert (await parent.info()).status is Status.WAITING
         mended.append(True)
@@ -300,8 +300,7 @@ async def test_a_child_that_is_cancelled_or_deleted(driver: Driver) -> None:
     async with running(driver, [asks, waits]) as runtime:
         parent = await runtime.start(asks, id="p")
         kid = runtime.handle(waits, "p/kid")
-        while "p/kid" not in await ids_of(driver):
-            await anyio.sleep(0.001)
+        await until_there(driver, "p/kid")
         await kid.cancel()
         await runtime.delete("p/kid")
         assert await parent.result() == "cancelled p/kid"

@@ -98,10 +98,12 @@ async def test_two_runtimes_on_one_store(store: str, seed: int, tmp_path: Path) 
         async with running(
             FaultyDriver(driver, latency=0.002, seed=seed), SYSTEM, clock, max_resident=random.choice([0, 2, 100])
         ) as one:
-            async with running(driver, SYSTEM, clock, max_resident=random.choice([0, 2, 100])):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(told, one)
-                    await anyio.sleep(random.random() / 50)
+            async with (
+                running(driver, SYSTEM, clock, max_resident=random.choice([0, 2, 100])),
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(told, one)
+                await anyio.sleep(random.random() / 50)
             # The other has gone.
             await told(one)
         await check(driver)

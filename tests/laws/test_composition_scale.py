@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.laws.composing import Counted, ids_of, left_behind, running
+from tests.laws.composing import Counted, ids_of, left_behind, running, until_count
 from workflow_sdk import Client, Context, ContinueAsNew, Runtime, Status, open_driver, workflow
 from workflow_sdk.testing import VirtualClock
 
@@ -43,7 +43,9 @@ async def cost(count: int, **options: Any) -> tuple[Counted, float]:
 async def test_a_thousand_children_cost_ten_times_a_hundred(options: dict[str, int]) -> None:
     few, _ = await cost(100, **options)
     many, _ = await cost(1000, **options)
-    print(f"{options}: calls {few.calls} {many.calls}, commits {few.commits} {many.commits}, rows {few.rows} {many.rows}")
+    print(
+        f"{options}: calls {few.calls} {many.calls}, commits {few.commits} {many.commits}, rows {few.rows} {many.rows}"
+    )
     assert many.calls <= 13 * few.calls
     assert many.commits <= 13 * few.commits
     assert many.rows <= 13 * few.rows
@@ -69,7 +71,7 @@ DEPTH = 1000
 
 
 @pytest.mark.parametrize("options", [{}, {"max_resident": 20}], ids=str)
-async def test_a_chain(options: dict[str, int]) -> None:
+async def test_a_chain(options: dict[str, Any]) -> None:
     driver = Counted(await open_driver("memory://"))
     async with running(driver, [chain], **options) as runtime:
         assert await runtime.run(chain, DEPTH, id="top") == DEPTH
@@ -93,8 +95,7 @@ async def test_a_chain_that_is_cancelled_from_the_top() -> None:
     driver = Counted(await open_driver("memory://"))
     async with running(driver, [descends]) as runtime:
         top = await runtime.start(descends, 300, id="top")
-        while len(await ids_of(driver)) < 301:
-            await anyio.sleep(0.01)
+        await until_count(driver, 301)
         await top.cancel()
         cancelled = await runtime.list(status=Status.CANCELLED, limit=1000)
         assert len(cancelled.items) == 301
@@ -170,5 +171,5 @@ async def test_a_thousand_that_are_cancelled_with_their_parent() -> None:
 
 async def until_asleep(runtime: Runtime, count: int) -> None:
     with anyio.fail_after(20):
-        while len((await runtime.list(status=Status.WAITING, limit=1000)).items) < count:
+        while len((await runtime.list(status=Status.WAITING, limit=1000)).items) < count:  # noqa: ASYNC110
             await anyio.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.laws.composing import Counted, left_behind, running
@@ -18,6 +19,7 @@ from workflow_sdk import (
     InstanceNotFoundError,
     Runtime,
     Status,
+    Workflow,
     open_driver,
     workflow,
 )
@@ -52,7 +54,7 @@ async def slips(ctx: Context) -> Any:
 
 
 mended: list[bool] = []
-FLOWS = [hears, tells, sleeps, slips]
+FLOWS: list[Workflow[Any, Any]] = [hears, tells, sleeps, slips]
 
 
 async def test_to_itself(world: World) -> None:
@@ -138,8 +140,8 @@ async def send_through(runtime: Runtime, to: str) -> str:
 async def test_to_a_resident_one(world: World) -> None:
     async with running(world.driver, FLOWS) as runtime:
         ear = await runtime.start(hears, 2, id="ear")
-        while (await ear.info()).status is not Status.WAITING:  # noqa: ASYNC110  # any process may change it
-            await anyio.sleep(0)
+        while (await ear.info()).status is not Status.WAITING:  # any process may change it
+            await anyio.lowlevel.checkpoint()
         assert await send_through(runtime, "ear") == "accepted"
         assert await send_through(runtime, "ear") == "accepted"
         assert len(await ear.result()) == 2
@@ -150,12 +152,12 @@ async def test_to_one_in_another_runtime_and_to_one_put_away(world: World) -> No
     clock = VirtualClock(quiet=0.1)
     async with running(world.driver, [hears], clock) as there, running(world.driver, [tells], clock) as here:
         ear = await there.start(hears, 2, id="ear")
-        while (await ear.info()).status is not Status.WAITING:  # noqa: ASYNC110  # any process may change it
-            await anyio.sleep(0)
+        while (await ear.info()).status is not Status.WAITING:  # any process may change it
+            await anyio.lowlevel.checkpoint()
         assert await send_through(here, "ear") == "accepted"
         await ear.evict()
-        while there.resident:  # noqa: ASYNC110  # it takes its time
-            await anyio.sleep(0)
+        while there.resident:  # it takes its time
+            await anyio.lowlevel.checkpoint()
         assert await send_through(here, "ear") == "accepted"
         assert len(await ear.result()) == 2
     assert await left_behind(world.driver) == {}
@@ -169,8 +171,8 @@ async def test_to_a_pending_one_a_sleeping_one_and_a_stuck_one(world: World) -> 
         await client.start(sleeps, id="sleeping")
         stuck = await client.start(slips, id="stuck")
         async with running(world.driver, [slips], clock):
-            while (await stuck.info()).status is not Status.STUCK:  # noqa: ASYNC110  # any process may change it
-                await anyio.sleep(0)
+            while (await stuck.info()).status is not Status.STUCK:  # any process may change it
+                await anyio.lowlevel.checkpoint()
         async with running(world.driver, [tells], clock) as here:
             assert [await send_through(here, to) for to in ("pending", "sleeping", "stuck")] == ["queued"] * 3
         assert (await stuck.info()).status is Status.STUCK

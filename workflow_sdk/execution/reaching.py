@@ -272,7 +272,13 @@ class Reaching(Idling):
             try:
                 with anyio.CancelScope(shield=True):
                     here = await tell_watchers(
-                        self.driver, batch, self.instance_id, ending_of(fields), watchers_of(raw), self.now(), self._is_here
+                        self.driver,
+                        batch,
+                        self.instance_id,
+                        ending_of(fields),
+                        watchers_of(raw),
+                        self.now(),
+                        self._is_here,
                     )
                     error = await self.flusher.try_commit(batch)
             except Exception as failure:  # noqa: BLE001  # the store failed

@@ -46,7 +46,9 @@ def check_same_start(codec: Codec, id: str, fields: Mapping[Field, bytes], asked
     name = str(unpack_record(fields[Field.VERSION])[0])
     stored = unpack_record(fields.get(Field.FIRST, fields[Field.INPUT]))[0]
     if name != wanted_name:
-        raise AlreadyExistsError(f"instance {id!r} runs workflow {name!r}, not {wanted_name!r}; give this one another id")
+        raise AlreadyExistsError(
+            f"instance {id!r} runs workflow {name!r}, not {wanted_name!r}; give this one another id"
+        )
     if stored == raw:
         return
     was, wanted = codec.decode(stored, plain=True), codec.decode(raw, plain=True)

@@ -24,6 +24,7 @@ from workflow_sdk.runtime.rewinding import Tape
 
 __all__ = ["cancel", "delete", "evict", "recover", "restart_from", "wake"]
 
+
 async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, rollback: bool) -> None:
     """End an instance, and its children. With `rollback`, what they did is undone first."""
     errands = await deciding.cancel(driver, instance_id, codec, now, rollback=rollback)
