@@ -28,7 +28,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.keys import INBOX, InstanceKeys
-from workflow_sdk.testing import VirtualClock
+from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 
 @pytest.fixture(params=["memory", "sqlite", "fdb"])
@@ -330,3 +330,38 @@ async def test_cancelled_at_any_moment(after: bool, rollback: bool) -> None:
         if driver.left:
             break
     assert number > 20
+
+
+@workflow
+async def hurries(ctx: Context) -> int:
+    """One branch starts children, one after the other, until the other is told to stop."""
+
+    async def starts(ctx: Context) -> None:
+        for number in range(50):
+            await ctx.continue_with(f"next {number}", brief)
+            await ctx.child(f"kid {number}", brief)
+
+    async def stops(ctx: Context) -> None:
+        await ctx.listen("stop")
+
+    won = await ctx.race("race", {"starts": starts, "stops": stops})
+    assert won.winner == "stops"
+    await ctx.step("after", note, "after", rollback=undo)
+    return 7
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_race_that_is_lost_in_the_middle_of_a_commit(seed: int) -> None:
+    inside = await open_driver("memory://")
+    clock = VirtualClock(quiet=0.1)
+    slow = FaultyDriver(inside, latency=0.006)
+    async with running(slow, [hurries], clock) as runtime, running(inside, [brief], clock):
+        top = await runtime.start(hurries, id="p")
+        await anyio.sleep(0.004 + seed * 0.0011)
+        async with Client(inside, clock=clock) as client:
+            await client.handle(hurries, "p").send("stop")
+        assert await top.result() == 7
+        for id in await ids_of(inside):
+            if id != "p":
+                await until_status(runtime.handle("hurries", id), Status.COMPLETED, Status.CANCELLED)
+    assert await left_behind(inside) == {}

@@ -11,7 +11,7 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, CodecError, InputError
 
-__all__ = ["check_same_start", "encode_input", "encode_plain_input"]
+__all__ = ["check_same_start", "encode_input", "encode_plain_input", "same_value"]
 
 
 def encode_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> bytes:
@@ -49,14 +49,19 @@ def check_same_start(codec: Codec, id: str, fields: Mapping[Field, bytes], asked
         raise AlreadyExistsError(
             f"instance {id!r} runs workflow {name!r}, not {wanted_name!r}; give this one another id"
         )
-    if stored == raw:
-        return
-    was, wanted = codec.decode(stored, plain=True), codec.decode(raw, plain=True)
-    if _as_json(was) != _as_json(wanted):
+    if not same_value(codec, stored, raw):
+        was, wanted = codec.decode(stored, plain=True), codec.decode(raw, plain=True)
         raise AlreadyExistsError(
             f"instance {id!r} of workflow {name!r} was started with the input {was!r:.200}, not {wanted!r:.200}; "
             "give this one another id"
         )
+
+
+def same_value(codec: Codec, stored: bytes, raw: bytes) -> bool:
+    """Whether two values, as they are stored, are the same for whoever starts something with them."""
+    if stored == raw:
+        return True
+    return bool(_as_json(codec.decode(stored, plain=True)) == _as_json(codec.decode(raw, plain=True)))
 
 
 def _as_json(value: object) -> object:

@@ -31,7 +31,7 @@ from workflow_sdk.runtime.directory import list_instances
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.ids import uuid7
 from workflow_sdk.runtime.info import InstanceInfo, Page
-from workflow_sdk.runtime.schedules import Schedule, ScheduleOptions, Schedules, same_value
+from workflow_sdk.runtime.schedules import Schedule, ScheduleOptions, Schedules
 from workflow_sdk.runtime.tasks import Tasks
 
 __all__ = ["Client"]
