@@ -183,6 +183,9 @@ class ListenTimeoutError(WorkflowSDKError, TimeoutError):
 class ChildFailedError(WorkflowSDKError):
     """A child workflow ended without a value."""
 
+    path: str = ""
+    """Of the operation that waited for it."""
+
     def __init__(self, instance_id: str, error: ErrorInfo) -> None:
         self.instance_id = instance_id
         self.error = error
@@ -247,6 +250,9 @@ class LeaseLostError(WorkflowSDKError):
 class InstanceNotFoundError(WorkflowSDKError):
     """No instance has this id."""
 
+    path: str = ""
+    """Of the operation that asked for it, if it was one."""
+
 
 class ScheduleNotFoundError(WorkflowSDKError):
     """No schedule has this id."""
@@ -254,6 +260,9 @@ class ScheduleNotFoundError(WorkflowSDKError):
 
 class AlreadyExistsError(WorkflowSDKError):
     """The id belongs to an instance with another workflow or input."""
+
+    path: str = ""
+    """Of the operation that asked for it, if it was one."""
 
 
 class InstanceStateError(WorkflowSDKError):

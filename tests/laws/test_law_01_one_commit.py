@@ -35,7 +35,7 @@ async def test_creating_an_instance_is_one_commit(world: World) -> None:
     driver = WatchedDriver(world.driver)
     await world.run(nothing, 1, driver=driver)
     first = driver.changes[0]
-    assert first.fields == {Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH}
+    assert first.fields == {Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH, Field.COMMITS}
     assert first.lease_taken
     assert len(driver.changes) == 2
 

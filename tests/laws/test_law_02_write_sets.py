@@ -20,7 +20,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.journal import Journal
+from workflow_sdk.core.journal import Journal, WriteSet
 from workflow_sdk.core.keys import HISTORY, INBOX, NAMES, Field, InstanceKeys
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.status import Kind
@@ -29,6 +29,11 @@ from workflow_sdk.testing import FaultyDriver
 KEYS = InstanceKeys("i")
 AT = pack_segment(0)
 ROW = KEYS.space + HISTORY + AT
+
+
+def changed(writes: WriteSet) -> dict[bytes, bytes | None]:
+    """The rows, without the one that counts the commits."""
+    return {key: row for key, row in writes.rows.items() if key != KEYS.field(Field.COMMITS)}
 
 
 async def give(value: int) -> int:
@@ -57,7 +62,7 @@ def test_what_changes_while_it_is_written_goes_with_the_next() -> None:
     entry.complete(b"value", 2.0)
     journal.put(AT, entry)
     assert journal.is_dirty
-    assert journal.take().rows == {ROW: entry.pack()}
+    assert changed(journal.take()) == {ROW: entry.pack()}
 
 
 def test_a_failed_write_leaves_everything_dirty() -> None:
@@ -72,7 +77,7 @@ def test_a_failed_write_leaves_everything_dirty() -> None:
     again = journal.take()
     assert again.rows == failed.rows
     assert again.clears == failed.clears
-    assert len(again.rows) == 3
+    assert len(changed(again)) == 3
 
 
 def test_what_changed_during_a_failed_write_is_newer() -> None:
@@ -83,7 +88,7 @@ def test_what_changed_during_a_failed_write_is_newer() -> None:
     entry.complete(b"value", 2.0)
     journal.put(AT, entry)
     journal.restore(failed)
-    assert journal.take().rows == {ROW: entry.pack()}
+    assert changed(journal.take()) == {ROW: entry.pack()}
 
 
 def test_what_was_cleared_during_a_failed_write_does_not_come_back() -> None:

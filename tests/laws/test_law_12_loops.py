@@ -171,10 +171,10 @@ async def test_a_loop_writes_one_row_more_when_it_is_stored_if_its_state_changed
         job = stateful(lambda n: n if kind == "number" else None, 100, None)
         await world.once(job, driver=watched, mode="yield")
         by_turn = watched.commits[20:-2]
-        # A step, now and then with its name; and every fifth time the loop, what it clears (history, metadata and
-        # states), and the states.
-        assert set(by_turn) == {1, 2, 4 + more}
-        assert abs(by_turn.count(4 + more) - len(by_turn) / 6) <= 1
+        # The count, and a step, now and then with its name; and every fifth time the loop, what it clears (history,
+        # metadata, states, and what the world may see), and the states.
+        assert set(by_turn) == {2, 3, 6 + more}
+        assert abs(by_turn.count(6 + more) - len(by_turn) / 6) <= 1
 
 
 async def test_a_finished_loop_keeps_the_names_of_the_turns_it_keeps(world: World) -> None:

@@ -113,7 +113,7 @@ async def test_a_client_starts_and_a_runtime_runs(driver: Driver) -> None:
             assert (await client.handle(checkout, "i").result(timeout=5)).total == 4
         info = await handle.info()
         assert (info.status, info.output["total"], info.waits, info.wake_at) == (Status.COMPLETED, 4, [], None)
-        assert info.version == 1
+        assert info.workflow_version == 1
         assert info.fingerprint == checkout.fingerprint
         assert info.created_at <= info.updated_at
 
@@ -360,9 +360,9 @@ async def test_infos_of_a_waiting_instance(driver: Driver) -> None:
         info = await handle.info()
         found = sorted((wait.kind, wait.name, wait.path, wait.message or "") for wait in info.waits)
         assert found == [
-            ("listen", "a", "both/one/a", "x"),
-            ("listen", "a", "both/one/a", "y"),
-            ("sleep", "b", "both/two/b", ""),
+            ("message", "a", "both/one/a", "x"),
+            ("message", "a", "both/one/a", "y"),
+            ("timer", "b", "both/two/b", ""),
         ]
         assert info.wake_at == min(wait.until for wait in info.waits if wait.until)
     info_away = None

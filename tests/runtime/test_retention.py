@@ -8,7 +8,6 @@ import anyio
 import pytest
 
 from tests.runtime.polling import until
-from tests.support import open_store
 from workflow_sdk import Client, Context, DefinitionError, InstanceNotFoundError, Runtime, Status, workflow
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.location import subtree
@@ -54,11 +53,6 @@ async def rows(driver: Driver) -> list[bytes]:
     found = [key for key, _ in await driver.scan(*subtree(ROOT))]
     kept = [b"\x15" + bytes([part]) for part in (1, 3, 5, 12, 13, 15)]
     return [key for key in found if key[len(ROOT) : len(ROOT) + 2] in kept]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def driver(request: pytest.FixtureRequest, tmp_path: object) -> Driver:
-    return await open_store(request.param, tmp_path)  # type: ignore[arg-type]
 
 
 async def test_what_has_ended_is_forgotten_with_everything_about_it(driver: Driver) -> None:

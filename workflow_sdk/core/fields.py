@@ -30,6 +30,7 @@ _SHAPES: dict[Field, Shapes] = {
     Field.PURGE: shapes(NUMBERS),
     Field.ANSWERED: shapes((int,)),
     Field.BASE: shapes((bytes,)),
+    Field.FIRST: shapes((bytes,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0

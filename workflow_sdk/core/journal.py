@@ -282,8 +282,11 @@ class Journal:
     def drop_outside(self, location: bytes) -> list[tuple[bytes, Hanging]]:
         """What hangs on the waits at and under a location, which nobody waits for any more."""
         found = [(at, self.outside[at]) for at in self.outside.irange(location, location + b"\xff")]
-        for at, _ in found:
+        for at, what in found:
             self.unhang(at)
+            # It may have ended just now.
+            for message in self.inbox.find((pack_segment(what.since) + at,)):
+                self.take_message(message)
         return found
 
     def drop_endings(self) -> None:

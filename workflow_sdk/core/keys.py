@@ -154,6 +154,8 @@ class Field(IntEnum):
     """How many seconds after its end it is forgotten."""
     PURGE = 17
     """When it is to be forgotten, once it has ended."""
+    FIRST = 22
+    """The input that it was started with, if it has started over with another."""
     BASE = 19
     """What the world could see of it when it started over."""
     ANSWERED = 18

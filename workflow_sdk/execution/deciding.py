@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import (
     COMPENSATIONS,
     ERRANDS,
-    FIELDS,
+    INBOX,
     OUTSIDE,
     WAITS,
     Field,
@@ -34,7 +36,15 @@ from workflow_sdk.execution.lease import count_up, error_fields, list_instance, 
 from workflow_sdk.execution.posting import make_due
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse"]
+__all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
+
+
+TAKEN_AWAY_SECONDS = 5.0
+"""How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
+
+
+PATIENCE = 20
+"""How often a cancel begins again because a message has come."""
 
 
 @dataclass(slots=True)
@@ -95,6 +105,8 @@ async def find(driver: Driver, instance_id: str) -> Found:
     batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
     # A message may move the alarm, and changes no status.
     batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
+    # So may whoever begins to wait for its end.
+    batch.check(keys.field(Field.WATCHERS), fields.get(Field.WATCHERS))
     return Found(keys, fields, lease, Status(unpack_record(fields[Field.STATUS])[0]), batch)
 
 
@@ -107,6 +119,14 @@ async def commit(driver: Driver, found: Found) -> bool:
     return True
 
 
+async def take_away(driver: Driver, found: Found, now: float) -> None:
+    """Have an instance stand still that does not: nobody has it then. Should nothing come of it, it goes on."""
+    found.batch.writes.clear()
+    found.change(found.status, now)
+    make_due(found.batch, found.keys, found.fields, now + TAKEN_AWAY_SECONDS)
+    await commit(driver, found)
+
+
 def refuse(found: Found, what: str) -> InstanceStateError:
     """The status does not allow it."""
     return InstanceStateError(f"instance {found.keys.instance_id!r} is {found.status.value}: {what}")
@@ -117,18 +137,28 @@ def errand_key() -> bytes:
     return ERRANDS + pack((uuid4().bytes,))
 
 
-async def abandon_outside(driver: Driver, found: Found, rollback: bool) -> list[bytes]:
+async def abandon_outside(driver: Driver, found: Found, *, rollback: bool, patient: bool) -> list[bytes]:
     """Nobody waits any more for what lies outside of the instance: the keys of the errands that come of it."""
     keys = found.keys
     start = len(keys.space) + len(OUTSIDE)
     errands: list[bytes] = []
-    for key, raw in await driver.scan(*keys.range(OUTSIDE)):
+    rows = await driver.scan(*keys.range(OUTSIDE))
+    for key, raw in rows:
         found.batch.clear(key)
         what, location = Hanging.unpack(raw), key[start:]
         if what.ends:
             errands.append(errand_key())
             token = pack_segment(what.since) + location
             found.batch.set(errands[-1], Errand(what.kind, what.id, keys.instance_id, token, rollback).pack())
+    if not rows:
+        return errands
+    if patient:
+        # One of them may end just now.
+        found.batch.check(keys.nudge, await driver.get(keys.nudge))
+    for key, raw in await driver.scan(*keys.range(INBOX)):
+        if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
+            # That one of them has ended is of no use any more.
+            found.batch.clear(key)
     return errands
 
 
@@ -149,8 +179,7 @@ async def cancel(
 
     A `condition` may add to the batch; if it does not hold, nothing is done.
     """
-    eager = True
-    while True:
+    for attempt in count():
         found = await find(driver, instance_id)
         if condition is not None and not await condition(found):
             return []
@@ -162,20 +191,24 @@ async def cancel(
             raise refuse(found, "it has ended, and can't be cancelled")
         info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
         error = pack_record(error_fields(info, codec))
-        if eager and found.lease is not None:
-            # Where it does not stand still, its commits are not counted to the last: nothing may hold this up.
-            found.batch.check(found.keys.space + FIELDS + pack_segment(Field.COMMITS), found.fields.get(Field.COMMITS))
-            eager = False
+        if found.lease is not None:
+            if attempt:
+                await take_away(driver, found, now)
+                continue
+            # It may just have started something that is to be ended as well.
+            found.batch.check(found.keys.field(Field.COMMITS), found.fields.get(Field.COMMITS))
         undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
-        errands = await abandon_outside(driver, found, rollback)
+        # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
+        errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)
         if undo:
             found.change(Status.ROLLING_BACK, now, error=error, cancel=pack_record([]))
             make_due(found.batch, found.keys, found.fields, now)
         else:
             found.change(Status.CANCELLED, now, error=error)
-            watchers = watchers_of(found.fields)
+            watchers = watchers_of(found.fields.get(Field.WATCHERS))
             if watchers:
                 ending = ending_of(found.fields)
                 await tell_watchers(driver, found.batch, instance_id, ending, watchers, now, _nobody)
         if await commit(driver, found):
             return errands
+    raise AssertionError("there is always another attempt")

@@ -13,7 +13,7 @@ from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.execution.posting import Letter, post
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["ending_of", "purge_time", "tell_watchers", "watchers_of"]
+__all__ = ["ending_of", "purge_time", "still_waits", "tell_watchers", "watchers_of"]
 
 
 def ending_of(fields: Mapping[Field, bytes]) -> Ending:
@@ -26,9 +26,8 @@ def ending_of(fields: Mapping[Field, bytes]) -> Ending:
     )
 
 
-def watchers_of(fields: Mapping[Field, bytes]) -> list[tuple[str, bytes]]:
-    """Who waits for the end of an instance: instances, and the tokens of their waits."""
-    raw = fields.get(Field.WATCHERS)
+def watchers_of(raw: bytes | None) -> list[tuple[str, bytes]]:
+    """Who waits for the end of an instance, from its field: instances, and the tokens of their waits."""
     return [] if raw is None else [(id, token) for id, token in unpack_record(raw)[0]]
 
 
@@ -45,21 +44,33 @@ async def tell_watchers(
     here: list[str] = []
     for id, token in watchers:
         keys = InstanceKeys(id)
+        row = hanging_row(id, token)
         found = await read_standing(driver, keys)
-        if Field.STATUS not in found.fields or not await _waits(driver, keys, instance_id, token):
+        raw = await driver.get(row)
+        if Field.STATUS not in found.fields or not is_wait(raw, instance_id, token):
             continue
+        # If the wait ends just now, there is nobody to be told.
+        batch.check(row, raw)
         posted = await post(driver, batch, keys, found, Letter(token, ending.pack()), now, is_here)
         if posted.is_here:
             here.append(id)
     return here
 
 
-async def _waits(driver: Driver, keys: InstanceKeys, instance_id: str, token: bytes) -> bool:
-    """Whether the wait is not over yet. If it ends just now, what it is told stays unread, and does no harm."""
-    since, location = read_token(token)
-    raw = await driver.get(keys.space + OUTSIDE + location)
+def hanging_row(watcher: str, token: bytes) -> bytes:
+    """The key of what hangs on a wait, as long as that lasts."""
+    return InstanceKeys(watcher).space + OUTSIDE + read_token(token)[1]
+
+
+def is_wait(raw: bytes | None, instance_id: str, token: bytes) -> bool:
+    """Whether that row is of the wait with this token, for this instance."""
     hanging = None if raw is None else Hanging.unpack(raw)
-    return hanging is not None and (hanging.id, hanging.since) == (instance_id, since)
+    return hanging is not None and (hanging.id, hanging.since) == (instance_id, read_token(token)[0])
+
+
+async def still_waits(driver: Driver, watcher: str, instance_id: str, token: bytes) -> bool:
+    """Whether the wait is not over yet."""
+    return is_wait(await driver.get(hanging_row(watcher, token)), instance_id, token)
 
 
 def purge_time(batch: Batch, instance_id: str, fields: Mapping[Field, bytes], now: float) -> bytes | None:

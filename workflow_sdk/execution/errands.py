@@ -12,13 +12,13 @@ from contextlib import suppress
 import anyio
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import ERRANDS
+from workflow_sdk.core.keys import ERRANDS, Field
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.outside import Errand
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.execution.deciding import Found, cancel
-from workflow_sdk.execution.ending import watchers_of
+from workflow_sdk.execution.ending import still_waits, watchers_of
 from workflow_sdk.execution.tasks import TaskStatus, drop_task
 
 __all__ = ["run_errands", "run_errands_left"]
@@ -65,8 +65,13 @@ async def _run(driver: Driver, codec: Codec, now: float, key: bytes) -> list[byt
         return []
 
     async def is_ours(found: Found) -> bool:
-        if found.status.is_terminal or (errand.owner, errand.token) not in watchers_of(found.fields):
+        watchers = watchers_of(found.fields.get(Field.WATCHERS))
+        ours = (errand.owner, errand.token)
+        if found.status.is_terminal or ours not in watchers:
             return False
+        for id, token in watchers:
+            if (id, token) != ours and await still_waits(driver, id, errand.id, token):
+                return False
         found.batch.clear(key)
         return True
 

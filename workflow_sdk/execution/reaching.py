@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +20,17 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import AlreadyExistsError, InstanceNotFoundError
-from workflow_sdk.execution.deciding import Found, errand_key, find
+from workflow_sdk.execution.deciding import errand_key, find
 from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
 from workflow_sdk.execution.errands import run_errands
 from workflow_sdk.execution.flushing import Part, PartState
 from workflow_sdk.execution.idling import Idling
 from workflow_sdk.execution.lease import new_fields, unknown_fields
-from workflow_sdk.execution.posting import Letter, create, make_due, post
+from workflow_sdk.execution.posting import Letter, create, post
 from workflow_sdk.execution.snapshot import Snapshot, read_standing
 from workflow_sdk.execution.tasks import change_task
 from workflow_sdk.operations.engine import Effect, Start
+from workflow_sdk.operations.inputs import check_same_start
 
 __all__ = ["Reaching"]
 
@@ -36,7 +38,7 @@ __all__ = ["Reaching"]
 class Reaching(Idling):
     """The part of an execution that reaches other instances."""
 
-    __slots__ = ("codec", "driver", "failure")
+    __slots__ = ("_left_something", "codec", "driver", "failure")
 
     def __init__(self, *, driver: Driver, codec: Codec, **rest: Any) -> None:
         super().__init__(**rest)
@@ -44,6 +46,8 @@ class Reaching(Idling):
         self.codec: Codec = codec
         self.failure: Exception | None = None
         """The store failed, or the lease is lost. Nothing more is written."""
+        self._left_something = False
+        """A wait ended early, and of what hung on it the end may have come that was not read."""
 
     @abstractmethod
     def poke(self, *, lease: bool = True) -> None:
@@ -111,18 +115,10 @@ class Reaching(Idling):
         raise AlreadyExistsError(f"instance {start.ids[0]!r} and its namesakes exist already")
 
     def _check_same(self, start: Start, id: str, found: Snapshot) -> None:
-        recorded = str(unpack_record(found.fields[Field.VERSION])[0])
+        if id == self.instance_id:
+            raise AlreadyExistsError(f"instance {id!r} can't start itself; to start over, return ContinueAsNew")
         name = start.workflow if isinstance(start.workflow, str) else start.workflow.name
-        if recorded != name:
-            raise AlreadyExistsError(f"instance {id!r} runs workflow {recorded!r}, not {name!r}; give it another id")
-        decode = self.codec.decode
-        was = decode(unpack_record(found.fields[Field.INPUT])[0], plain=True)
-        wanted = decode(start.input, plain=True)
-        if was != wanted:
-            raise AlreadyExistsError(
-                f"instance {id!r} of workflow {name!r} was started with the input {was!r:.200}, not {wanted!r:.200}; "
-                "give this one another id"
-            )
+        check_same_start(self.codec, id, found.fields, (name, start.input))
 
     async def _adopt(self, id: str, effect: Effect) -> Ending | None:
         """Wait for the end of an instance that was started by someone else; how it ended, if it has."""
@@ -135,18 +131,17 @@ class Reaching(Idling):
             await self.never()
         if found.status.is_terminal:
             return ending_of(found.fields)
-        others = watchers_of(found.fields)
-        # Whoever runs it has to know of us when it ends: so it is taken away, and run again.
-        found.change(found.status, self.now())
-        if found.status is not Status.STUCK:
-            make_due(found.batch, found.keys, found.fields, self.now())
+        others = watchers_of(found.fields.get(Field.WATCHERS))
+        batch = Batch()
+        # Its end is a change of its status; and whoever ends it looks at who waits for that.
+        batch.check(found.keys.field(Field.VERSION), found.fields[Field.VERSION])
+        batch.check(found.keys.field(Field.WATCHERS), found.fields.get(Field.WATCHERS))
 
-        def watch(version: int, found: Found = found) -> list[tuple[bytes, bytes]]:
+        def watch(version: int, keys: InstanceKeys = found.keys) -> list[tuple[bytes, bytes]]:
             watchers = [*map(list, others), [self.instance_id, pack_segment(version) + effect.location]]
-            return [(found.keys.field(Field.WATCHERS), pack_record([watchers]))]
+            return [(keys.field(Field.WATCHERS), pack_record([watchers]))]
 
-        if await self._dispatch(id, found.batch, effect, id, 0, watch):
-            self.host.is_due(id)
+        await self._dispatch(id, batch, effect, id, 0, watch)
         return None
 
     async def _standing(self, keys: InstanceKeys) -> Snapshot:
@@ -225,6 +220,7 @@ class Reaching(Idling):
         journal = self.journal
         errands: list[bytes] = []
         for at, what in journal.drop_outside(location):
+            self._left_something = True
             if what.ends:
                 errands.append(errand_key())
                 token = pack_segment(what.since) + at
@@ -245,38 +241,54 @@ class Reaching(Idling):
         """The last commit: how the instance ended, and that it is nobody's any more."""
         self.standing.become(status)
         self.show()
-        fields = self.journal.fields
-        watchers = watchers_of(fields) if status.is_terminal else []
-        if status.is_terminal:
-            self.journal.drop_endings()
+        batch = Batch()
         here: list[str] = []
+        if status.is_terminal:
+            if self._left_something:
+                with suppress(Exception):  # the store failed: it will say so again
+                    await self.mail.refresh(standing=False)
+            self.journal.drop_endings()
+            here = await self._end()
+        else:
+            self.standing.let_go(batch, None)
+            await self.flusher.commit(batch)
+        if self.failure is None:
+            self.is_away = True
+            for id in here:
+                self._message_came(id)
+
+    async def _end(self) -> list[str]:
+        """Commit the end, and tell those who wait for it; who of them is to be told here as well."""
+        fields, watched = self.journal.fields, self.journal.keys.field(Field.WATCHERS)
+        raw, here = fields.get(Field.WATCHERS), list[str]()
         while True:
             batch = Batch()
             self.standing.let_go(batch, None)
-            if status.is_terminal and (purge := purge_time(batch, self.instance_id, fields, self.now())) is not None:
+            if (purge := purge_time(batch, self.instance_id, fields, self.now())) is not None:
                 self.journal.set_field(Field.PURGE, unpack_record(purge))
-            if not watchers:
-                await self.flusher.commit(batch)
-                break
+            # Others may have begun to wait while it ran.
+            batch.check(watched, raw)
             error: Exception | None = None
             try:
                 with anyio.CancelScope(shield=True):
                     here = await tell_watchers(
-                        self.driver, batch, self.instance_id, ending_of(fields), watchers, self.now(), self._is_here
+                        self.driver,
+                        batch,
+                        self.instance_id,
+                        ending_of(fields),
+                        watchers_of(raw),
+                        self.now(),
+                        self._is_here,
                     )
                     error = await self.flusher.try_commit(batch)
             except Exception as failure:  # noqa: BLE001  # the store failed
                 error = failure
             if error is None:
-                break
-            try:
-                again = await self.flusher.may_try_again(error, batch)
-            except Exception:  # noqa: BLE001  # the store failed: what is known is the first error
-                again = False
+                return here
+            again = False
+            with suppress(Exception):  # the store failed: what is known is the first error
+                before, raw = raw, await self.driver.get(watched)
+                again = (raw is not None or before is not None) and await self.flusher.may_try_again(error, batch)
             if not again:
                 self.storage_failed(error)
-                break
-        if self.failure is None:
-            self.is_away = True
-            for id in here:
-                self._message_came(id)
+                return []

@@ -328,6 +328,9 @@ class Run:
         journal.drop_endings()
         now = execution.now()
         facts = replace(execution.facts, seed=new_seed(), generation=execution.facts.generation + 1)
+        if Field.FIRST not in journal.fields:
+            # Whoever starts it again asks for this one.
+            journal.set_field(Field.FIRST, journal.get_field(Field.INPUT))
         journal.set_field(Field.INPUT, [raw])
         journal.set_field(Field.BIRTH, [facts.created_at, facts.seed])
         journal.set_field(Field.GENERATION, [facts.generation, now])

@@ -18,7 +18,17 @@ from workflow_sdk.core.keys import COMPENSATIONS, Field
 from workflow_sdk.core.retry import RetryAt, decide
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import StepOptions, as_step_options
-from workflow_sdk.errors import DefinitionError, ErrorInfo, JoinError, ListenTimeoutError, RaceError, StepError
+from workflow_sdk.errors import (
+    AlreadyExistsError,
+    ChildFailedError,
+    DefinitionError,
+    ErrorInfo,
+    InstanceNotFoundError,
+    JoinError,
+    ListenTimeoutError,
+    RaceError,
+    StepError,
+)
 from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
@@ -33,6 +43,9 @@ __all__ = ["UNDO", "Unwinding", "import_handler"]
 UNDO = "~undo "
 """Before the path of a step: its handler. No path begins like this, as `~` in a name is escaped."""
 PAGE = 100
+
+_OF_OPERATIONS = (StepError, ListenTimeoutError, ChildFailedError, InstanceNotFoundError, AlreadyExistsError)
+"""Failures that know which operation they are of."""
 
 Handler = Callable[..., Any]
 
@@ -192,7 +205,7 @@ def culprits_of(error: BaseException) -> list[str]:
     if isinstance(error, (JoinError, RaceError)):
         return [path for inner in error.errors.values() for path in culprits_of(inner)]
     path = getattr(error, "path", None)
-    return [path] if isinstance(error, (StepError, ListenTimeoutError)) and isinstance(path, str) else []
+    return [path] if isinstance(error, _OF_OPERATIONS) and isinstance(path, str) and path else []
 
 
 def import_handler(ref: HandlerRef) -> Any:

@@ -105,8 +105,10 @@ async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any
         if entry.error is not None:
             raise place.failure(entry.error)
         assert entry.value is not None, "a child that did not fail has a value"
-        hint = what.workflow.output_hint if isinstance(what.workflow, Workflow) else Any
-        return place.decode(entry.value, hint)
+        if isinstance(what.workflow, Workflow):
+            return place.decode(entry.value, what.workflow.output_hint)
+        # From a name, whichever classes are loaded here.
+        return place.decode(entry.value, Any, plain=True)
     finally:
         place.release()
 
@@ -135,12 +137,13 @@ async def _begin_child(place: Place, what: Begin, raw: bytes, *, cancels: bool) 
     return entry
 
 
-async def _failed(place: Place, error: Exception, id: str, *, cancels: bool = False) -> Entry:
+async def _failed(place: Place, error: AlreadyExistsError, id: str, *, cancels: bool = False) -> Entry:
     """It can't be started."""
     engine = place.scope.engine
     entry = place.new_entry()
     if place.kind is Kind.CHILD:
         entry.data = ChildData(id, cancels)
+    error.path = place.path
     entry.fail(pack_error(error, engine.codec), engine.now())
     place.put(entry)
     await place.flush()
@@ -172,7 +175,9 @@ def _end(place: Place, entry: Entry, id: str, ended: Ending) -> None:
         return
     no_reason = ErrorInfo("", ended.status.value)
     info = no_reason if ended.error is None else unpack_error_info(ended.error, engine.codec)
-    entry.fail(pack_error(ChildFailedError(id, info), engine.codec), engine.now())
+    error = ChildFailedError(id, info)
+    error.path = place.path
+    entry.fail(pack_error(error, engine.codec), engine.now())
 
 
 async def _continue(place: Place, what: Begin, raw: bytes) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.keys import Field
+from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.errors import CodecError, InputError
+from workflow_sdk.errors import AlreadyExistsError, CodecError, InputError
 
-__all__ = ["encode_input", "encode_plain_input"]
+__all__ = ["check_same_start", "encode_input", "encode_plain_input", "same_value"]
 
 
 def encode_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> bytes:
@@ -35,3 +38,36 @@ def encode_plain_input(codec: Codec, workflow: Workflow[Any, Any], value: object
         kind = type(error) if type(error) is not CodecError else InputError
         raise kind(f"the input of workflow {workflow.name!r}: {error}") from None
     return raw
+
+
+def check_same_start(codec: Codec, id: str, fields: Mapping[Field, bytes], asked: tuple[str, bytes]) -> None:
+    """An instance that exists is the one that is asked for: of the same workflow, and started with the same input."""
+    wanted_name, raw = asked
+    name = str(unpack_record(fields[Field.VERSION])[0])
+    stored = unpack_record(fields.get(Field.FIRST, fields[Field.INPUT]))[0]
+    if name != wanted_name:
+        raise AlreadyExistsError(
+            f"instance {id!r} runs workflow {name!r}, not {wanted_name!r}; give this one another id"
+        )
+    if not same_value(codec, stored, raw):
+        was, wanted = codec.decode(stored, plain=True), codec.decode(raw, plain=True)
+        raise AlreadyExistsError(
+            f"instance {id!r} of workflow {name!r} was started with the input {was!r:.200}, not {wanted!r:.200}; "
+            "give this one another id"
+        )
+
+
+def same_value(codec: Codec, stored: bytes, raw: bytes) -> bool:
+    """Whether two values, as they are stored, are the same for whoever starts something with them."""
+    if stored == raw:
+        return True
+    return bool(_as_json(codec.decode(stored, plain=True)) == _as_json(codec.decode(raw, plain=True)))
+
+
+def _as_json(value: object) -> object:
+    """Plain data as it is after it has been JSON, in which inputs may come: a tuple is a list."""
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {key: _as_json(item) for key, item in cast("dict[object, object]", value).items()}
+    return value

@@ -152,11 +152,11 @@ class Place:
         if entry.finished_at is not None and entry.finished_at > scope.now:
             scope.now = entry.finished_at
 
-    def decode(self, raw: bytes, hint: object, *, checked: bool = False) -> Any:
+    def decode(self, raw: bytes, hint: object, *, checked: bool = False, plain: bool = False) -> Any:
         """A recorded value. One that the code's types can't read any more is divergence, not a failure to be caught."""
         engine = self.scope.engine
         try:
-            return engine.codec.decode_checked(raw, hint) if checked else engine.codec.decode(raw, hint)
+            return engine.codec.decode_checked(raw, hint) if checked else engine.codec.decode(raw, hint, plain=plain)
         except CodecError as error:
             if engine.walking:
                 raise

@@ -62,6 +62,7 @@ async def _dispatch(place: Place, target: str, message: str, payload: bytes) -> 
     try:
         await engine.post(target, message, payload, effect)
     except InstanceNotFoundError as error:
+        error.path = place.path
         entry = place.new_entry()
         entry.fail(pack_error(error, engine.codec), engine.now())
         place.put(entry)

@@ -15,23 +15,23 @@ from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
-from workflow_sdk.errors import AlreadyExistsError, DefinitionError, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.clock import Clock, SystemClock
 from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
 from workflow_sdk.execution.snapshot import read_fields
-from workflow_sdk.operations.inputs import encode_input, encode_plain_input
+from workflow_sdk.operations.inputs import check_same_start, encode_input, encode_plain_input
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.directory import list_instances
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.ids import uuid7
 from workflow_sdk.runtime.info import InstanceInfo, Page
-from workflow_sdk.runtime.schedules import Schedule, ScheduleOptions, Schedules, same_value
+from workflow_sdk.runtime.schedules import Schedule, ScheduleOptions, Schedules
 from workflow_sdk.runtime.tasks import Tasks
 
 __all__ = ["Client"]
@@ -178,18 +178,7 @@ class Client:
         found = await read_fields(access.driver, keys)
         if Field.VERSION not in found:
             return False
-        recorded = str(unpack_record(found[Field.VERSION])[0])
-        if recorded != name:
-            raise AlreadyExistsError(
-                f"instance {keys.instance_id!r} runs workflow {recorded!r}, not {name!r}; give this one another id"
-            )
-        stored = unpack_record(found[Field.INPUT])[0]
-        if not same_value(access.codec, stored, raw):
-            was, wanted = access.codec.decode(stored, plain=True), access.codec.decode(raw, plain=True)
-            raise AlreadyExistsError(
-                f"instance {keys.instance_id!r} of workflow {name!r} was started with the input {was!r:.200}, "
-                f"not {wanted!r:.200}; give this one another id"
-            )
+        check_same_start(access.codec, keys.instance_id, found, (name, raw))
         return True
 
     def _known(self, name: str) -> Workflow[Any, Any] | None:

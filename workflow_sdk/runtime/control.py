@@ -15,7 +15,7 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution import deciding
-from workflow_sdk.execution.deciding import commit, find, refuse
+from workflow_sdk.execution.deciding import commit, find, refuse, take_away
 from workflow_sdk.execution.errands import run_errands
 from workflow_sdk.execution.lease import tell_owner
 from workflow_sdk.execution.posting import make_due
@@ -23,9 +23,6 @@ from workflow_sdk.execution.tasks import forget_tasks
 from workflow_sdk.runtime.rewinding import Tape
 
 __all__ = ["cancel", "delete", "evict", "recover", "restart_from", "wake"]
-
-TAKEN_AWAY_SECONDS = 5.0
-"""How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
 
 
 async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, rollback: bool) -> None:
@@ -64,10 +61,7 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
         if found.lease is not None:
             # Whoever has it may have written since the history was read. Taken away first, it is read again; should we
             # not come to that, it goes on by itself.
-            found.batch.writes.clear()
-            found.change(found.status, now)
-            make_due(found.batch, found.keys, found.fields, now + TAKEN_AWAY_SECONDS)
-            await commit(driver, found)
+            await take_away(driver, found, now)
             continue
         found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None)
         make_due(found.batch, found.keys, found.fields, now)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from secrets import token_bytes
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict
 
-from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import (
     SCHEDULES,
     SCHEDULES_BELL,
@@ -24,10 +23,11 @@ from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, ScheduleRow
 from workflow_sdk.driver import Batch, ConflictError
 from workflow_sdk.errors import CodecError, DefinitionError, ScheduleNotFoundError
+from workflow_sdk.operations.inputs import same_value
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.ticks import MICROSECONDS, check_cron, check_every, ticks_of, time_zone
 
-__all__ = ["Schedule", "ScheduleOptions", "Schedules", "instance_of", "put_schedule", "same_value", "unpack_schedule"]
+__all__ = ["Schedule", "ScheduleOptions", "Schedules", "instance_of", "put_schedule", "unpack_schedule"]
 
 _log = logging.getLogger("workflow_sdk.runtime")
 
@@ -270,22 +270,6 @@ def unpack_schedule(id: str, raw: bytes) -> ScheduleRow:
 def instance_of(id: str, tick: float) -> str:
     """The id of the instance that a tick begins."""
     return f"{id}/{_time(tick).isoformat().removesuffix('+00:00')}Z"
-
-
-def same_value(codec: Codec, stored: bytes, raw: bytes) -> bool:
-    """Whether two values, as they are stored, are the same for whoever starts something with them."""
-    if stored == raw:
-        return True
-    return bool(_as_json(codec.decode(stored, plain=True)) == _as_json(codec.decode(raw, plain=True)))
-
-
-def _as_json(value: object) -> object:
-    """Plain data as it is after it has been JSON, in which inputs may come: a tuple is a list."""
-    if isinstance(value, (list, tuple)):
-        return [_as_json(item) for item in cast("list[object]", value)]
-    if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in cast("dict[object, object]", value).items()}
-    return value
 
 
 def _key(id: object) -> bytes:
