@@ -14,7 +14,6 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import (
     COMPENSATIONS,
     ERRANDS,
-    FIELDS,
     OUTSIDE,
     WAITS,
     Field,
@@ -37,6 +36,10 @@ from workflow_sdk.execution.snapshot import read_standing
 __all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse"]
 
 
+TAKEN_AWAY_SECONDS = 5.0
+"""How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
+
+
 @dataclass(slots=True)
 class Found:
     """An instance as it was found, and what is to be done to it."""
@@ -47,13 +50,19 @@ class Found:
     status: Status
     batch: Batch
 
-    def change(self, status: Status, now: float, **fields: bytes | None) -> None:
-        """Give it a status, and fields (None: no more). Nobody has it afterwards."""
+    def change(self, status: Status, now: float, *, counts: bool = True, **fields: bytes | None) -> None:
+        """Give it a status, and fields (None: no more). Nobody has it afterwards.
+
+        `counts`: it is one more commit that changes the instance; whoever runs it must not commit meanwhile.
+        """
         before, after = self.fields, dict(self.fields)
         name, version, fingerprint, commits, _ = unpack_record(after[Field.VERSION])
         after[Field.STATUS] = pack_record([status.value])
         after[Field.VERSION] = pack_record([name, version, fingerprint, commits + 1, now])
-        count_up(after)
+        if counts:
+            count_up(after)
+            if self.lease is not None:
+                self.batch.check(self.keys.field(Field.COMMITS), before.get(Field.COMMITS))
         for key, raw in fields.items():
             if raw is None:
                 after.pop(Field[key.upper()], None)
@@ -81,6 +90,11 @@ class Found:
         # A run without a runtime watches this.
         batch.set(keys.nudge, uuid4().bytes)
         self.fields = after
+
+    def take_away(self, now: float) -> None:
+        """Have nobody run it, so that it stands still. Should nothing come of that, it goes on by itself."""
+        self.change(self.status, now, counts=False)
+        make_due(self.batch, self.keys, self.fields, now + TAKEN_AWAY_SECONDS)
 
 
 async def find(driver: Driver, instance_id: str) -> Found:
@@ -162,10 +176,13 @@ async def cancel(
             raise refuse(found, "it has ended, and can't be cancelled")
         info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
         error = pack_record(error_fields(info, codec))
-        if eager and found.lease is not None:
-            # Where it does not stand still, its commits are not counted to the last: nothing may hold this up.
-            found.batch.check(found.keys.space + FIELDS + pack_segment(Field.COMMITS), found.fields.get(Field.COMMITS))
-            eager = False
+        if found.lease is not None and not eager:
+            # It does not stand still. Nothing may hold this up: so it is taken away first.
+            found.batch.writes.clear()
+            found.take_away(now)
+            await commit(driver, found)
+            continue
+        eager = False
         undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
         errands = await abandon_outside(driver, found, rollback)
         if undo:

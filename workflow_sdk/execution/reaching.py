@@ -134,7 +134,7 @@ class Reaching(Idling):
             return ending_of(found.fields)
         others = watchers_of(found.fields)
         # Whoever runs it has to know of us when it ends: so it is taken away, and run again.
-        found.change(found.status, self.now())
+        found.change(found.status, self.now(), counts=False)
         if found.status is not Status.STUCK:
             make_due(found.batch, found.keys, found.fields, self.now())
 
@@ -240,7 +240,8 @@ class Reaching(Idling):
     async def finish(self, status: Status) -> None:
         """The last commit: how the instance ended, and that it is nobody's any more."""
         self.standing.become(status)
-        self.show()
+        if status is not Status.STUCK:
+            self.show()
         fields = self.journal.fields
         watchers = watchers_of(fields) if status.is_terminal else []
         if status.is_terminal:

@@ -24,9 +24,6 @@ from workflow_sdk.runtime.rewinding import Tape
 
 __all__ = ["cancel", "delete", "evict", "recover", "restart_from", "wake"]
 
-TAKEN_AWAY_SECONDS = 5.0
-"""How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
-
 
 async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, rollback: bool) -> None:
     """End an instance, and its children. With `rollback`, what they did is undone first."""
@@ -62,11 +59,9 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
         else:
             tape.restart_from(found.batch, path)
         if found.lease is not None:
-            # Whoever has it may have written since the history was read. Taken away first, it is read again; should we
-            # not come to that, it goes on by itself.
+            # Whoever has it may have written since the history was read: taken away first, it is read again.
             found.batch.writes.clear()
-            found.change(found.status, now)
-            make_due(found.batch, found.keys, found.fields, now + TAKEN_AWAY_SECONDS)
+            found.take_away(now)
             await commit(driver, found)
             continue
         found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None)
