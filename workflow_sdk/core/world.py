@@ -8,9 +8,9 @@ that ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from sortedcontainers import SortedDict
 
@@ -38,8 +38,29 @@ _FIXED = frozenset({str, int, float, bool, bytes, type(None)})
 Changes = dict[str, "bytes | None"]
 
 
+class Change(NamedTuple):
+    """What a scope has made of one value."""
+
+    first: int
+    """When it first changed it: a number that grows with every change."""
+    last: int
+    before: bytes | None
+    raw: bytes | None
+
+    def merged(self, other: Change | None) -> Change:
+        """This and another one of the same value, as one."""
+        if other is None:
+            return self
+        older, newer = (self, other) if self.first < other.first else (other, self)
+        end = max(self, other, key=lambda change: change.last)
+        return Change(older.first, max(self.last, newer.last), older.before, end.raw)
+
+
 class State(MutableMapping[str, Any]):
-    """The state of an instance, as a dict. What is put into it has to be of what can be stored, and is copied."""
+    """The state of an instance, as a dict. What is put into it has to be of what can be stored, and is copied.
+
+    It is in the order of its names, which is the same in every replay.
+    """
 
     __slots__ = ("_assigning", "_world")
 
@@ -62,13 +83,13 @@ class State(MutableMapping[str, Any]):
             self._world.remove(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._world.values)
+        return iter(sorted(self._world.values))
 
     def __len__(self) -> int:
         return len(self._world.values)
 
     def __repr__(self) -> str:
-        return repr(self._world.values)
+        return repr(dict(self))
 
 
 class World:
@@ -78,6 +99,7 @@ class World:
         "_codec",
         "_folded",
         "_known",
+        "_last",
         "_loose",
         "_noted",
         "_number",
@@ -99,8 +121,10 @@ class World:
         """Which of the values may change by themselves."""
         self._known: dict[str, bytes] = {}
         """Everything as it was when it was last noted."""
-        self._noted: SortedDict[bytes, dict[str, tuple[int, bytes | None]]] = SortedDict()
-        """What changed in a scope, by the prefix of its locations; and when, as a number that grows."""
+        self._noted: SortedDict[bytes, dict[str, Change]] = SortedDict()
+        """What changed in a scope, by the prefix of its locations."""
+        self._last: dict[str, int] = {}
+        """The number of the last change of each."""
         self._folded: SortedDict[bytes, bytes] = SortedDict()
         """What was given out last, by location."""
         self._number = 0
@@ -173,10 +197,6 @@ class World:
             raw = self._encode(name)
             if raw != known.get(name):
                 changes[name] = raw
-                if raw is None:
-                    del known[name]
-                else:
-                    known[name] = raw
         self._touched.clear()
         if changes:
             self._add(scope, changes)
@@ -185,7 +205,42 @@ class World:
         noted = self._noted.setdefault(scope, {})
         for name, raw in changes.items():
             self._number += 1
-            noted[name] = self._number, raw
+            change = Change(self._number, self._number, self._known.get(name), raw)
+            noted[name] = change.merged(noted.get(name))
+            self._last[name] = self._number
+            self._learn(name, raw)
+
+    def _learn(self, name: str, raw: bytes | None) -> None:
+        if raw is None:
+            self._known.pop(name, None)
+        else:
+            self._known[name] = raw
+
+    def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
+        """What was changed in what is under these locations never was; but for what another one has made of it."""
+        if losers:
+            self.note(losers[0])
+        gone: dict[str, Change] = {}
+        for location in losers:
+            for name, change in self._pop(location).items():
+                gone[name] = change.merged(gone.get(name))
+        kept = self._pop(winner)
+        if kept:
+            self._noted[winner] = kept
+        for name, change in gone.items():
+            if self._last[name] != change.last:
+                continue
+            raw = kept[name].raw if name in kept else change.before
+            self._take(name, raw)
+            self._learn(name, raw)
+
+    def _pop(self, location: bytes) -> dict[str, Change]:
+        """All that was changed in what is at and under a location. It is not noted there any more."""
+        merged: dict[str, Change] = {}
+        for scope in list(self._noted.irange(location, location + b"\xff")):
+            for name, change in self._noted.pop(scope).items():
+                merged[name] = change.merged(merged.get(name))
+        return merged
 
     def _encode(self, name: str) -> bytes | None:
         if name == _REFERENCE:
@@ -206,18 +261,14 @@ class World:
         Also whether there were such rows of what is under it, which are not needed any more.
         """
         self.note(location)
-        merged = dict(self._noted.get(location, {}))
-        for scope in list(self._noted.irange(location, location + b"\xff", inclusive=(False, True))):
-            for name, change in self._noted.pop(scope).items():
-                if name not in merged or merged[name] < change:
-                    merged[name] = change
+        merged = self._pop(location)
         inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
         for at in inside:
             del self._folded[at]
         if not merged:
             return None
         self._noted[location] = merged
-        raw = pack_record([[name, change[1]] for name, change in sorted(merged.items())])
+        raw = pack_record([[name, change.raw] for name, change in sorted(merged.items())])
         if self._folded.get(location) == raw and not inside:
             return None
         self._folded[location] = raw
@@ -227,14 +278,14 @@ class World:
         """What is to be seen now: the state as bytes, the reference and the progress."""
         before, state = self._shown
         now: dict[str, bytes] = {}
-        for name in self.values:
+        for name in sorted(self.values):
             key = _STATE + name
             raw = self._encode(key) if name in self._loose or key in self._touched else self._known[key]
             assert raw is not None, "what is there can be encoded"
             now[name] = raw
         if now != before:
             try:
-                state = self._codec.encode(self.values) if now else None
+                state = self._codec.encode(dict(sorted(self.values.items()))) if now else None
             except CodecError as error:
                 raise type(error)(f"ctx.state: {error}") from None
             self._shown = now, state
@@ -256,10 +307,6 @@ class World:
             changes[name] = value
             self._take(name, value)
             self._touched.discard(name)
-            if value is None:
-                self._known.pop(name, None)
-            else:
-                self._known[name] = value
         self._add(location, changes)
 
     def _take(self, name: str, raw: bytes | None) -> None:

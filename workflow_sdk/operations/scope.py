@@ -7,7 +7,7 @@ operation is registered when it is called, takes its place, and gives it back wh
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -223,6 +223,16 @@ class Scope:
             raise engine.slip(error) from None
         if folded is not None:
             engine.journal.keep_changes(location, *folded)
+
+    def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
+        """What was assigned under these locations never was: they have lost a race."""
+        engine = self.engine
+        if engine.world is None:
+            return
+        try:
+            engine.world.undo(losers, winner)
+        except CodecError as error:
+            raise engine.slip(error) from None
 
     def unfold(self, location: bytes) -> None:
         """What was assigned under a location the last time, by what is over, is taken over."""
