@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -282,7 +283,7 @@ async def in_the_middle(how: str, number: int) -> None:
     async def past(version: int) -> bool:
         return await counted.version() > version or await memory.get(keys.lease) != lease[0]
 
-    deciding = Interleaved(counted, {at: go_on for at in range(number, number + 3)})
+    deciding = Interleaved(counted, dict.fromkeys(range(number, number + 3), go_on))
     async with anyio.create_task_group() as group:
         group.start_soon(run_until_lost, flow, counted)
         await until(lambda: past(0))
@@ -310,10 +311,8 @@ def undo(_: object) -> None:
 
 async def run_until_lost(flow: Workflow[None, None], driver: Driver) -> None:
     """Run it, until someone takes it away."""
-    try:
+    with suppress(LeaseLostError):
         await run_workflow(flow, driver=driver, instance_id="i", mode="live")
-    except LeaseLostError:
-        pass
 
 
 async def test_with_a_runtime(driver: Driver) -> None:

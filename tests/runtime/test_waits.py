@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -25,9 +25,11 @@ from workflow_sdk import (
     Runtime,
     Status,
     Wait,
+    Workflow,
     open_driver,
     workflow,
 )
+from workflow_sdk.execution.clock import Clock
 
 LATER = Backoff(initial=600, factor=1, maximum=600, jitter=0)
 
@@ -106,7 +108,7 @@ async def times_out(ctx: Context) -> list[Any]:
     return [first, second.winner, await ctx.listen("end", "m")]
 
 
-FLOWS = [everything, inner, twice, turns, times_out]
+FLOWS: list[Workflow[Any, Any]] = [everything, inner, twice, turns, times_out]
 
 
 async def test_all_that_is_awaited_is_listed(driver: Driver) -> None:
@@ -159,7 +161,7 @@ async def test_a_wait_stays_what_it_is(driver: Driver) -> None:
         await bench.go()
         assert await same()
     for _ in range(2):
-        async with Runtime(driver, workflows=[everything], clock=Still(bench)) as runtime:
+        async with Runtime(driver, workflows=[everything], clock=cast("Clock", Still(bench))) as runtime:
             handle = runtime.handle(everything, "i")
             await handle.wake()
             await until(resident)
@@ -170,19 +172,19 @@ async def test_a_wait_stays_what_it_is(driver: Driver) -> None:
         assert await same()
 
 
-def Still(bench: Bench) -> Any:  # noqa: N802  # reads like a class
-    """The clock of a bench, on which nobody can wait for a timer: so that it stands still."""
-    clock = bench.clock
+class Still:
+    """The clock of a bench, on which nobody waits for a timer: so that it stands still."""
 
-    class Clock:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(clock, name)
+    def __init__(self, bench: Bench) -> None:
+        self._clock = bench.clock
 
-        async def wait(self, event: anyio.Event, until: float | None, activity: Any, **_: Any) -> None:
-            with anyio.move_on_after(None if until is None or until > clock.time() else 0):
-                await event.wait()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
 
-    return Clock()
+    async def wait(self, event: anyio.Event, until: float | None, activity: Any, **_: Any) -> None:
+        """Return when the event is set, or if it is time."""
+        with anyio.move_on_after(None if until is None or until > self._clock.time() else 0):
+            await event.wait()
 
 
 async def test_every_retry_is_a_wait_of_its_own(driver: Driver) -> None:
@@ -267,7 +269,11 @@ def test_what_is_no_token_is_stale(token: str) -> None:
         async with Client(driver, clock=bench.clock) as client:
             handle = client.handle(twice, "i")
             before = await dump(driver)
-            for wrong in (token, *(real + token for real in tokens if token), *(token + real for real in tokens if token)):
+            for wrong in (
+                token,
+                *(real + token for real in tokens if token),
+                *(token + real for real in tokens if token),
+            ):
                 assert await handle.send("m", token=wrong) is Delivery.STALE or bytes.fromhex(wrong).hex() in tokens
                 assert await dump(driver) == before or bytes.fromhex(wrong).hex() in tokens
 
@@ -280,12 +286,13 @@ async def test_of_two_that_answer_the_same_one_is_accepted(driver: Driver, which
     await bench.go()
     info = await bench.info()
     two = (await bench.waits())["two"]
-    options: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "token": {"token": two.token},
         "version": {"expected_version": two.version},
         "both": {"token": two.token, "expected_version": two.version},
         "info": {"token": two.token, "expected_version": info.version},
-    }[which]
+    }
+    options = ways[which]
     found: list[Delivery] = []
 
     async def send(client: Client, number: int) -> None:
@@ -349,9 +356,7 @@ async def test_sent_while_it_is_run_again(driver: Driver) -> None:
         await stop.reached.wait()
         stops.clear()
         assert (await bench.info()).waits == [], "it is not to be seen now"
-        found = [
-            await handle.send("m", number, token=wait.token, expected_version=wait.version) for number in range(3)
-        ]
+        found = [await handle.send("m", number, token=wait.token, expected_version=wait.version) for number in range(3)]
         assert found == ["accepted", "stale", "stale"]
         assert await handle.send("other", token=wait.token) is Delivery.STALE
         stop.go_on.set()

@@ -82,6 +82,12 @@ class State(MutableMapping[str, Any]):
         with self._assigning():
             self._world.remove(name)
 
+    def setdefault(self, name: str, default: Any = None, /) -> Any:
+        """The value of a name, which is the default from now on if there is none."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._world.values))
 
