@@ -144,14 +144,20 @@ class Handle(Generic[T_co]):
 
     async def _until_changed(self, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
         """Return once a commit has changed it, or it is run, or it waits."""
+        failures: list[Exception] = []
         async with anyio.create_task_group() as group:
 
             async def changed(field: Field) -> None:
-                await self._access.driver.changed(keys.field(field), fields.get(field))
+                try:
+                    await self._access.driver.changed(keys.field(field), fields.get(field))
+                except Exception as error:  # noqa: BLE001  # the store failed: raised as it is, and not in a group
+                    failures.append(error)
                 group.cancel_scope.cancel()
 
             for field in (Field.COMMITS, Field.VERSION):
                 group.start_soon(changed, field)
+        if failures:
+            raise failures[0]
 
     async def history(self) -> History:
         """Everything that is recorded of it; `print` draws it."""
