@@ -18,6 +18,7 @@ from workflow_sdk import (
     Context,
     Driver,
     ListenTimeoutError,
+    RunResult,
     Runtime,
     StaleError,
     Status,
@@ -138,12 +139,11 @@ async def whoever_dies(who: str, when: str, number: int) -> bool:
     def store(mine: str) -> Driver:
         return faulty if who == mine and not faulty.crashed else memory
 
-    status = Status.PENDING
+    result: RunResult[Any] = RunResult(Status.PENDING)
     for _ in range(20):
         with suppress(SimulatedCrash):
             result = await run_workflow(asks_twice, driver=store("worker"), instance_id="i", clock=clock)
-            status = result.status
-        if status.is_terminal:
+        if result.status.is_terminal:
             break
         with suppress(SimulatedCrash):
             async with Client(store("completer"), clock=clock) as client:

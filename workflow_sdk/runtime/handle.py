@@ -108,6 +108,11 @@ class Handle(Generic[T_co]):
         """Put a message into the inbox of the instance. It is stored when this returns."""
         if key is not None and (problem := name_problem(key)) is not None:
             raise DefinitionError(f"the key of a message can't be {key!r:.100}: {problem}")
+        if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"a token is a text, as `info().waits` has it, not {token!r:.100}")
+        version = expected_version
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"expected_version is a number, as `info().version` has it, not {version!r:.100}")
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, key, token, expected_version)
         return await self._deliver(letter)
