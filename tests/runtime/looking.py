@@ -4,17 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow_sdk import Driver, InstanceInfo, RunResult, Wait, Workflow, run_workflow
+from workflow_sdk import Batch, Driver, InstanceInfo, RunResult, Wait, Workflow, run_workflow
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.runtime.info import read_info
 from workflow_sdk.testing import VirtualClock
 
-__all__ = ["Bench", "dump"]
+__all__ = ["Bench", "Through", "dump"]
 
 
 async def dump(driver: Driver) -> list[tuple[bytes, bytes]]:
     """Everything that is stored."""
     return await driver.scan(b"", b"\xff")
+
+
+class Through:
+    """Hands everything on to a driver: for those that do more."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver: Driver = driver
+
+    async def get(self, key: bytes, /) -> bytes | None:
+        """As the driver."""
+        return await self.driver.get(key)
+
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """As the driver."""
+        return await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+
+    async def commit(self, batch: Batch, /) -> None:
+        """As the driver."""
+        await self.driver.commit(batch)
+
+    async def changed(self, key: bytes, since: bytes | None, /) -> None:
+        """As the driver."""
+        await self.driver.changed(key, since)
+
+    async def aclose(self) -> None:
+        """As the driver."""
+        await self.driver.aclose()
 
 
 class Bench:

@@ -75,6 +75,7 @@ async def test_whoever_asks_dies(anyio_backend: str, when: str) -> None:
         await run_workflow(adds_up, driver=driver, instance_id="i", mode="live")
 
     options: dict[str, Any] = {when: 1}
+    there = when == "crash_after"
     async with Client(driver) as client:
         handle = await client.start(adds_up, id="i")
         async with anyio.create_task_group() as group:
@@ -82,7 +83,6 @@ async def test_whoever_asks_dies(anyio_backend: str, when: str) -> None:
             async with Client(FaultyDriver(driver, **options)) as dying:
                 with pytest.raises((SimulatedCrash, BaseExceptionGroup)):
                     await dying.handle(adds_up, "i").ask("add", 5, timeout=5)
-            there = when == "crash_after"
 
             async def taken() -> bool:
                 history = await handle.history()

@@ -80,9 +80,10 @@ class Program:
     async def block(self, ctx: Context, block: Block, pool: str) -> None:
         """Branches that run side by side have keys of their own; they see those of what is around them."""
         held: Any = None
+        rest: list[Any]
         for number, (kind, *rest) in enumerate(block):
             name, where = str(number), f"{ctx.path}:{number}"
-            key = pool + rest[0] if rest and isinstance(rest[0], str) else ""
+            key = f"{pool}{rest[0]}" if rest else ""
             match kind:
                 case "set":
                     ctx.state[key] = rest[1]

@@ -166,7 +166,8 @@ async def test_lists(driver: Driver) -> None:
             assert [task.payload for task in found] == expected
         page = await client.tasks.list(limit=1)
         bad: list[dict[str, Any]] = [{"limit": 0}, {"limit": 1001}, {"limit": True}, {"cursor": "x"}]
-        for wrong in (*bad, {"cursor": page.cursor, "role": "clerk"}):
+        bad.append({"cursor": page.cursor, "role": "clerk"})
+        for wrong in bad:
             with pytest.raises(DefinitionError):
                 await client.tasks.list(**wrong)
 

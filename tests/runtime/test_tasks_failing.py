@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.interleaving import Interleaved
-from tests.runtime.looking import Bench
+from tests.runtime.looking import Bench, Through
 from tests.runtime.polling import until
 from tests.runtime.test_tasks import all_of, the_only
 from workflow_sdk import (
@@ -104,19 +104,13 @@ async def task_ids(driver: Driver) -> list[str]:
     return [last_of(key) for key, _ in await driver.scan(*subtree(all_tasks_of("i")))]
 
 
-class Checked:
+class Checked(Through):
     """A driver, with a look at everything after each commit."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
 
     async def commit(self, batch: Batch, /) -> None:
         """As the driver."""
         await self.driver.commit(batch)
         await check(self.driver)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.driver, name)
 
 
 @pytest.mark.parametrize("when", ["crash_before", "crash_after"])

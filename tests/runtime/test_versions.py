@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.runtime.interleaving import Interleaved
-from tests.runtime.looking import Bench, dump
+from tests.runtime.looking import Bench, Through, dump
 from tests.runtime.polling import until
 from workflow_sdk import (
     Backoff,
@@ -141,11 +141,11 @@ COUNTS: list[tuple[Scene, int]] = [
 ]
 
 
-class Counted:
+class Counted(Through):
     """A driver that sees to it that the version of instance "i" grows by one, or stays."""
 
     def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+        super().__init__(driver)
         self.seen: list[int] = []
         self.watched = True
 
@@ -163,9 +163,6 @@ class Counted:
         """What is stored."""
         raw = await self.driver.get(COMMITS)
         return 0 if raw is None else int(unpack_record(raw)[0])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.driver, name)
 
 
 @pytest.mark.parametrize(("scene", "count"), COUNTS, ids=lambda part: getattr(part, "__name__", ""))

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.runtime.looking import dump
+from tests.runtime.looking import Through, dump
 from tests.runtime.parts import Stop, opened, until_status
 from workflow_sdk import (
     Client,
@@ -113,11 +113,11 @@ async def test_stuck_is_no_end(driver: Driver) -> None:
         assert [info.status for info in infos] == [Status.STUCK, Status.CANCELLED]
 
 
-class Quiet:
+class Quiet(Through):
     """A driver that counts the calls, and can break."""
 
     def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+        super().__init__(driver)
         self.calls = 0
         self.waiting = 0
         self.broken = anyio.Event()
@@ -127,10 +127,12 @@ class Quiet:
         self.calls += 1
         return await self.driver.get(key)
 
-    async def scan(self, begin: bytes, end: bytes, /, **options: Any) -> list[tuple[bytes, bytes]]:
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
         """As the driver."""
         self.calls += 1
-        return await self.driver.scan(begin, end, **options)
+        return await self.driver.scan(begin, end, limit=limit, reverse=reverse)
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """As the driver, until it breaks."""
@@ -151,9 +153,6 @@ class Quiet:
             raise group_error.exceptions[0] from None
         finally:
             self.waiting -= 1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.driver, name)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -329,12 +329,12 @@ class World:
                 return
             if type(value) not in _FIXED:
                 self._loose.add(key)
-            before = self.values.get(key)
-            if type(value) is list and type(before) is list:
-                # Who holds it sees what has become of it, as the first time.
+            before: Any = self.values.get(key)
+            # Who holds it sees what has become of it, as the first time.
+            if type(value) is type(before) is list:
                 before[:] = value
-            elif type(value) is dict and type(before) is dict:
+            elif type(value) is type(before) is dict:
                 before.clear()
-                before.update(value)
+                before |= value
             else:
                 self.values[key] = value
