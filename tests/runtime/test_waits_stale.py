@@ -9,7 +9,8 @@ import pytest
 
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.looking import Bench, dump
-from workflow_sdk import Client, Context, DefinitionError, Delivery, Driver, Status, open_driver, workflow
+from workflow_sdk import Client, Context, DefinitionError, Delivery, Driver, Status, open_driver, read_history, workflow
+from workflow_sdk.testing import VirtualClock
 
 is_broken = [False]
 
@@ -190,3 +191,42 @@ async def test_what_is_not_even_a_text(driver: Driver, token: Any) -> None:
         with pytest.raises(DefinitionError, match="expected_version is a number"):
             await client.handle(waits, "i").send("m", expected_version=token if token != 5 else "5")  # type: ignore[arg-type]  # that is the mistake
         assert await dump(driver) == before
+
+
+@pytest.mark.parametrize("how", ["token", "version", "any"])
+@pytest.mark.parametrize("after", [False, True])
+async def test_in_time_by_the_clock_of_the_sender(after: bool, how: str) -> None:
+    """It comes while the wait is being given up: it is accepted and taken, or it is not accepted."""
+    outcomes: set[str] = set()
+    for number in range(1, 30):
+        driver = await open_driver("memory://")
+        bench, slow = Bench(driver, waits), VirtualClock()
+        await bench.go()
+        wait = (await bench.waits())["first"]
+        slow.advance(59)
+        ways: dict[str, dict[str, Any]] = {
+            "token": {"token": wait.token},
+            "version": {"expected_version": wait.version},
+            "any": {},
+        }
+        found: list[Delivery] = []
+
+        async def send(store: Driver = driver, clock: VirtualClock = slow, how: dict[str, Any] = ways[how]) -> None:
+            async with Client(store, clock=clock) as client:
+                found.append(await client.handle(waits, "i").send("m", "mine", **how))  # noqa: B023  # it is called here
+
+        bench.driver = inside = Interleaved(driver, {number: send}, after=after)
+        await bench.go(60)
+        if number > inside.calls:
+            break
+        bench.driver = driver
+        await bench.go()
+        history = await read_history(driver, "i")
+        value = history["both/messages/first"].value
+        second = history["both/messages/second"].value if "both/messages/second" in history else None
+        taken = "mine" in (value, second)
+        assert taken == (found[0] in (Delivery.ACCEPTED, Delivery.QUEUED))
+        if how != "any":
+            assert value == ("mine" if taken else "late")
+        outcomes.add(str(value))
+    assert outcomes == {"mine", "late"}

@@ -69,6 +69,11 @@ class Reaching(Idling):
                     self._message_came(target)
                 return
 
+    async def expire(self, effect: Effect) -> bool:
+        batch = Batch()
+        batch.check(self.journal.keys.nudge, self.mail.nudge)
+        return await self._dispatch("inbox", batch, effect, "", 0)
+
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
         workflow: Workflow[Any, Any] | str = start.workflow
         for number, id in enumerate(start.ids):
