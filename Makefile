@@ -90,7 +90,7 @@ lock:
 	dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	"$$python" -m venv "$$dir/venv"; \
 	"$$dir/venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1' setuptools; \
-	"$$dir/venv/bin/python" -m pip install --quiet '.[cli,demo,pydantic]' --group dev; \
+	"$$dir/venv/bin/python" -m pip install --quiet '.[cli,cron,demo,pydantic]' --group dev; \
 	{ \
 	    echo "# Every package of the development environment. Written by \`make lock\`."; \
 	    "$$dir/venv/bin/python" -m pip freeze --all --exclude pip --exclude workflow-sdk; \

@@ -28,6 +28,7 @@ from workflow_sdk.errors import (
     PayloadTooLargeError,
     RaceError,
     RollbackError,
+    ScheduleNotFoundError,
     StaleError,
     StepCriticalError,
     StepError,
@@ -54,6 +55,7 @@ from workflow_sdk.runtime.info import InstanceInfo, Page, Progress, Wait
 from workflow_sdk.runtime.reading import read_history
 from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.runtime.runtime import Runtime
+from workflow_sdk.runtime.schedules import Schedule, Schedules
 from workflow_sdk.runtime.tasks import Task, TaskChange, Tasks
 
 __all__ = [
@@ -101,6 +103,9 @@ __all__ = [
     "RollbackError",
     "RunResult",
     "Runtime",
+    "Schedule",
+    "ScheduleNotFoundError",
+    "Schedules",
     "StaleError",
     "Status",
     "Step",

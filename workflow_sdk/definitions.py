@@ -38,6 +38,7 @@ __all__ = [
     "Workflow",
     "as_step_options",
     "as_transact_options",
+    "check_retention",
     "function_name",
     "step",
     "workflow",
@@ -230,13 +231,20 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
     """A durable coroutine function."""
 
     def __init__(
-        self, fn: Callable[..., Coroutine[Any, Any, OutputT_co]], name: str, version: int, divergence: str
+        self,
+        fn: Callable[..., Coroutine[Any, Any, OutputT_co]],
+        name: str,
+        version: int,
+        divergence: str,
+        retention: float | None = None,
     ) -> None:
         self.fn = fn
         """The function as it was written."""
         self.name = name
         self.version = version
         self.divergence = divergence
+        self.retention = retention
+        """How many seconds after their end instances are forgotten; None if the runtime says so, or never."""
         self.takes_input: bool = _check_signature(fn, name)
         self.default_input: object = _default_input(fn)
         """What the input is if none is given."""
@@ -263,6 +271,16 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name} version {self.version}>"
+
+
+def check_retention(retention: Duration | None) -> float | None:
+    """How long instances are kept after their end, in seconds."""
+    if retention is None:
+        return None
+    kept = seconds(retention, "retention")
+    if kept < 0:
+        raise DefinitionError(f"retention is no less than nothing, not {retention!r}")
+    return kept
 
 
 def _without(hint: object, kind: type) -> object:
@@ -328,7 +346,13 @@ def workflow(fn: Callable[[Any, InputT], _Runs[OutputT]], /) -> Workflow[InputT,
 @overload
 def workflow(fn: Callable[[Any], _Runs[OutputT]], /) -> Workflow[None, OutputT]: ...
 @overload
-def workflow(*, name: str | None = None, version: int = 1, divergence: Divergence = "strict") -> _WorkflowDecorator: ...
+def workflow(
+    *,
+    name: str | None = None,
+    version: int = 1,
+    divergence: Divergence = "strict",
+    retention: Duration | None = None,
+) -> _WorkflowDecorator: ...
 def workflow(
     fn: Callable[..., Any] | None = None,
     /,
@@ -336,13 +360,15 @@ def workflow(
     name: str | None = None,
     version: int = 1,
     divergence: Divergence = "strict",
+    retention: Duration | None = None,
 ) -> Any:
     """Make a coroutine function durable: `async def name(ctx, input)`.
 
     `version` is for people and for stuck instances, which are tried again when it changes. `divergence` says when code
     that no longer fits its history is found: before it does anything new (`strict`), or, for operations that were
-    removed, at the end of the scope (`lenient`).
+    removed, at the end of the scope (`lenient`). `retention` is how long after their end instances are kept.
     """
+    kept = check_retention(retention)
     if divergence not in ("strict", "lenient"):
         raise DefinitionError(f'divergence is "strict" or "lenient", not {divergence!r}')
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
@@ -352,6 +378,6 @@ def workflow(
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
         _remember_surroundings(fn)
-        return Workflow(fn, name or str(getattr(fn, "__name__", fn)), version, divergence)
+        return Workflow(fn, name or str(getattr(fn, "__name__", fn)), version, divergence, kept)
 
     return decorate if fn is None else decorate(fn)

@@ -23,6 +23,7 @@ WorkflowSDKError
 ├── ConflictError                   a check of a batch did not hold; nothing was written
 ├── LeaseLostError                  another worker owns the instance now
 ├── InstanceNotFoundError           no instance has this id
+├── ScheduleNotFoundError           no schedule has this id
 ├── AlreadyExistsError              the id is taken by another workflow or input
 ├── InstanceStateError              the instance's status does not allow the call
 ├── StaleError                      the wait is over, or is another one by now
@@ -58,6 +59,7 @@ __all__ = [
     "PayloadTooLargeError",
     "RaceError",
     "RollbackError",
+    "ScheduleNotFoundError",
     "StaleError",
     "StepCriticalError",
     "StepError",
@@ -82,8 +84,18 @@ class ErrorInfo:
     traceback: str = ""
     attributes: Mapping[str, object] = field(default_factory=dict[str, object])
     """What the exception carried, as far as it can be encoded."""
-    kind: str = "error"
-    """What stopped an instance: `error`, `definition`, `divergence`, `rollback` or `crash`."""
+    kind: str = "application"
+    """`definition`, `expression`, `transport`, `timeout`, `authorization`, `consistency` or `application`; or
+    `cancelled`, of an instance that was.
+    """
+
+    @property
+    def is_mendable(self) -> bool:
+        """Whether someone can mend the cause, and `recover` the instance: of every kind but `application`.
+
+        An instance that was cancelled is not to be recovered.
+        """
+        return self.kind not in ("application", "cancelled")
 
     def __str__(self) -> str:
         name = self.type.removeprefix("workflow_sdk.errors.")
@@ -234,6 +246,10 @@ class LeaseLostError(WorkflowSDKError):
 
 class InstanceNotFoundError(WorkflowSDKError):
     """No instance has this id."""
+
+
+class ScheduleNotFoundError(WorkflowSDKError):
+    """No schedule has this id."""
 
 
 class AlreadyExistsError(WorkflowSDKError):

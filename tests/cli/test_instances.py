@@ -43,7 +43,7 @@ def test_list_over_a_pipe_is_tabs(line: Line) -> None:
     first, second = (row.split("\t") for row in line("list").output.splitlines())
     assert (first[:3], first[6]) == (["order-1", "checkout", "waiting"], "packed")
     assert first[3].endswith("Z")
-    assert (second[:3], second[5:]) == (["f\\n1", "fails", "failed"], ["", "ValueError: no tea\\nleft"])
+    assert (second[:3], second[5:]) == (["f\\n1", "fails", "failed"], ["", "application: ValueError: no tea\\nleft"])
 
 
 def test_list_filters(line: Line) -> None:

@@ -106,9 +106,10 @@ def test_an_error_is_told_in_full_where_there_is_room(line: Line) -> None:
         "  input   " + '"the kettle of the third floor',
         "          " + "is broken, and will be until",
         "          " + 'Monday"',
-        "  error   " + "ValueError: the kettle of the",
-        "          " + "third floor is broken, and",
-        "          " + "will be until Monday",
+        "  error   " + "application: ValueError: the",
+        "          " + "kettle of the third floor is",
+        "          " + "broken, and will be until",
+        "          " + "Monday",
     ]
     line.run(says, "tea " * 10_000, id="long")
     _, output, _ = Terminal(line, "show", "long", width=40).ends()

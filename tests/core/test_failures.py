@@ -30,7 +30,7 @@ from workflow_sdk.errors import (
 )
 
 CODEC = Codec()
-INFO = ErrorInfo("app.CardDeclined", "no", "Traceback ...", {"code": 7, "tags": {"a"}, "who": (1, 2)}, "error")
+INFO = ErrorInfo("app.CardDeclined", "no", "Traceback ...", {"code": 7, "tags": {"a"}, "who": (1, 2)}, "transport")
 
 
 @dataclass(frozen=True)
@@ -330,9 +330,9 @@ def test_many_attributes_that_refer_to_each_other_end_soon() -> None:
 
 def test_an_error_info_reads_the_same_before_and_after() -> None:
     error = CardDeclined(4, money=Money(3))
-    info = describe(error, CODEC, kind="rollback")
+    info = describe(error, CODEC, kind="definition")
     assert info.type == f"{__name__}.CardDeclined"
-    assert (info.message, info.kind) == ("declined with 4", "rollback")
+    assert (info.message, info.kind) == ("declined with 4", "definition")
     assert info.attributes == {"code": 4, "money": Money(3)}
     record = cbor2.loads(cbor2.dumps(pack_error_info(info, CODEC)))
     assert unpack_error_info(record, CODEC) == info

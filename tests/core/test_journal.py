@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import Entry, EntryTrouble
-from workflow_sdk.core.fields import WaitRow
+from workflow_sdk.core.entries import Entry, EntryTrouble, SleepData
+from workflow_sdk.core.fields import WaitRow, unpack_wait
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.journal import Journal, WriteSet
 from workflow_sdk.core.keys import (
@@ -35,12 +35,20 @@ Rows = dict[bytes, bytes]
 locations = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(lambda parts: b"".join(map(pack_segment, parts)))
 
 
+COUNT = KEYS.field(Field.COMMITS)
+
+
+def changed(writes: WriteSet) -> dict[bytes, bytes | None]:
+    """The rows of a write set, without the one that counts the commits."""
+    return {key: value for key, value in writes.rows.items() if key != COUNT}
+
+
 def write(rows: Rows, writes: WriteSet) -> None:
-    """What a store does with a write set."""
+    """What a store does with a write set; but for the count of commits."""
     for begin, end in writes.clears:
         for key in [key for key in rows if begin <= key < end]:
             del rows[key]
-    for key, value in writes.rows.items():
+    for key, value in changed(writes).items():
         if value is None:
             rows.pop(key, None)
         else:
@@ -132,10 +140,10 @@ def test_what_changes_while_it_is_written_stays_unknown() -> None:
     before = entry.pack()
     entry.complete(b"v", 2.0)
     journal.put(location, entry)
-    assert writes.rows == {KEYS.space + HISTORY + location: before}, "what is in flight does not change"
+    assert changed(writes) == {KEYS.space + HISTORY + location: before}, "what is in flight does not change"
     assert journal.is_dirty
     journal.restore(writes)
-    assert journal.take().rows == {KEYS.space + HISTORY + location: entry.pack()}, "the newer one wins"
+    assert changed(journal.take()) == {KEYS.space + HISTORY + location: entry.pack()}, "the newer one wins"
 
 
 def test_an_entry_is_written_as_it_stands_when_it_is_taken() -> None:
@@ -143,7 +151,7 @@ def test_an_entry_is_written_as_it_stands_when_it_is_taken() -> None:
     entry = Entry(Kind.STEP, 0, 1.0)
     journal.put(location, entry)
     entry.status = EntryStatus.WAITING
-    assert journal.take().rows == {KEYS.space + HISTORY + location: entry.pack()}
+    assert changed(journal.take()) == {KEYS.space + HISTORY + location: entry.pack()}
 
 
 def test_what_is_cleared_after_a_failed_write_does_not_come_back() -> None:
@@ -152,7 +160,7 @@ def test_what_is_cleared_after_a_failed_write_does_not_come_back() -> None:
     writes = journal.take()
     journal.clear_history(location)
     journal.restore(writes)
-    assert not any(journal.take().rows.values())
+    assert not any(changed(journal.take()).values())
 
 
 def test_waits_are_told_and_taken_back() -> None:
@@ -180,7 +188,7 @@ def test_an_unchanged_field_is_not_written() -> None:
     assert journal.get_field(Field.STATUS) == ["running"]
     journal.set_field(Field.STATUS, None)
     assert journal.get_field(Field.STATUS) is None
-    assert journal.take().rows == {KEYS.field(Field.STATUS): None}
+    assert changed(journal.take()) == {KEYS.field(Field.STATUS): None}
 
 
 def test_turns_are_cleared_up_to_one() -> None:
@@ -210,7 +218,7 @@ def test_a_taken_message_leaves_the_inbox() -> None:
     journal.inbox.add(message(1))
     journal.take_message(message(1))
     assert len(journal.inbox) == 0
-    assert journal.take().rows == {KEYS.space + INBOX + b"\x01": None}
+    assert changed(journal.take()) == {KEYS.space + INBOX + b"\x01": None}
 
 
 def test_takings_are_given_back_or_made_final() -> None:
@@ -267,4 +275,48 @@ def test_what_was_discarded_is_not_written() -> None:
 def test_a_reply_is_written_where_the_asker_looks() -> None:
     journal = Journal(KEYS)
     journal.write_outside(b"elsewhere", b"answer")
-    assert journal.take().rows == {b"elsewhere": b"answer"}
+    assert changed(journal.take()) == {b"elsewhere": b"answer"}
+
+
+def test_a_commit_that_changes_the_instance_counts_and_a_replay_does_not() -> None:
+    journal, location = Journal(KEYS), pack_segment(0)
+    journal.put(location, Entry(Kind.STEP, 0, 1.0))
+    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    assert journal.take().rows[COUNT] == pack_record([1])
+    journal.set_field(Field.STATUS, ["waiting"])
+    journal.set_field(Field.ALARM, [1.0])
+    journal.begin_wait(location, ["a"], WaitRow("message", "a", "a", None, 1, 0), None)
+    journal.end_wait(location, ["b"])
+    journal.forget_waits()
+    assert COUNT not in journal.take().rows
+    assert journal.version == 1
+    journal.set_field(Field.OUTPUT, [b"x"])
+    writes = journal.take()
+    assert writes.rows[COUNT] == pack_record([2])
+    journal.restore(writes)
+    assert journal.version == 1
+    assert journal.take().rows[COUNT] == pack_record([2]), "what failed was not counted"
+
+
+def test_a_wait_is_known_by_the_commit_that_it_began_with() -> None:
+    journal, location = Journal(KEYS), pack_segment(0)
+    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    journal.take()
+    entry = Entry(Kind.SLEEP, 1, 1.0)
+    entry.wait(SleepData(5.0))
+    journal.put(location, entry)
+    about = WaitRow("timer", "s", "s", 5.0, 1, 0)
+    journal.begin_wait(location, [], about, entry)
+    rows = journal.take().rows
+    told = rows[KEYS.space + waits_of("") + location]
+    assert told is not None
+    assert unpack_wait(told).since == entry.since == 2
+    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    journal.begin_wait(location, [], about, entry)
+    told = journal.take().rows[KEYS.space + waits_of("") + location]
+    assert told is not None
+    assert unpack_wait(told).since == 2, "it is the same wait"
+    entry.wait(SleepData(6.0))
+    journal.put(location, entry)
+    journal.take()
+    assert entry.since == 4, "and this is another"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.wire import FORMAT, pack_record, unpack_record
+from workflow_sdk.core.wire import FORMAT, pack_count, pack_record, unpack_record
 from workflow_sdk.errors import CodecError
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -35,3 +35,8 @@ def test_the_format_stands_before_everything() -> None:
 def test_another_format_is_refused(data: bytes) -> None:
     with pytest.raises(CodecError, match="can't read"):
         unpack_record(data)
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 300, 65_535, 65_536, 2**32, 2**63])
+def test_a_count_is_a_record_like_any_other(count: int) -> None:
+    assert pack_count(count) == pack_record([count])

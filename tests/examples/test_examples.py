@@ -99,6 +99,15 @@ SHOWS = {
         "  Bob comes too late: closed",
         "claim-3: cancelled",
     ],
+    "nightly_report": [
+        "two nights; in the second one, the clocks are put forward",
+        "  28 March, 02:00 UTC: sales of the night, 49.90, by nightly/2026-03-28T02:00:00Z",
+        "  29 March, 01:00 UTC: sales of the night, 49.90, by nightly/2026-03-29T01:00:00Z",
+        "nobody is there for two nights and a morning",
+        "  31 March, 07:00 UTC: sales of the night, 49.90, by nightly/2026-03-31T01:00:00Z",
+        "  01 April, 01:00 UTC: sales of the night, 49.90, by nightly/2026-04-01T01:00:00Z",
+        "listed: ['nightly']",
+    ],
     "agent": [
         "  thinks, with 0 notes",
         "after a while: waiting",

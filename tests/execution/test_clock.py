@@ -15,6 +15,7 @@ from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run_workflow, workflow
 from workflow_sdk.execution.clock import Activity, Clock, SystemClock
 from workflow_sdk.testing import VirtualClock
+from workflow_sdk.testing.clock import IDLE_TURNS
 
 
 def doing(activity: Activity) -> Callable[[], Activity]:
@@ -112,6 +113,57 @@ async def test_it_does_not_jump_while_one_has_something_to_do() -> None:
     assert clock.time() == began + 5
 
 
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("after", [4, 8, 12, 16])
+async def test_it_does_not_jump_past_who_was_woken(after: int) -> None:
+    """One that was woken may not have come round to it when another has seen nothing for long enough."""
+    clock, event = VirtualClock(), anyio.Event()
+    began = clock.time()
+    woken: list[float] = []
+
+    async def wakes() -> None:
+        await clock.wait(event, None, IDLE)
+        woken.append(clock.time() - began)
+
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.wait, anyio.Event(), began + 3600, IDLE)
+            group.start_soon(wakes)
+            await turns(after)
+            event.set()
+    assert woken == [0]
+
+
+@pytest.mark.parametrize("after", [4, 8, 12, 16])
+@pytest.mark.parametrize("lasts", [3, IDLE_TURNS, 3 * IDLE_TURNS])
+async def test_it_does_not_jump_over_what_begins_while_it_looks(lasts: int, after: int) -> None:
+    """Nor over what comes of that some turns later."""
+    clock, event = VirtualClock(), anyio.Event()
+    began = clock.time()
+    activity = [Activity.NONE]
+    woken: list[float] = []
+
+    async def wakes() -> None:
+        await clock.wait(event, None, IDLE)
+        woken.append(clock.time() - began)
+
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(clock.wait, anyio.Event(), began + 3600, lambda: activity[0])
+            group.start_soon(wakes)
+            await turns(after)
+            activity[0] = Activity.CODE
+            await turns(lasts)
+            activity[0] = Activity.NONE
+            await turns(IDLE_TURNS // 2)
+            event.set()
+    assert woken == [0]
+
+
 async def test_advance_wakes_what_is_due() -> None:
     clock = VirtualClock()
     began = clock.time()
@@ -205,3 +257,50 @@ async def test_it_stands_still_while_what_was_put_away_is_unwound() -> None:
         began = clock.time()
         result = await run_workflow(deep, driver=MemoryDriver(), clock=clock)
         assert (result.status, clock.time()) == (Status.SLEEPING, began)
+
+
+@pytest.mark.parametrize("turns", range(0, 80, 3))
+async def test_who_is_told_of_something_looks_before_it_jumps(turns: int) -> None:
+    """Whenever that is; else what it would have begun at this time would come late."""
+    clock, event = VirtualClock(), anyio.Event()
+    times: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            await clock.wait(anyio.Event(), clock.time() + 1, IDLE)
+
+    async def tell() -> None:
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        times.append(clock.time())
+        event.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tick)
+        group.start_soon(tell)
+        await clock.wait(event, None, IDLE)
+        times.append(clock.time())
+        group.cancel_scope.cancel()
+    assert times[0] == times[1]
+
+
+async def test_word_of_what_has_just_ended_is_heard_before_it_jumps() -> None:
+    clock, active = VirtualClock(), [Activity.CODE]
+    began = clock.time()
+
+    async def work() -> None:
+        for _ in range(10):
+            await anyio.sleep(0.001)
+        active[0] = Activity.NONE
+        for _ in range(15):  # on its way
+            await anyio.lowlevel.checkpoint()
+        active[0] = Activity.CODE
+        heard.append(clock.time())
+        active[0] = Activity.NONE
+
+    heard: list[float] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        await clock.wait(anyio.Event(), began + 60, lambda: active[0])
+    assert heard == [began]
+    assert clock.time() == began + 60

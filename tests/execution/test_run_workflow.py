@@ -62,7 +62,7 @@ async def test_a_failed_run(world: World) -> None:
     result = await world.once(fails)
     assert (result.status, result.output, result.wake_at, result.waiting_for) == (Status.FAILED, None, None, [])
     assert isinstance(result.error, ErrorInfo)
-    assert (result.error.type, result.error.message, result.error.kind) == ("KeyError", "'no'", "error")
+    assert (result.error.type, result.error.message, result.error.kind) == ("KeyError", "'no'", "expression")
     assert await world.once(fails) == result
 
 

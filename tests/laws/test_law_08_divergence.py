@@ -181,7 +181,7 @@ async def test_changed_code_is_stopped_before_it_does_anything(world: World, sco
     assert effects.undone == []
     error = result.error
     assert error is not None
-    assert (error.kind, error.type) == ("divergence", f"workflow_sdk.errors.{HistoryDivergedError.__name__}")
+    assert (error.kind, error.type) == ("consistency", f"workflow_sdk.errors.{HistoryDivergedError.__name__}")
     assert asked.replace("{}", path) in error.message
     assert recorded.replace("{}", path) in error.message
     assert "ctx.removed" in error.message
@@ -283,7 +283,7 @@ async def divergence_of(world: World, before: Body, after: Body) -> str:
     result = await world.run(second)
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "divergence"
+    assert result.error.kind == "consistency"
     return result.error.message
 
 

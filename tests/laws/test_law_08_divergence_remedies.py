@@ -266,7 +266,7 @@ async def test_lenient_code_must_come_to_its_history_before_the_scope_ends(world
     result = await world.run(code(around(body("renamed")), "lenient"))
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "divergence"
+    assert result.error.kind == "consistency"
     assert "a'" in result.error.message
     assert "ended" in result.error.message
     assert ran.names[:2] == ["a", "renamed"]

@@ -142,7 +142,7 @@ async def test_a_failed_instance_gives_its_stored_error(world: World) -> None:
     assert first.error.type == f"{__name__}.CardDeclinedError"
     assert (first.error.message, first.error.attributes) == ("declined with 51", {"code": 51})
     assert "raise CardDeclinedError(51)" in first.error.traceback
-    assert first.error.kind == "error"
+    assert first.error.kind == "application"
     await check_nothing_happens(world, buy, first, ran)
 
 

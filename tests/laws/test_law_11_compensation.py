@@ -200,7 +200,7 @@ async def test_divergence_compensates_nothing(world: World) -> None:
     result = await world.run(after)
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert (result.error.kind, undone) == ("divergence", [])
+    assert (result.error.kind, undone) == ("consistency", [])
 
 
 @pytest.mark.parametrize("pause", [False, True])

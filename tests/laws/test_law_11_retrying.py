@@ -86,7 +86,7 @@ async def test_a_handler_that_is_to_be_retried_parks_the_instance(world: World) 
 async def check_exhausted(world: World, result: RunResult[Any], attempts: int) -> None:
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "rollback"
+    assert result.error.kind == "application"
     assert "'flight'" in result.error.message
     assert "the bank is closed" in result.error.message
     # Order matters: what is older waits for it.
@@ -151,7 +151,7 @@ async def test_a_handler_that_is_gone_makes_the_instance_stuck(world: World) -> 
     result = await world.run(after)
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "rollback"
+    assert result.error.kind == "definition"
     assert "no rollback for step 'flight' any more" in result.error.message
     assert undone == ["car"]
 

@@ -63,7 +63,7 @@ async def check_stuck(world: World, result: RunResult[Any] | None) -> None:
     assert result is not None
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "crash"
+    assert (result.error.kind, result.error.type) == ("consistency", "workflow_sdk.errors.WorkflowStuckError")
     assert "5 workers in a row died" in result.error.message
     assert "recover" in result.error.message
     assert (await world.history()).status is Status.STUCK

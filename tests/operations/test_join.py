@@ -274,7 +274,7 @@ async def test_other_branches_are_divergence(world: World) -> None:
     result = await world.run(joining({"a": slow, "b": slow}))
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "divergence"
+    assert result.error.kind == "consistency"
     assert "'a'" in result.error.message
     assert (await world.run(joining({"a": slow}))).output == {"a": "slow"}
 

@@ -138,7 +138,7 @@ async def test_another_number_of_items_is_divergence(world: World) -> None:
     result = await world.run(mapping([1, 2, 3]))
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "divergence"
+    assert result.error.kind == "consistency"
     assert "2 branches" in result.error.message
     assert "3 branches" in result.error.message
 

@@ -189,7 +189,7 @@ async def test_every_kind_can_be_removed(world: World, kind: str) -> None:
     forgotten = await world.run(removing(kind, "forgotten"))
     assert forgotten.status is Status.STUCK
     assert forgotten.error is not None
-    assert forgotten.error.kind == "divergence"
+    assert forgotten.error.kind == "consistency"
     assert (await world.run(removing(kind, "removed"), script=[("go", None)])).output == "removed"
     assert "gone" in await world.history(), "what is recorded stays"
 
@@ -226,7 +226,7 @@ async def test_another_kind_than_recorded_is_divergence(world: World) -> None:
     result = await world.run(removing("step", "sleep"))
     assert result.status is Status.STUCK
     assert result.error is not None
-    assert result.error.kind == "divergence"
+    assert result.error.kind == "consistency"
     assert "recorded as step" in result.error.message
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import anyio
 
+from tests.runtime.parts import Rows
+from tests.runtime.polling import until
 from workflow_sdk import Driver, Runtime, Workflow
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
@@ -35,6 +37,15 @@ class Mortal:
                 error = error.exceptions[0]
             if not isinstance(error, SimulatedCrash):
                 raise
+
+    async def until_forgotten(self, driver: Driver) -> None:
+        """Return once others have noticed, and nothing is left of it: its last heartbeat may have been on its way."""
+        worker = self.runtime._worker.worker  # pyright: ignore[reportPrivateUsage]  # nobody else wants to know
+
+        async def is_forgotten() -> bool:
+            return not any(key[0] == worker for key in (await Rows.of(driver)).workers)
+
+        await until(is_forgotten)
 
     def die(self) -> None:
         """At once, without a word."""

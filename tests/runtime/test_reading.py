@@ -50,7 +50,7 @@ async def test_a_failed_rollback(world: World) -> None:
     history = await read_history(world.driver, "i")
     assert (history.status, len(history)) == (Status.STUCK, 6)
     assert history.error is not None
-    assert (history.error.kind, history.error.type) == ("rollback", "NotImplementedError")
+    assert (history.error.kind, history.error.type) == ("application", "NotImplementedError")
     (item,) = history.compensations
     assert (item.path, item.progress, item.attempts) == ("reserve", "exhausted", 4)
     assert item.error is not None

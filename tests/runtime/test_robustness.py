@@ -192,6 +192,7 @@ async def test_a_worker_that_was_buried_and_died(driver: Driver) -> None:
             await client.handle(takes_one, "i").send("m", 5)
             await client.handle(takes_one, "i").send("end")
             assert await client.handle(takes_one, "i").result(timeout=5) == 5
+            await mortal.until_forgotten(driver)
     assert (await Rows.of(driver)).workers == []
 
 

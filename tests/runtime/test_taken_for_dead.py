@@ -239,6 +239,7 @@ async def test_what_is_due_and_what_was_left_at_once(driver: Driver) -> None:
                 await inherited.send("m", 1)
                 await inherited.send("m", 2)
                 assert await inherited.result(timeout=5) == [1, 2]
+            await mortal.until_forgotten(driver)
     assert (await Rows.of(driver)).workers == []
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.runtime.parts import Log, Rows, naps, until_status
-from workflow_sdk import Backoff, Context, Driver, Runtime, Status, Workflow, run_workflow, workflow
+from workflow_sdk import Backoff, Context, Driver, Runtime, Status, Workflow, run_workflow, send_message, workflow
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 DAY = 86_400
@@ -74,6 +74,39 @@ async def test_several_runtimes_keep_what_they_have(driver: Driver) -> None:
         assert [id for (id,) in (await Rows.of(driver)).leases] in ([], ["idle"])
         await idle.send("m", "hello")
         assert await idle.result(timeout=5) == "hello"
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one runtime", "two runtimes"])
+async def test_what_is_on_its_way_takes_no_time(driver: Driver, apart: bool) -> None:
+    """Between two who talk there are moments in which neither has anything to do."""
+    clock, rounds = VirtualClock(), 20
+
+    async def send(to: str) -> None:
+        await send_message(driver, to, "ball", clock=clock)
+
+    @workflow
+    async def serves(ctx: Context) -> float:
+        began = ctx.now()
+        for ball in range(rounds):
+            await ctx.step(f"throw {ball}", send, "returns")
+            await ctx.listen(f"catch {ball}", "ball", timeout=3600)
+        return (ctx.now() - began).total_seconds()
+
+    @workflow
+    async def returns(ctx: Context) -> None:
+        for ball in range(rounds):
+            await ctx.listen(f"catch {ball}", "ball")
+            await ctx.step(f"throw {ball}", send, "serves")
+
+    flows: list[Workflow[Any, Any]] = [serves, returns, naps]
+    async with (
+        Runtime(driver, workflows=flows, clock=clock) as here,
+        Runtime(driver, workflows=flows, clock=clock) as there,
+    ):
+        await here.start(naps, DAY, id="naps")
+        await (there if apart else here).start(returns, id="returns")
+        took = await (await here.start(serves, id="serves")).result(timeout=10)
+    assert took < 60
 
 
 async def test_time_does_not_run_away(driver: Driver) -> None:

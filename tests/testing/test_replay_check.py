@@ -368,3 +368,20 @@ async def test_what_goes_away_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(driver, "scan", without)
     assert (await replay_check(driver, [job])).replayed.total() == 1
+
+
+async def test_one_that_got_stuck_while_it_was_rolled_back() -> None:
+    @workflow(name="w")
+    async def slips(ctx: Context) -> None:
+        async def wrong(what: str) -> None:
+            await ctx.step("undo", note, what)
+
+        await ctx.step("one", note, "one", rollback=wrong)
+        raise CriticalError("no")
+
+    driver = await open_driver("memory://")
+    result = await run_workflow(slips, driver=driver, instance_id="i")
+    assert result.error is not None
+    assert (result.status, result.error.kind) == (Status.STUCK, "definition")
+    # The handler is there, and is not called; that the workflow fails is known.
+    assert (await replay_check(driver, [slips])).ok

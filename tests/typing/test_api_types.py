@@ -27,6 +27,7 @@ from workflow_sdk import (
     Message,
     RaceResult,
     RunResult,
+    Schedule,
     Step,
     Success,
     Workflow,
@@ -228,3 +229,19 @@ async def wrongly_started(client: Client, order: Order) -> None:
     await client.start(checkout)  # type: ignore[arg-type]
     await client.start(checkout, 5)  # type: ignore[misc]
     await client.run(checkout, order.id)  # type: ignore[misc]
+
+
+async def scheduled(client: Client, order: Order) -> None:
+    assert_type(await client.schedule("s", checkout, order, cron="0 3 * * *", timezone="Europe/Berlin"), Schedule)
+    assert_type(await client.schedule("s", nothing, every=timedelta(hours=1), overlap="queue"), Schedule)
+    assert_type(await client.schedule("s", "checkout", {"id": "o"}, every=5, catch_up="all"), Schedule)
+    assert_type(await client.schedules.list(), list[Schedule])
+    assert_type(await client.schedules.get("s"), Schedule)
+
+
+async def wrongly_scheduled(client: Client, order: Order) -> None:
+    await client.schedule("s", checkout, order.id, every=1)  # type: ignore[misc]
+    await client.schedule("s", checkout, order.id, every=1)  # type: ignore[misc]
+    await client.schedule("s", nothing, every=1, overlap="never")  # type: ignore[call-overload]
+    await client.schedule("s", nothing, every=1, overlap="never")  # type: ignore[call-overload]
+    await client.schedule("s", nothing, often=1)  # type: ignore[call-overload]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_sdk.cli import instances
+from workflow_sdk.cli import instances, schedules
 from workflow_sdk.cli.app import App
 from workflow_sdk.cli.app import group as cli
 from workflow_sdk.cli.checking import check, dump
@@ -24,6 +24,10 @@ for _command in (
     instances.restart_from,
     instances.prune,
     watch,
+    schedules.schedules,
+    schedules.pause_schedule,
+    schedules.resume_schedule,
+    schedules.delete_schedule,
     check,
     dump,
     doctor,

@@ -17,6 +17,7 @@ from workflow_sdk.cli.output import (
     STYLES,
     age,
     console,
+    error_text,
     in_json,
     is_terminal,
     print_line,
@@ -125,7 +126,7 @@ async def _instances(
 
 def _note(info: InstanceInfo) -> str:
     if info.error is not None:
-        return safe(str(info.error))
+        return error_text(info.error)
     return "" if info.status.is_terminal else wait_text(info.waits)
 
 
@@ -143,7 +144,7 @@ def _cells(info: InstanceInfo) -> list[Text]:
 def _row(info: InstanceInfo) -> list[str]:
     times = [utc_time(when) for when in (info.created_at, info.updated_at, info.wake_at)]
     awaited = ",".join(sorted({safe(wait.message) for wait in info.waits if wait.message is not None}))
-    note = awaited if info.error is None else safe(str(info.error))
+    note = awaited if info.error is None else error_text(info.error)
     return [safe(info.id), safe(info.workflow), info.status.value, *times, note]
 
 

@@ -18,11 +18,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from workflow_sdk import ErrorInfo
+
 __all__ = [
     "FACT_COLUMN",
     "STYLES",
     "age",
     "console",
+    "error_text",
     "in_json",
     "is_terminal",
     "local_time",
@@ -107,6 +110,11 @@ def safe(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def error_text(error: ErrorInfo) -> str:
+    """A failure and its kind in a part of a line. That it was cancelled is said by its type."""
+    return safe(str(error) if error.kind == "cancelled" else f"{error.kind}: {error}")
 
 
 # -- Values -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from workflow_sdk import EntryStatus, History, HistoryEntry, InstanceInfo, Status, Wait
-from workflow_sdk.cli.output import FACT_COLUMN, STYLES, local_time, safe, span, speaks_unicode, value_text
+from workflow_sdk.cli.output import FACT_COLUMN, STYLES, error_text, local_time, safe, span, speaks_unicode, value_text
 
 __all__ = ["Picture", "draw", "entry_text", "wait_text"]
 
@@ -34,7 +34,7 @@ def draw(picture: Picture) -> list[Text]:
         for item in picture.history.compensations:
             line = Text.assemble("undo ", (safe(item.path), "bold"), f"  {item.progress}", *_attempts(item.attempts))
             if item.error is not None:
-                line.append(f"  {safe(str(item.error))}", "red")
+                line.append(f"  {error_text(item.error)}", "red")
             lines.append(line)
     return lines
 
@@ -54,7 +54,7 @@ def _heading(picture: Picture) -> Iterator[Text]:
     if info.status is Status.COMPLETED:
         yield _fact("output", value_text(info.output))
     if info.error is not None:
-        yield _fact("error", safe(str(info.error)), "red")
+        yield _fact("error", error_text(info.error), "red")
 
 
 def _fact(name: str, text: str, style: str = "") -> Text:
@@ -89,7 +89,7 @@ def entry_text(picture: Picture, entry: HistoryEntry) -> Text:
     if waits:
         text.append(f"  {wait_text(waits, picture.info.created_at)}", "blue")
     if entry.error is not None:
-        text.append(f"  {safe(str(entry.error))}", "red")
+        text.append(f"  {error_text(entry.error)}", "red")
     elif entry.status is EntryStatus.COMPLETED and entry.value is not None and not entry.children:
         text.append(f"  = {value_text(entry.value)}")
     return text

@@ -381,7 +381,7 @@ class Entry:
             self.error,
             None if self.data is None else self.data.pack(),
         )
-        return pack_record(fields if self.status is not EntryStatus.WAITING else (*fields, self.since))
+        return pack_record((*fields, self.since) if self.since and self.status is EntryStatus.WAITING else fields)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Entry:

@@ -16,6 +16,7 @@ from workflow_sdk import errors
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.codec.classes import class_name
 from workflow_sdk.core.codec.problem import is_a
+from workflow_sdk.core.kinds import kind_of, kind_recorded
 from workflow_sdk.core.rebuild import Parts, make, make_branches, make_group
 from workflow_sdk.core.wire import damaged, shapes
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
@@ -59,7 +60,7 @@ class _Budget:
 # -- A failure to read: ErrorInfo -------------------------------------------------------------------------------------
 
 
-def describe(error: BaseException, codec: Codec, kind: str = "error") -> ErrorInfo:
+def describe(error: BaseException, codec: Codec, kind: str | None = None) -> ErrorInfo:
     """What is known of `error`, as it will read when it was recorded. Never raises."""
     attributes: dict[str, object] = {}
     left = ATTRIBUTES_BYTES_MAX
@@ -71,7 +72,7 @@ def describe(error: BaseException, codec: Codec, kind: str = "error") -> ErrorIn
         if not name.startswith("__") and len(data) <= min(VALUE_BYTES_MAX, left):
             attributes[name] = same
             left -= len(data)
-    return ErrorInfo(_type_text(type(error)), _message(error), _traceback(error), attributes, kind)
+    return ErrorInfo(_type_text(type(error)), _message(error), _traceback(error), attributes, kind or kind_of(error))
 
 
 def pack_error_info(info: ErrorInfo, codec: Codec) -> list[object]:
@@ -111,7 +112,7 @@ def unpack_error_info(record: object, codec: Codec) -> ErrorInfo:
             except CodecError:
                 continue
             break
-    return ErrorInfo(name, message, trace, attributes, kind)
+    return ErrorInfo(name, message, trace, attributes, kind_recorded(kind))
 
 
 # -- A failure to raise again: its record -----------------------------------------------------------------------------

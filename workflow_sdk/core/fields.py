@@ -9,7 +9,7 @@ from workflow_sdk.core.keys import Field
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import MOMENT_MIN, NOTHING, NUMBERS, Shapes, damaged, moment, shapes, unpack_record
 
-__all__ = ["WaitRow", "check_fields", "check_lease", "unpack_name", "unpack_wait"]
+__all__ = ["DUE_MAX", "WaitRow", "check_fields", "check_lease", "unpack_name", "unpack_status", "unpack_wait"]
 
 _SHAPES: dict[Field, Shapes] = {
     Field.STATUS: shapes((str,)),
@@ -73,6 +73,14 @@ def check_fields(fields: Mapping[Field, bytes]) -> None:
 
 def _kinds(parts: list[Any]) -> tuple[type, ...]:
     return tuple(map(type, parts))
+
+
+def unpack_status(raw: bytes) -> Status:
+    """The status that a field holds."""
+    parts = unpack_record(raw)
+    if len(parts) != 1 or type(parts[0]) is not str or parts[0] not in _STATUSES:
+        raise damaged("the status of an instance")
+    return Status(parts[0])
 
 
 def _due(at: float) -> None:

@@ -12,10 +12,11 @@ from workflow_sdk.core.codec.problem import short
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData
 from workflow_sdk.core.failures import describe, unpack_error_info, unpack_failure
+from workflow_sdk.core.kinds import kind_of
 from workflow_sdk.core.location import escape, join_path, segments, split_last
 from workflow_sdk.core.status import EntryStatus, Kind, Status
 from workflow_sdk.core.wire import damaged, unpack_cbor
-from workflow_sdk.errors import ErrorInfo
+from workflow_sdk.errors import ErrorInfo, JoinError
 
 __all__ = ["History", "HistoryCompensation", "HistoryEntry", "build_history"]
 
@@ -239,15 +240,17 @@ class _Builder:
             return unpack_error_info(trouble.error, self.codec)
         return None
 
-    @staticmethod
-    def branch_errors(entry: Entry, data: BranchesData) -> ErrorInfo:
+    def branch_errors(self, entry: Entry, data: BranchesData) -> ErrorInfo:
         kind = "RaceError" if entry.kind is Kind.RACE else "JoinError"
         names = data.names or tuple(map(str, range(data.count)))
-        failed = [
-            escape(name) for name, (_, error) in zip(names, data.outcomes or (), strict=False) if error is not None
-        ]
-        which = f": {', '.join(failed[:10])}" if failed else ""
-        return ErrorInfo(f"workflow_sdk.errors.{kind}", f"branches failed{which}")
+        failed = {
+            name: unpack_failure(unpack_cbor(error), self.codec)
+            for name, (_, error) in zip(names, data.outcomes or (), strict=False)
+            if error is not None
+        }
+        which = f": {', '.join(map(escape, list(failed)[:10]))}" if failed else ""
+        common = kind_of(JoinError("", failed)) if failed else "application"
+        return ErrorInfo(f"workflow_sdk.errors.{kind}", f"branches failed{which}", kind=common)
 
 
 def build_history(

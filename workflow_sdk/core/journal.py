@@ -40,7 +40,7 @@ from workflow_sdk.core.location import pack_segment, split_last, subtree
 from workflow_sdk.core.names import Names
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import EntryStatus
-from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import damaged, pack_count, pack_record, shapes, unpack_record
 
 __all__ = ["Journal", "WriteSet"]
 
@@ -390,9 +390,9 @@ class Journal:
 
     def take(self) -> WriteSet:
         """Everything that the store does not know, as it stands now. The journal is clean afterwards."""
-        if self._counts:
+        counts = self._counts
+        if counts:
             self.version += 1
-            self.fields[Field.COMMITS] = self._rows[self._commits] = pack_record((self.version,))
         rows: dict[bytes, bytes | None] = {}
         for key, row in self._rows.items():
             if type(row) is Entry:
@@ -401,7 +401,9 @@ class Journal:
                 rows[key] = row.pack()
             else:
                 rows[key] = row.pack(self.version) if type(row) is _Late else row  # type: ignore[assignment]  # `type() is` is the hot path's isinstance
-        clears, counts = self._clears, self._counts
+        if counts:
+            rows[self._commits] = pack_count(self.version)
+        clears = self._clears
         self._rows = {}
         self._clears = []
         self._counts = False
@@ -420,7 +422,7 @@ class Journal:
             if keep_fields and (begin <= key < end or key.startswith(DIRECTORY))
         }
         self._clears = []
-        self._counts = bool(self._rows)
+        self._counts = False
 
     def restore(self, failed: WriteSet) -> None:
         """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""

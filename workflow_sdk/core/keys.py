@@ -17,6 +17,10 @@ Under the root prefix:
                         looked for: (3, time, id), (4, assignee, time, id), (5, role, time, id),
                         (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id)
     (15, shard, time, id) when an instance that has ended is to be forgotten
+    (14, 1, id)         schedule: see `core.schedules`
+    (14, 2, time, id)   next tick of a schedule that is not paused
+    (14, 3)             bell of the schedules: another value after every change of one
+    (14, 4, id)         schedule of which ticks wait for the end of the instance before
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
 have to take all of them.
@@ -69,6 +73,10 @@ __all__ = [
     "OUTSIDE",
     "PURGES",
     "ROOT",
+    "SCHEDULES",
+    "SCHEDULES_BELL",
+    "SCHEDULES_DUE",
+    "SCHEDULES_WAITING",
     "SHARDS",
     "TAKINGS",
     "TASKS",
@@ -78,6 +86,7 @@ __all__ = [
     "WorkerKeys",
     "all_by_status",
     "answer_key",
+    "due_schedule",
     "field_key",
     "last_of",
     "listed",
@@ -85,9 +94,12 @@ __all__ = [
     "listed_by_status",
     "listed_by_workflow",
     "purge_key",
+    "schedule_key",
+    "scheduled",
     "sequence_key",
     "shard_of",
     "shards_of",
+    "waiting_schedule",
     "waits_of",
     "worker_of",
 ]
@@ -228,6 +240,37 @@ def purge_key(when: float, instance_id: str) -> bytes:
 def answer_key(reply: str) -> bytes:
     """Where the answer to a message goes."""
     return ROOT + pack((11, reply))
+
+
+SCHEDULES: bytes = ROOT + pack((14, 1))
+SCHEDULES_DUE: bytes = ROOT + pack((14, 2))
+"""What the next ticks begin with; a time and an id follow."""
+SCHEDULES_BELL: bytes = ROOT + pack((14, 3))
+SCHEDULES_WAITING: bytes = ROOT + pack((14, 4))
+
+
+def schedule_key(schedule_id: str) -> bytes:
+    """Where a schedule is."""
+    return SCHEDULES + pack((schedule_id,))
+
+
+def due_schedule(when: float, schedule_id: str) -> bytes:
+    """The row of a schedule's next tick: they sort by their time."""
+    return SCHEDULES_DUE + pack((when, schedule_id))
+
+
+def waiting_schedule(schedule_id: str) -> bytes:
+    """The row of a schedule of which ticks wait."""
+    return SCHEDULES_WAITING + pack((schedule_id,))
+
+
+def scheduled(due: bytes) -> tuple[float, str]:
+    """The time and the schedule of the row of a tick."""
+    parts = unpack(due[len(ROOT) :])
+    when, id = parts[2:] if len(parts) == 4 else (None, None)
+    if type(when) is not float or type(id) is not str:
+        raise CodecError(f"a key in the store is not of this library's making: {due!r:.100}")
+    return when, id
 
 
 class WorkerKeys:

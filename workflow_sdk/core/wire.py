@@ -21,6 +21,7 @@ __all__ = [
     "damaged",
     "moment",
     "number",
+    "pack_count",
     "pack_record",
     "shapes",
     "unpack_cbor",
@@ -55,6 +56,13 @@ _DECODERS: Final[dict[int, Callable[[object, bool], NoReturn]]] = dict.fromkeys(
 def pack_record(fields: Sequence[object]) -> bytes:
     """A record as bytes. Equal records give equal bytes."""
     return FORMAT + _dumps(fields, canonical=True)
+
+
+def pack_count(count: int) -> bytes:
+    """The record of a number, as `pack_record([count])` gives it: every commit writes one."""
+    if 255 < count < 65_536:
+        return b"\x01\x81\x19" + count.to_bytes(2, "big")
+    return pack_record((count,))
 
 
 def unpack_record(data: bytes) -> list[Any]:

@@ -9,7 +9,7 @@ that ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
 from sortedcontainers import SortedDict
@@ -136,6 +136,11 @@ class World:
         self._number = 0
         self._shown: tuple[dict[str, bytes], bytes | None] = {}, None
         """The state that was shown last, by name and as a whole."""
+
+    @property
+    def state(self) -> State:
+        """The state, to be read and assigned."""
+        return State(self, nullcontext)
 
     def assign(self, name: object, value: object) -> None:
         """Assign one value of the state. What it is made of belongs to the state alone: it is copied."""
@@ -317,10 +322,12 @@ class World:
 
     def _take(self, name: str, raw: bytes | None) -> None:
         value: Any = None if raw is None else self._codec.decode(raw)
-        if name == _REFERENCE:
+        if name == _REFERENCE and (value is None or isinstance(value, str)):
             self.reference = value
-        elif name == _PROGRESS:
+        elif name == _PROGRESS and (value is None or (is_a(value, list) and len(value) == 3)):
             self.progress = None if value is None else tuple(value)
+        elif not name.startswith(_STATE):
+            raise damaged("a change of the state")
         else:
             key = name.removeprefix(_STATE)
             self._loose.discard(key)

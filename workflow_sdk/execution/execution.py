@@ -226,7 +226,7 @@ class Execution(Reaching):
 
     def diverged(self, error: Exception) -> None:
         if not self.halted:
-            self.stuck = (error, "divergence")
+            self.stuck = (error, "consistency")
             self._stop()
 
     def storage_failed(self, error: Exception) -> None:
@@ -242,7 +242,11 @@ class Execution(Reaching):
         if (self.draining or dry) and not self.halted:
             self._held = True
             self.rest()
-            await anyio.sleep_forever()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                # Of a race that was decided meanwhile: whoever ran this branch counts it off.
+                self.active += 1
         if anyio.current_effective_deadline() == _NEVER:
             await anyio.sleep_forever()
         raise Unwound

@@ -132,24 +132,32 @@ class Flusher:
     async def _write(self) -> None:
         while not self.is_broken and (self._parts or self._journal.is_dirty):
             parts = self._next_parts()
-            error = await self._commit(Batch(), parts)
-            if error is None:
-                if not self._parts:
-                    return
-                continue
-            try:
-                if not parts or not isinstance(error, ConflictError) or await self._has_lost():
-                    self._break(error)
-                    return
-                moved_on = await self._moved_on(parts)
-            except Exception as failure:  # noqa: BLE001  # the store failed
-                self._break(failure)
+            if not parts and not self._journal.is_dirty:
                 return
-            self._baseless += not moved_on
-            if self._baseless > BASELESS_MAX:
+            error = await self._commit(Batch(), parts)
+            if error is not None and (error := await self._reconsider(error, parts)) is not None:
                 self._break(error)
                 return
-            self._parts[:0] = [part for part in parts if part.state is PartState.STAGED]
+            if not self._parts:
+                return
+
+    async def _reconsider(self, error: Exception, parts: list[Part]) -> Exception | None:
+        """After a commit that failed: the error, unless some of the parts can't be written any more, and others may."""
+        if not parts or not isinstance(error, ConflictError):
+            return error
+        # Until it is clear what goes with the next commit, there is none.
+        self._writing = True
+        try:
+            if await self._has_lost():
+                return error
+            moved_on = await self._moved_on(parts)
+        except Exception as failure:  # noqa: BLE001  # the store failed
+            return failure
+        finally:
+            self._has_landed()
+        self._baseless = 0 if moved_on else self._baseless + 1
+        self._parts[:0] = [part for part in parts if part.state is PartState.STAGED]
+        return error if self._baseless > BASELESS_MAX else None
 
     def _next_parts(self) -> list[Part]:
         """Those that go with one commit. They are taken out of what is staged."""

@@ -115,6 +115,10 @@ class Host(Protocol):
         """A message was stored for an instance that the worker here has."""
         ...
 
+    def is_due(self, id: str) -> None:
+        """An instance is to be run by whoever is free."""
+        ...
+
 
 class Alone:
     """One run without a runtime around it."""
@@ -200,4 +204,7 @@ class Alone:
         return False
 
     def message_came(self, id: str) -> None:
+        """There is nobody else."""
+
+    def is_due(self, id: str) -> None:
         """There is nobody else."""

@@ -20,6 +20,7 @@ from workflow_sdk.core.keys import (
     listed_by_status,
     listed_by_workflow,
 )
+from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -40,14 +41,13 @@ __all__ = [
     "new_fields",
     "new_lease",
     "new_seed",
+    "put_new",
     "tell_owner",
     "unknown_fields",
 ]
 
 DEATHS_MAX = 5
 """Workers that may die under an instance in a row, without a commit in between, before it is stuck."""
-
-_MENDED_BY_CODE = frozenset({"definition", "divergence"})
 
 
 @dataclass(slots=True)
@@ -83,6 +83,8 @@ class Claimant:
     """Whether it creates the instance if there is none."""
     beats: bool = True
     """Whether the worker's heartbeat is that of this one run: it begins and ends with the claim."""
+    retention: float | None = None
+    """How many seconds after its end an instance is forgotten, where its workflow does not say."""
 
 
 def error_fields(
@@ -198,15 +200,25 @@ def new_lease(worker: str, ttl: float) -> bytes:
     return pack_record([worker, next(_epochs), ttl])
 
 
-def new_fields(workflow: Workflow[Any, Any], status: Status, raw_input: bytes, now: float) -> dict[Field, bytes]:
-    """The fields of an instance that begins now."""
-    return {
+def new_fields(
+    workflow: Workflow[Any, Any], status: Status, raw_input: bytes, now: float, retention: float | None = None
+) -> dict[Field, bytes]:
+    """The fields of an instance that begins now. `retention`: where its workflow says nothing of it."""
+    fields = {
         Field.STATUS: pack_record([status.value]),
         Field.VERSION: pack_record([workflow.name, workflow.version, workflow.fingerprint, 1, now]),
         Field.INPUT: pack_record([raw_input]),
         Field.BIRTH: pack_record([now, new_seed()]),
         Field.COMMITS: pack_record([1]),
     }
+    _keep(fields, workflow, retention)
+    return fields
+
+
+def _keep(fields: dict[Field, bytes], workflow: Workflow[Any, Any], retention: float | None) -> None:
+    kept = retention if workflow.retention is None else workflow.retention
+    if kept is not None:
+        fields[Field.RETENTION] = pack_record([kept])
 
 
 def unknown_fields(name: str, raw_input: bytes, now: float) -> dict[Field, bytes]:
@@ -218,6 +230,14 @@ def unknown_fields(name: str, raw_input: bytes, now: float) -> dict[Field, bytes
         Field.BIRTH: pack_record([now, new_seed()]),
         Field.COMMITS: pack_record([1]),
     }
+
+
+def put_new(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
+    """Create an instance, if there is none with this id. Who runs it, or when it is due, is for others to add."""
+    batch.check(keys.field(Field.VERSION), None)
+    for key, value in fields.items():
+        batch.set(keys.field(key), value)
+    list_instance(batch, keys.instance_id, {}, fields)
 
 
 def count_up(fields: dict[Field, bytes]) -> None:
@@ -234,7 +254,7 @@ def new_seed() -> bytes:
 
 def _create(who: Claimant, value: object) -> Claim:
     raw = encode_input(who.codec, who.workflow, value)
-    fields = new_fields(who.workflow, Status.RUNNING, raw, who.now())
+    fields = new_fields(who.workflow, Status.RUNNING, raw, who.now(), who.retention)
     return Claim(Status.RUNNING, fields, new_lease(who.worker, who.lease_ttl), created=True)
 
 
@@ -257,8 +277,8 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     fields = dict(found)
     deaths = 0
     if status is Status.STUCK:
-        info, original, _ = unpack_record(found[Field.ERROR])
-        if not changed and unpack_error_info(info, who.codec).kind not in _MENDED_BY_CODE:
+        info, original, culprits = unpack_record(found[Field.ERROR])
+        if not changed and not _is_stuck_for_code(unpack_error_info(info, who.codec), culprits):
             return Claim(status, found, None)
         after = move(status, Status.RUNNING if original is None else Status.ROLLING_BACK)
         if original is None:
@@ -280,9 +300,15 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
         fields[Field.DEATHS] = pack_record([deaths])
     if deaths >= DEATHS_MAX:
         return _crashed(who, fields, status, deaths)
+    _keep(fields, workflow, who.retention)
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
     return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths)
+
+
+def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
+    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did."""
+    return not culprits and (info.kind == "definition" or is_divergence(info))
 
 
 def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, deaths: int) -> Claim:
@@ -290,7 +316,7 @@ def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, deaths: 
         "workflow_sdk.errors.WorkflowStuckError",
         f"{deaths} workers in a row died while they ran it, without a commit in between; "
         "mend what kills them, and run it again with changed code, or `recover` it",
-        kind="crash",
+        kind="consistency",
     )
     original = unpack_record(fields[Field.ERROR])[0] if status is Status.ROLLING_BACK else None
     fields[Field.ERROR] = pack_record(error_fields(info, who.codec, original))

@@ -22,7 +22,7 @@ from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import CodecError
-from workflow_sdk.execution.lease import list_instance, tell_owner
+from workflow_sdk.execution.lease import put_new, tell_owner
 from workflow_sdk.execution.snapshot import Snapshot
 
 __all__ = ["Delivery", "Letter", "Posted", "create", "make_due", "post", "put", "status_of"]
@@ -246,10 +246,6 @@ def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: 
 
 def create(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
     """Put a new instance into a batch, to be run by whoever is free."""
-    batch.check(keys.field(Field.VERSION), None)
-    fields = {**fields, Field.ALARM: pack_record([now])}
     batch.set(keys.alarm(now), b"")
     batch.set(keys.due_bell, token_bytes(8))
-    for key, value in fields.items():
-        batch.set(keys.field(key), value)
-    list_instance(batch, keys.instance_id, {}, fields)
+    put_new(batch, keys, {**fields, Field.ALARM: pack_record([now])})

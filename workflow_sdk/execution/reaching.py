@@ -67,6 +67,8 @@ class Reaching(Idling):
             if await self._dispatch(target, batch, effect, outcome, len(payload)):
                 if posted.is_here and posted.is_stored:
                     self._message_came(target)
+                elif posted.is_stored:
+                    self.host.is_due(target)
                 return
 
     async def expire(self, effect: Effect) -> bool:
@@ -107,6 +109,7 @@ class Reaching(Idling):
                     return [(keys.field(Field.WATCHERS), pack_record([watchers]))]
 
                 if await self._dispatch(id, batch, effect, id, len(start.input), watch if start.is_watched else None):
+                    self.host.is_due(id)
                     return None
                 if not start.is_given:
                     break  # it is there by now, or has been all the time
@@ -147,7 +150,8 @@ class Reaching(Idling):
             watchers = [*map(list, others), [self.instance_id, pack_segment(version) + effect.location]]
             return [(found.keys.field(Field.WATCHERS), pack_record([watchers]))]
 
-        await self._dispatch(id, found.batch, effect, id, 0, watch)
+        if await self._dispatch(id, found.batch, effect, id, 0, watch):
+            self.host.is_due(id)
         return None
 
     async def _standing(self, keys: InstanceKeys) -> Snapshot:

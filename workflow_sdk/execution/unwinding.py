@@ -155,9 +155,12 @@ class Unwinding:
             f"older is undone before it: {last.message}",
             last.traceback,
             last.attributes,
-            kind="rollback",
+            last.kind,
         )
-        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec, cast("list[object]", fields[0])))
+        original = cast("list[object]", fields[0])
+        # That there is a culprit tells it from a slip, which is tried again by every run.
+        error = error_fields(info, execution.codec, original, [compensation.path])
+        execution.journal.set_field(Field.ERROR, error)
         await execution.finish(Status.STUCK)
 
     async def _find(self, compensation: Compensation) -> tuple[Handler, object]:

@@ -24,6 +24,7 @@ from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.outcome import pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.step import watched
 
 __all__ = ["Begin", "start_child", "start_continue"]
 
@@ -117,6 +118,7 @@ async def _begin_child(place: Place, what: Begin, raw: bytes, *, cancels: bool) 
     def record(entry: Entry, id: str) -> None:
         entry.wait(ChildData(id, cancels))
 
+    await watched(engine, place.path)
     effect = Recorded(place, place.new_entry(), record, Hanging("child", ids[0], cancels, 0))
     start = Start(what.workflow, raw, ids, what.id is not None, place.location, is_watched=True)
     try:
@@ -184,6 +186,7 @@ async def _continue(place: Place, what: Begin, raw: bytes) -> str:
             def record(entry: Entry, id: str) -> None:
                 entry.complete(engine.codec.encode(id), engine.now())
 
+            await watched(engine, place.path)
             effect = Recorded(place, place.new_entry(), record)
             ids = _ids(place, what.id)
             try:

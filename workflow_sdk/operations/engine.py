@@ -121,8 +121,8 @@ class Watch(Protocol):
     dry: bool
     """Nothing is called: whatever comes to a call waits there."""
 
-    def calls(self, path: str) -> None:
-        """The code of an operation is about to be called."""
+    def calls(self, path: str, generation: int) -> None:
+        """The code of an operation is about to be called, or its effect to be made."""
         ...
 
 

@@ -13,6 +13,7 @@ from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.step import watched
 
 __all__ = ["start_send"]
 
@@ -56,6 +57,7 @@ async def _dispatch(place: Place, target: str, message: str, payload: bytes) -> 
     def record(entry: Entry, outcome: str) -> None:
         entry.complete(engine.codec.encode(outcome), engine.now())
 
+    await watched(engine, place.path)
     effect = Recorded(place, place.new_entry(), record)
     try:
         await engine.post(target, message, payload, effect)

@@ -164,7 +164,7 @@ async def watched(engine: Engine, path: str) -> None:
     if engine.watched is not None:
         if engine.watched.dry:
             await engine.never()
-        engine.watched.calls(path)
+        engine.watched.calls(path, engine.facts.generation)
 
 
 async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:

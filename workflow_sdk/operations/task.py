@@ -26,6 +26,7 @@ from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.sleep import deadline
+from workflow_sdk.operations.step import watched
 
 __all__ = ["Asked", "TaskResult", "start_task"]
 
@@ -82,6 +83,7 @@ async def _task(place: Place, asked: Asked, payload: bytes, until: float | None)
             await engine.never()
         entry = place.entry
         if entry is None:
+            await watched(engine, place.path)
             entry = place.new_entry()
             _open(place, entry, asked, payload, until)
             # From here on somebody may be at it: so there has to be a token of the wait.

@@ -42,6 +42,10 @@ class Here(Protocol):
         """A message was stored for an instance that the worker here has."""
         ...
 
+    def is_due(self, id: str) -> None:
+        """An instance is to be run by whoever is free."""
+        ...
+
     async def until_ended(self, id: str) -> dict[Field, bytes] | None:
         """Wait for an instance that is in memory; its fields if it has ended, None if that is for the store to say."""
         ...

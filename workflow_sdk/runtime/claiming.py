@@ -73,6 +73,7 @@ class Claiming:
         workflows: Mapping[str, Workflow[Any, Any]],
         worker: WorkerKeys,
         lease_ttl: float,
+        retention: float | None = None,
     ) -> None:
         self._driver = driver
         self._codec = codec
@@ -81,6 +82,7 @@ class Claiming:
         self._workflows = workflows
         self._worker = worker
         self._ttl = lease_ttl
+        self._retention = retention
         self._claims: set[str] = set()
         """What is being claimed now."""
         self._claimed = anyio.Event()
@@ -116,7 +118,7 @@ class Claiming:
         self._place = anyio.Lock()
         """Who stands at the one place in line: what is due and what was left are claimed one at a time."""
         residents.on_failure = self.failed
-        residents.on_end = self._ended
+        residents.on_end.append(self._ended)
 
     def _ended(self, id: str) -> None:
         if id in self._later:
@@ -142,6 +144,10 @@ class Claiming:
             self._missed[id] = evict or self._missed.get(id, False)
 
     # What is due.
+
+    def look_for(self, id: str) -> None:
+        """An instance was made due here: that needs no way through the store."""
+        self._look(shard_of(id))
 
     async def listen_for_what_is_due(self, shard: int) -> None:
         """Notice that an alarm was set in a shard."""
@@ -286,6 +292,7 @@ class Claiming:
             takes_over=takes_over,
             creates=False,
             beats=False,
+            retention=self._retention,
         )
         claimed: Claim | None = None
         # Not to be cancelled between the claim and the run: nobody would give the instance back.

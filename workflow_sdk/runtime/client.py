@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import anyio
 
@@ -20,7 +20,7 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import AlreadyExistsError, DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.clock import Clock, SystemClock
-from workflow_sdk.execution.lease import list_instance, new_fields, unknown_fields
+from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
 from workflow_sdk.execution.snapshot import read_fields
@@ -31,6 +31,7 @@ from workflow_sdk.runtime.directory import list_instances
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.ids import uuid7
 from workflow_sdk.runtime.info import InstanceInfo, Page
+from workflow_sdk.runtime.schedules import Schedule, ScheduleOptions, Schedules, same_value
 from workflow_sdk.runtime.tasks import Tasks
 
 __all__ = ["Client"]
@@ -55,6 +56,8 @@ class Client:
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock or SystemClock()
         self._access: Access | None = None
+        self._retention: float | None = None
+        """How many seconds after their end instances are forgotten, where their workflow does not say."""
 
     @property
     def tasks(self) -> Tasks:
@@ -97,23 +100,33 @@ class Client:
         definition = self._definition(workflow)
         if id is not None and name_problem(id) is not None:
             raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {id!r:.100}")
+        name, known, raw = self._prepare(workflow, definition, input)
+        now = access.clock.time()
+        keys = InstanceKeys(id if id is not None else str(uuid7(now)))
+        fields = (
+            new_fields(known, Status.PENDING, raw, now, self._retention) if known else unknown_fields(name, raw, now)
+        )
+        while not await self._create(known, keys, fields, now):
+            if await self._same(keys, name, raw):
+                break
+        return Handle(access, keys.instance_id, definition)
+
+    def _prepare(
+        self, workflow: Workflow[Any, Any] | str, definition: Workflow[Any, Any] | None, input: object
+    ) -> tuple[str, Workflow[Any, Any] | None, bytes]:
+        """The name of a workflow, the workflow if it is known here, and its input as it is stored."""
+        codec = self.access.codec
         name = workflow if isinstance(workflow, str) else workflow.name
         if (problem := name_problem(name)) is not None:
             raise DefinitionError(f"a workflow can't be called {name!r:.100}: {problem}")
         known = definition or self._known(name)
         if definition is not None:
-            raw = encode_input(access.codec, definition, input)
+            raw = encode_input(codec, definition, input)
         elif known is not None:
-            raw = encode_plain_input(access.codec, known, input)
+            raw = encode_plain_input(codec, known, input)
         else:
-            raw = access.codec.encode(input)
-        now = access.clock.time()
-        keys = InstanceKeys(id if id is not None else str(uuid7(now)))
-        fields = new_fields(known, Status.PENDING, raw, now) if known else unknown_fields(name, raw, now)
-        while not await self._create(known, keys, fields, now):
-            if await self._same(keys, name, raw):
-                break
-        return Handle(access, keys.instance_id, definition)
+            raw = codec.encode(input)
+        return name, known, raw
 
     async def _create(
         self, known: Workflow[Any, Any] | None, keys: InstanceKeys, fields: dict[Field, bytes], now: float
@@ -124,11 +137,8 @@ class Client:
         if lease is None or known is None:
             create(batch, keys, fields, now)
             return await self._commit_new(batch)
-        batch.check(keys.field(Field.VERSION), None)
         fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
-        for key, value in fields.items():
-            batch.set(keys.field(key), value)
-        list_instance(batch, keys.instance_id, {}, fields)
+        put_new(batch, keys, fields)
         created = False
         try:
             # Not to be cancelled between the commit and the run: nobody would give the instance back.
@@ -174,8 +184,8 @@ class Client:
                 f"instance {keys.instance_id!r} runs workflow {recorded!r}, not {name!r}; give this one another id"
             )
         stored = unpack_record(found[Field.INPUT])[0]
-        was, wanted = access.codec.decode(stored, plain=True), access.codec.decode(raw, plain=True)
-        if stored != raw and _as_json(was) != _as_json(wanted):
+        if not same_value(access.codec, stored, raw):
+            was, wanted = access.codec.decode(stored, plain=True), access.codec.decode(raw, plain=True)
             raise AlreadyExistsError(
                 f"instance {keys.instance_id!r} of workflow {name!r} was started with the input {was!r:.200}, "
                 f"not {wanted!r:.200}; give this one another id"
@@ -212,6 +222,45 @@ class Client:
     def handle(self, workflow: Workflow[Any, Any] | str, id: str) -> Handle[Any]:
         """The handle of an instance that was started before."""
         return Handle(self.access, id, self._definition(workflow))
+
+    @overload
+    async def schedule(
+        self, id: str, workflow: Workflow[I, Any], input: I, **options: Unpack[ScheduleOptions]
+    ) -> Schedule: ...
+    @overload
+    async def schedule(
+        self, id: str, workflow: Workflow[None, Any], **options: Unpack[ScheduleOptions]
+    ) -> Schedule: ...
+    @overload
+    async def schedule(
+        self, id: str, workflow: str, input: Any = None, **options: Unpack[ScheduleOptions]
+    ) -> Schedule: ...
+    async def schedule(
+        self,
+        id: str,
+        workflow: Workflow[Any, Any] | str,
+        input: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Start an instance at every tick, from now on: with `cron="0 3 * * *"`, or `every=` so often.
+
+        It is stored when this returns. Each tick begins one instance, however many runtimes there are and whichever of
+        them die; its id is that of the schedule, a slash, and the time of the tick: `nightly/2026-11-18T03:00:00Z`.
+        `timezone` (UTC) is that of `cron`. `overlap` says what a tick does while the instance of the last one has not
+        ended: it is left out (`"skip"`), waits for the end (`"queue"`), or starts one all the same (`"allow"`).
+        `catch_up` says which of the ticks that came while no runtime was there are made up for: the `"last"`, `"all"`,
+        or `"none"`.
+
+        The same id with the same definition changes nothing. With another definition it is replaced: the next tick is
+        that of the new one. Whether it is paused, and when it ticked last, stays.
+        """
+        name, _, raw = self._prepare(workflow, self._definition(workflow), input)
+        return await self.schedules.put(id, name, raw, options)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of this store."""
+        return Schedules(self.access)
 
     async def list(
         self,
@@ -269,15 +318,6 @@ class Client:
                 if cursor is None:
                     break
         return count
-
-
-def _as_json(value: object) -> object:
-    """Plain data as it is after it has been JSON, in which inputs may come: a tuple is a list."""
-    if isinstance(value, (list, tuple)):
-        return [_as_json(item) for item in cast("list[object]", value)]
-    if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in cast("dict[object, object]", value).items()}
-    return value
 
 
 def _status(status: Status | str) -> Status:

@@ -70,8 +70,11 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
             if baseless > BASELESS_MAX:
                 raise
             continue
-        if posted.is_here and here is not None:
-            here.message_came(instance_id)
+        if here is not None:
+            if posted.is_here:
+                here.message_came(instance_id)
+            else:
+                here.is_due(instance_id)
         return posted.delivery
 
 

@@ -39,6 +39,10 @@ class Nearby:
         else:
             self._claiming.missed(id)
 
+    def is_due(self, id: str) -> None:
+        """An instance is to be run by whoever is free."""
+        self._claiming.look_for(id)
+
     async def until_ended(self, id: str) -> dict[Field, bytes] | None:
         """Wait for an instance that is in memory; its fields if it has ended, None if that is for the store to say."""
         return await self._residents.until_ended(id)

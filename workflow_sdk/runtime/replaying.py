@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.codec import Wrapper
 from workflow_sdk.core.compensation import Compensation, Progress
-from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
+from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -234,7 +234,7 @@ class _Dry:
     dry = True
     seed: bytes | None = None
 
-    def calls(self, path: str) -> None:
+    def calls(self, path: str, generation: int) -> None:
         raise AssertionError(f"{path} would have been called")
 
 
@@ -281,10 +281,9 @@ async def _replay(
     keys = InstanceKeys(instance_id)
     found = dict(rows)
     status = Status(unpack_record(found[keys.field(Field.STATUS)])[0])
-    values = Codec(wrapper=codec)
     raw_error = found.get(keys.field(Field.ERROR))
-    error = None if raw_error is None else unpack_error_info(unpack_record(raw_error)[0], values)
-    undoing = status is Status.ROLLING_BACK or (error is not None and error.kind == "rollback")
+    # What has failed before it got stuck did so while it was undone.
+    undoing = status is Status.ROLLING_BACK or (raw_error is not None and unpack_record(raw_error)[1] is not None)
     driver = await open_driver("memory://")
     batch = Batch()
     for key, value in rows:
@@ -336,7 +335,7 @@ def _problem(
 ) -> tuple[str, str] | None:
     error = result.error
     if result.status is Status.STUCK and error is not None:
-        return ("divergence" if error.kind == "divergence" else "definition"), error.message
+        return ("divergence" if is_divergence(error) else "definition"), error.message
     fails = result.status in (Status.FAILED, *_UNDONE)
     if fails and error is not None and not undoing and status not in (Status.FAILED, *_UNDONE):
         return "failure", f"it would fail now: {error}"

@@ -57,7 +57,7 @@ class Residents:
         """How many are looking whether there is something to be done."""
         self.on_failure: Callable[[str], None] = lambda id: None
         """Told when a run has ended without giving its instance back."""
-        self.on_end: Callable[[str], None] = lambda id: None
+        self.on_end: list[Callable[[str], None]] = []
         """Told when an instance is not in memory any more."""
         self.here: Here | None = None
         """The runtime that has them."""
@@ -133,6 +133,11 @@ class Residents:
         """A message was stored for an instance that the worker here has."""
         if self.here is not None:
             self.here.message_came(id)
+
+    def is_due(self, id: str) -> None:
+        """An instance is to be run by whoever is free."""
+        if self.here is not None:
+            self.here.is_due(id)
 
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """It stands in line again."""
@@ -218,7 +223,8 @@ class Residents:
                 ending.fields = fields
                 ending.event.set()
             self._ended.set()
-            self.on_end(id)
+            for tell in self.on_end:
+                tell(id)
 
     async def until_ended(self, id: str) -> dict[Field, bytes] | None:
         """Wait for an instance that is in memory; return its fields if it is over, None if it only went away."""

@@ -19,7 +19,7 @@ from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
-from workflow_sdk.definitions import Workflow
+from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.clock import Clock, pause
@@ -28,7 +28,9 @@ from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.nearby import Nearby
+from workflow_sdk.runtime.purging import Purging
 from workflow_sdk.runtime.residents import Residents
+from workflow_sdk.runtime.ticking import Ticking
 
 __all__ = ["Runtime"]
 
@@ -44,7 +46,8 @@ class Runtime(Client):
 
     Of the instances that are ready, at most `concurrency` run at once, in turns. Those that wait stay in memory, where
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
-    away, and cost no memory at all.
+    away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
+    workflow says something else.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class Runtime(Client):
         clock: Clock | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
+        retention: Duration | None = None,
         codec: Wrapper | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = _by_name(workflows)
+        self._retention = check_retention(retention)
         self._ttl = _seconds(lease_ttl, "lease_ttl")
         if not self._ttl:
             raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
@@ -90,14 +95,23 @@ class Runtime(Client):
         self._life.enter_context(self._clock.life(self._worker.worker))
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
+        ticking = Ticking(
+            self.access.driver, self._clock, self._residents, self._workflows, claiming.look_for, self._retention
+        )
 
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
         # Looking for what was left never stops: others may die at any time.
-        for loop in (self._read_letters, claiming.claim_what_is_due, claiming.claim_what_was_left):
+        for loop in (
+            self._read_letters,
+            claiming.claim_what_is_due,
+            claiming.claim_what_was_left,
+            ticking.start_what_is_due,
+        ):
             self._group.start_soon(self._forever, loop)
+        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock).purge)
         for shard in range(SHARDS):
             self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
         return self
@@ -143,7 +157,7 @@ class Runtime(Client):
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
-            driver, self._codec, self._clock, self._residents, self._workflows, self._worker, self._ttl
+            driver, self._codec, self._clock, self._residents, self._workflows, self._worker, self._ttl, self._retention
         )
         return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
 

@@ -35,9 +35,12 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class _Waiting:
-    __slots__ = ("activity", "event", "lazily", "until")
+    __slots__ = ("activity", "event", "lazily", "told", "until")
 
-    def __init__(self, until: float | None, lazily: float | None, activity: Callable[[], Activity]) -> None:
+    def __init__(
+        self, told: anyio.Event, until: float | None, lazily: float | None, activity: Callable[[], Activity]
+    ) -> None:
+        self.told = told
         self.until = until
         self.lazily = lazily
         self.activity = activity
@@ -131,7 +134,7 @@ class VirtualClock:
     ) -> None:
         """Return when the event is set, or when it is `until`, which comes at once if nothing else is under way."""
         self._thread = get_ident()
-        waiting = _Waiting(until, lazily, activity)
+        waiting = _Waiting(event, until, lazily, activity)
         self._waiting.append(waiting)
         self._version += 1
         try:
@@ -154,7 +157,7 @@ class VirtualClock:
             return
         quiet = 0.0
         while not mine.event.is_set():
-            if any(waiting.activity() is not Activity.NONE for waiting in self._waiting):
+            if self._is_active():
                 quiet = await self._glance(mine, quiet)
                 jump = quiet >= self._quiet
             else:
@@ -168,11 +171,21 @@ class VirtualClock:
                     await mine.event.wait()
 
     async def _is_idle(self) -> bool:
-        """Whether nothing happens here in a few turns of the event loop."""
-        before = self._version
+        """Whether nothing happens here in a few turns of the event loop, not even for one of them."""
+        before, quiet = self._version, True
         for _ in range(IDLE_TURNS):
             await anyio.lowlevel.checkpoint()
-        return before == self._version
+            quiet = quiet and before == self._version and not self._is_woken() and not self._is_active()
+        # Only now, even if it is not: most of what happens is over by then, and needs no glance, which takes real time.
+        return quiet
+
+    def _is_active(self) -> bool:
+        """Whether something is under way."""
+        return any(waiting.activity() is not Activity.NONE for waiting in self._waiting)
+
+    def _is_woken(self) -> bool:
+        """Whether somebody has something to go on with, and has not come round to it yet."""
+        return any(waiting.event.is_set() or waiting.told.is_set() for waiting in self._waiting)
 
     async def _glance(self, mine: _Waiting, quiet: float) -> float:
         """Let a little real time pass, here too; return for how long it has been quiet."""

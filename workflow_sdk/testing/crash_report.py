@@ -33,6 +33,8 @@ class Ending:
     """The names of the messages that nobody took."""
     sent: int = 0
     """How many messages of the script were sent."""
+    others: tuple[tuple[str, str, str], ...] = ()
+    """The ids of the other instances, after that of this one; their status, and what they returned."""
 
     def __str__(self) -> str:
         status = self.info.status.value
@@ -180,6 +182,7 @@ def differences(clean: Ending, other: Ending) -> list[str]:
     compare("it waits for", _waits(clean.info), _waits(other.info))
     compare("of the messages are left:", clean.inbox, other.inbox)
     compare("of the messages were sent:", clean.sent, other.sent)
+    compare("the other instances are", clean.others, other.others)
     expected, seen = _record(clean.history), _record(other.history)
     for path in sorted(expected.keys() | seen.keys()):
         compare(f"{path!r} is recorded as", expected.get(path), seen.get(path))

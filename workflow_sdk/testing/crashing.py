@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from inspect import isawaitable
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from workflow_sdk.core.codec import Wrapper
 from workflow_sdk.core.history import History
-from workflow_sdk.core.keys import INBOX, InstanceKeys
+from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
@@ -24,6 +24,7 @@ from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message
 from workflow_sdk.runtime.info import InstanceInfo
 from workflow_sdk.runtime.reading import read_history
+from workflow_sdk.testing._family import Family, by_name
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
 from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
@@ -31,12 +32,13 @@ from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
 __all__ = ["Script", "crash_everywhere"]
 
 Script: TypeAlias = Sequence["str | tuple[str, Any]"]
-"""Messages: a name, or a name and a payload. The next is sent whenever the instance waits for a message."""
+"""Messages: a name, or a name and a payload. The next is sent whenever the instance waits for a message; if it is the
+name of an open task of the instance, that is completed with the payload."""
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 SEED = bytes(range(16))
 RUNS_MAX = 10_000
-YEAR_MAX = 5000
+LATEST = datetime(5000, 1, 1, tzinfo=UTC).timestamp()
 
 
 async def crash_everywhere(
@@ -48,6 +50,7 @@ async def crash_everywhere(
     reset: Callable[[], Awaitable[None] | None] | None = None,
     commits_max: int | None = None,
     codec: Wrapper | None = None,
+    workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> CrashReport:
     """Kill the workflow at every commit, just before and just after; show that it ends like a run without a crash.
 
@@ -57,12 +60,14 @@ async def crash_everywhere(
 
     What steps do has to come to the same every time, as it does with fakes. `reset` is called before each run, to
     bring fakes back to where they began. Time is virtual. Of many commits, `commits_max` are taken, evenly spread.
+    `workflows` are those of the children and successors: they are run beside it, killed as well, and have to end the
+    same.
     """
     if not isinstance(workflow, Workflow):
         raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {workflow!r}")
     driver = await open_driver(store) if isinstance(store, str) else store
     try:
-        stage = _Stage(driver, workflow, input, _messages(script), reset, codec)
+        stage = _Stage(driver, workflow, input, _messages(script), reset, codec, by_name(workflow, workflows))
         return await stage.everywhere(commits_max)
     finally:
         if isinstance(store, str):
@@ -82,11 +87,12 @@ class _Witness:
     seed: bytes | None = SEED
 
     def __init__(self) -> None:
-        self.called: list[str] = []
+        self.called: list[tuple[int, str]] = []
+        """In which generation of the instance, and the path."""
 
-    def calls(self, path: str) -> None:
+    def calls(self, path: str, generation: int) -> None:
         """A call is about to be made."""
-        self.called.append(path)
+        self.called.append((generation, path))
 
 
 class _Stage:
@@ -100,6 +106,7 @@ class _Stage:
         script: list[tuple[str, Any]],
         reset: Callable[[], Awaitable[None] | None] | None,
         codec: Wrapper | None,
+        workflows: dict[str, Workflow[Any, Any]],
     ) -> None:
         self.driver = driver
         self.workflow = workflow
@@ -107,6 +114,7 @@ class _Stage:
         self.script = script
         self.reset = reset
         self.codec = codec
+        self.workflows = workflows
         self.id = f"crash-everywhere-{uuid4().hex[:8]}"
         self.keys = InstanceKeys(self.id)
 
@@ -114,7 +122,7 @@ class _Stage:
         """A run without a crash, and one for each commit and side."""
         clean, commits = await self._without_a_crash()
         # Once more; and where that is all it needs, without being put away in between.
-        again, _ = await self._without_a_crash(resident=clean.info.status.is_terminal and not self.script)
+        again, _ = await self._without_a_crash(resident=self._is_alone(clean))
         problems = differences(clean, again)
         runs: list[CrashRun] = []
         if not problems and clean.info.status is not Status.STUCK:
@@ -124,6 +132,10 @@ class _Stage:
         if not report.ok:
             raise AssertionError(str(report))
         return report
+
+    def _is_alone(self, clean: Ending) -> bool:
+        """Whether it comes to its end by itself."""
+        return clean.info.status.is_terminal and not self.script and len(self.workflows) == 1
 
     async def _without_a_crash(self, *, resident: bool = False) -> tuple[Ending, int]:
         faulty = FaultyDriver(self.driver)
@@ -139,16 +151,18 @@ class _Stage:
                 await play.go_on(faulty)
             except* SimulatedCrash:
                 pass
-            then = await self.history()
+            then, generation = await self.history(), await self.generation()
             before = list(play.witness.called)
             play.witness.called.clear()
             await play.go_on(self.driver)
             ending = await play.ending()
             after = play.witness.called
             repeated = [
-                f"{path} ran again, although its outcome was committed" for path in after if is_over(path, then)
+                f"{path} ran again, although its outcome was committed"
+                for began, path in after
+                if began < generation or (began == generation and is_over(path, then))
             ]
-            twice = tuple(path for path in dict.fromkeys(after) if path in before)
+            twice = tuple(call[1] for call in dict.fromkeys(after) if call in before)
             problems = (*dict.fromkeys(repeated), *differences(clean, ending))
             return CrashRun(number, side, faulty.crashed, then, twice, problems, ending)
 
@@ -158,6 +172,11 @@ class _Stage:
             return await read_history(self.driver, self.id, codec=self.codec)
         except InstanceNotFoundError:
             return None
+
+    async def generation(self) -> int:
+        """How often the instance has begun."""
+        raw = await self.driver.get(self.keys.field(Field.GENERATION))
+        return 1 if raw is None else int(unpack_record(raw)[0])
 
 
 class _Play:
@@ -169,6 +188,8 @@ class _Play:
         self._clock = VirtualClock(START)
         self._sent = 0
         self.witness = _Witness()
+        self._others: dict[str, _Witness] = {}
+        self._family = Family(stage.driver, stage.id, stage.workflows, self._clock, stage.codec)
 
     async def __aenter__(self) -> _Play:
         reset = self._stage.reset
@@ -176,6 +197,7 @@ class _Play:
             done = reset()
             if isawaitable(done):
                 await done
+        await self._family.begin()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -184,8 +206,8 @@ class _Play:
     async def go_on(self, driver: Driver, mode: Mode = "yield") -> None:
         """Run until the end, or until nothing more comes that it waits for."""
         stage = self._stage
-        with _watching(self.witness):
-            for _ in range(RUNS_MAX):
+        for _ in range(RUNS_MAX):
+            with _watching(self.witness):
                 result = await run_workflow(
                     stage.workflow,
                     stage.input,
@@ -195,19 +217,42 @@ class _Play:
                     clock=self._clock,
                     codec=stage.codec,
                 )
-                if result.status.is_terminal or result.status is Status.STUCK:
-                    return
-                if result.waiting_for and self._sent < len(stage.script):
-                    message, payload = stage.script[self._sent]
-                    self._sent += 1
-                    await send_message(stage.driver, stage.id, message, payload, clock=self._clock, codec=stage.codec)
-                elif result.wake_at is not None and result.wake_at.year < YEAR_MAX:
-                    self._clock.advance(max(0.0, result.wake_at.timestamp() - self._clock.time()))
-                elif result.wake_at is not None:
-                    break
-                else:
-                    return
+            if await self._family.go_on(driver, self._watching_other):
+                continue
+            is_over = result.status.is_terminal or result.status is Status.STUCK
+            others = await self._family.wake_at()
+            own = None if result.wake_at is None else result.wake_at.timestamp()
+            times = [time for time in (others, own) if time is not None]
+            if not is_over and self._sent < len(stage.script) and (result.waiting_for or await self._is_asked()):
+                await self._send_next()
+            elif not times or (is_over and others is None):
+                return
+            elif min(times) >= LATEST:
+                break
+            else:
+                self._clock.advance(max(0.0, min(times) - self._clock.time()))
         raise AssertionError(f"{stage.workflow.name} has no end: it still waits in the year {self._clock.now().year}")
+
+    async def _is_asked(self) -> bool:
+        """Whether the next of the script is the name of a task that it waits for."""
+        async with Client(self._stage.driver, clock=self._clock, codec=self._stage.codec) as client:
+            tasks = (await client.tasks.list(instance=self._stage.id)).items
+        return self._stage.script[self._sent][0] in [task.name for task in tasks]
+
+    async def _send_next(self) -> None:
+        """Do the task that is next in the script, if it waits for one of this name; else send the message."""
+        stage = self._stage
+        name, payload = stage.script[self._sent]
+        self._sent += 1
+        async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
+            for task in (await client.tasks.list(instance=stage.id)).items:
+                if task.name == name:
+                    await client.tasks.complete(task.id, payload, by="script", roles=task.roles)
+                    return
+        await send_message(stage.driver, stage.id, name, payload, clock=self._clock, codec=stage.codec)
+
+    def _watching_other(self, id: str) -> AbstractContextManager[None]:
+        return _watching(self._others.setdefault(id, _Witness()))
 
     async def ending(self) -> Ending:
         """How it ended, and everything that is recorded of it."""
@@ -217,10 +262,17 @@ class _Play:
         history = await stage.history()
         assert history is not None, "it was run"
         inbox = await stage.driver.scan(*stage.keys.range(INBOX))
-        return Ending(info, history, tuple(str(unpack_record(raw)[0]) for _, raw in inbox), self._sent)
+        return Ending(
+            info,
+            history,
+            tuple(str(unpack_record(raw)[0]) for _, raw in inbox),
+            self._sent,
+            await self._family.endings(),
+        )
 
     async def _forget(self) -> None:
         stage = self._stage
+        await self._family.forget()
         async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
             handle = client.handle(stage.workflow.name, stage.id)
             try:

@@ -17,6 +17,7 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.entries import (
     BranchesData,
+    ChildData,
     Entry,
     EntryTrouble,
     ListenData,
@@ -24,8 +25,10 @@ from workflow_sdk.core.entries import (
     RetryData,
     SleepData,
     Taken,
+    TaskData,
 )
 from workflow_sdk.core.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
+from workflow_sdk.core.fields import unpack_wait
 from workflow_sdk.core.history import build_history
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.journal import Journal
@@ -33,8 +36,11 @@ from workflow_sdk.core.keys import HISTORY, TAKINGS, InstanceKeys
 from workflow_sdk.core.loading import HistoryCursor
 from workflow_sdk.core.location import pack_pair, pack_segment
 from workflow_sdk.core.names import Names
+from workflow_sdk.core.outside import Ending, Errand, Hanging, TaskDone
 from workflow_sdk.core.status import EntryStatus, Kind, Status
+from workflow_sdk.core.tasks import TaskEvent, TaskRow
 from workflow_sdk.core.wire import FORMAT, pack_record, unpack_record
+from workflow_sdk.core.world import World
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, StepExhaustedError
 
 CODEC = Codec()
@@ -56,11 +62,15 @@ ENTRIES = [
     Entry(Kind.RACE, 2, 1.5, status=DONE, value=b"\x01", data=BranchesData(("x", "y"), 0, None, 1)),
     Entry(Kind.MAP, 2, 1.5, status=FAILED, data=BranchesData((), 2, ((b"\x01", None), (None, b"\x80")))),
     Entry(Kind.BRANCH, 1, 1.5, status=DONE, value=b"\x01"),
+    Entry(Kind.CHILD, 1, 1.5, status=EntryStatus.WAITING, data=ChildData("i/child", cancels=True)),
+    Entry(Kind.TASK, 1, 1.5, status=DONE, value=b"\x01", data=TaskData("t", 9.5, "anna", 2.5)),
 ]
+ENTRIES[2].since = 7
 HANDLER = HandlerRef("app:undo", (b"\x01",), (("key", b"\x02"),))
 COMPENSATION = Compensation(4, pack_segment(3), "a/b", HANDLER, b"\x01", True, Progress.RETRYING, 2, 9.5, [1, "x"])
 MESSAGE = InboxMessage(b"id", "msg", CODEC.encode([1]), 1.5, b"reply", pack_segment(3))
 LOOP = pack_segment(0)
+TOKEN = pack_segment(7) + LOOP
 
 
 def load_name(raw: bytes) -> str:
@@ -102,6 +112,24 @@ def read_failure(raw: bytes) -> Exception:
     return failure
 
 
+def apply_change(raw: bytes) -> World:
+    world = World(CODEC)
+    world.apply(LOOP, raw)
+    assert isinstance(dict(world.state), dict)
+    return world
+
+
+def change() -> bytes:
+    world = World(CODEC)
+    world.state["a"] = [1, {"b": 2}]
+    world.refer("r-1")
+    world.advance(1, 2.5, "half")
+    return world.whole()
+
+
+TASK = TaskRow("t", "approve", "i", "a/approve", TOKEN, b"\x01", "anna", ("boss", "owner"), "r-1", 1.5, 9.5)
+
+
 ROWS: Mapping[str, tuple[Callable[[bytes], Any], list[bytes]]] = {
     "record": (unpack_record, [pack_record([1, "a", b"b", None, 1.5, [True], {"k": 2**70}])]),
     "entry": (Entry.unpack, [entry.pack() for entry in ENTRIES]),
@@ -113,6 +141,14 @@ ROWS: Mapping[str, tuple[Callable[[bytes], Any], list[bytes]]] = {
     "bases": (unpack_bases, [pack_bases([(1, 1, 1.5, b"\x01"), (2, 2, 2.5, b"\x02"), (5, 5, 3.5, b"\x03")])]),
     "name": (load_name, [pack_record(["charge"]), pack_record(["charge", LOOP, True, 7])]),
     "error": (read_error_info, [pack_record([pack_error_info(INFO, CODEC)])]),
+    "outside": (Hanging.unpack, [Hanging("child", "i/c", ends=True, since=4).pack()]),
+    "errand": (Errand.unpack, [Errand("task", "t", "i", TOKEN, rollback=False).pack()]),
+    "ending": (Ending.unpack, [Ending(Status.FAILED, None, pack_error_info(INFO, CODEC)).pack()]),
+    "task done": (TaskDone.unpack, [TaskDone(b"\x01", "anna", 2.5).pack()]),
+    "task": (TaskRow.unpack, [TASK.pack()]),
+    "task event": (TaskEvent.unpack, [TaskEvent("assigned", "anna", 1.5, "ben").pack()]),
+    "change": (apply_change, [change()]),
+    "wait": (unpack_wait, [pack_record(["task", "a", "b/a", 9.5, 1, 0, 7])]),
     "failure": (read_failure, [pack_record([FAILURE]), pack_record([pack_failure(EXHAUSTED, CODEC)])]),
 }
 

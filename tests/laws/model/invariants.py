@@ -24,6 +24,8 @@ from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Driver, Set
 
 __all__ = ["CheckedDriver"]
 
+COUNTED = (1, 2, 5, 6, 7, 8, 11, 12, 13)
+"""The parts of what an instance has done."""
 OWNED_PARTS = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES)
 """Written by nobody but who has the instance."""
 
@@ -91,6 +93,7 @@ class CheckedDriver:
             assert new.status is not None, "an instance is gone"
             if old.status is not None:
                 _check_status(old, new)
+                _check_count(old, new)
             _check_history(old, new)
             _check_names(old, new, dense=self.dense)
             _check_compensations(old, new)
@@ -125,6 +128,15 @@ def _check_writer(old: Space, batch: Batch) -> None:
     assert checked, "a commit to an instance has no check of its lease"
     if any(_touches(batch, old.prefix + part) for part in OWNED_PARTS):
         assert checked[0] is not None, "the record is written by somebody who does not have the instance"
+
+
+def _check_count(old: Space, new: Space) -> None:
+    """Commits that change the instance are counted: not that it is run, nor that it waits, nor that a message came."""
+    was, now = old.fields[Field.COMMITS][0], new.fields[Field.COMMITS][0]
+    changed = any(old.part(part) != new.part(part) for part in COUNTED) or any(
+        old.fields.get(field) != new.fields.get(field) for field in (Field.OUTPUT, Field.ERROR, Field.INPUT)
+    )
+    assert now == was + changed, f"{was} commits have become {now}"
 
 
 def _check_status(old: Space, new: Space) -> None:
@@ -236,7 +248,7 @@ def _check_waits(new: Space) -> None:
         assert new.waits.keys() <= undone, "something waits that is over"
         if status in (Status.SLEEPING, Status.WAITING):
             assert new.waits.keys() == undone, "it is not stored what is waited for"
-            listens = any(about[0] == "listen" for about in new.waits.values())
+            listens = any(about[0] in ("message", "child", "task") for about in new.waits.values())
             assert listens == (status is Status.WAITING), f"it is {status}, and does not look it"
     if status in (Status.COMPLETED, Status.FAILED, Status.ROLLED_BACK):
         assert not new.part(7), "messages are kept to be given back when all is over"

@@ -1,0 +1,207 @@
+"""What kind of failure an exception is: which side its cause is on, and so who can mend it.
+
+An author's exception may say so itself, with an attribute `kind`. For all others it is known from their classes. Those
+of HTTP clients and the like are known by name, as they need not be installed; and from the status of a response.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+from workflow_sdk.errors import (
+    ChildFailedError,
+    CodecError,
+    ConflictError,
+    DefinitionError,
+    ErrorInfo,
+    HistoryDivergedError,
+    LeaseLostError,
+    NotAuthorizedError,
+    StepError,
+    StepTimeoutError,
+    StorageError,
+    WorkflowCancelledError,
+    WorkflowFailedError,
+    WorkflowStuckError,
+)
+
+__all__ = ["KINDS", "ErrorKind", "is_divergence", "kind_of", "kind_recorded"]
+
+ErrorKind: TypeAlias = Literal[
+    "definition",  # the code of the workflow, or how it is called, is wrong
+    "expression",  # the code failed in itself: a wrong type, a name or key that is not there
+    "transport",  # something else could not be reached, or could not answer
+    "timeout",  # it took too long
+    "authorization",  # whoever asked may not
+    "consistency",  # what is recorded does not fit the code, or the world
+    "application",  # the author's own reasons: as far as anybody knows, trying again would end the same
+]
+KINDS: Final[tuple[ErrorKind, ...]] = get_args(ErrorKind)
+
+_Classes: TypeAlias = tuple[type[BaseException], ...]
+# The first that fits: a StepTimeoutError is asked before the failure that it is about.
+_BY_CLASS: Final[tuple[tuple[_Classes, ErrorKind], ...]] = (
+    ((DefinitionError, CodecError), "definition"),
+    ((HistoryDivergedError, ConflictError, LeaseLostError), "consistency"),
+    ((StorageError, ConnectionError), "transport"),
+    ((NotAuthorizedError, PermissionError), "authorization"),
+    ((TimeoutError, StepTimeoutError), "timeout"),
+)
+_CARRIERS: Final = (StepError, ChildFailedError, WorkflowFailedError, WorkflowCancelledError, WorkflowStuckError)
+_MISTAKES: Final = (TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError)
+
+# By package and class. The module between them is where the class happens to be written, and moves.
+_TIMEOUTS: Final = frozenset({
+    "botocore.ConnectTimeoutError",
+    "botocore.ReadTimeoutError",
+    "httpcore.TimeoutException",
+    "httpx.TimeoutException",
+    "httpx2.TimeoutException",
+    "redis.TimeoutError",
+    "requests.Timeout",
+    "urllib3.TimeoutError",
+})  # fmt: skip
+_TRANSPORTS: Final = frozenset({
+    "aiohttp.ClientConnectionError",
+    "aiohttp.ClientPayloadError",
+    "anyio.BrokenResourceError",
+    "botocore.ConnectionError",
+    "botocore.HTTPClientError",
+    "grpc.RpcError",
+    "httpcore.NetworkError",
+    "httpcore.ProtocolError",
+    "httpcore.ProxyError",
+    "httpx.TransportError",
+    "httpx2.TransportError",
+    "redis.ConnectionError",
+    "requests.ChunkedEncodingError",
+    "requests.ConnectionError",
+    "socket.gaierror",
+    "ssl.SSLError",
+    "urllib.URLError",
+    "urllib3.MaxRetryError",
+    "urllib3.NewConnectionError",
+    "urllib3.ProtocolError",
+    "urllib3.SSLError",
+    "websockets.ConnectionClosed",
+})  # fmt: skip
+# These have no class of their own among the built-in ones.
+_UNREACHABLE: Final = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH})
+_GRPC: Final[dict[str, ErrorKind]] = {
+    "DEADLINE_EXCEEDED": "timeout",
+    "PERMISSION_DENIED": "authorization",
+    "UNAUTHENTICATED": "authorization",
+}
+
+_DIVERGED: Final = f"{HistoryDivergedError.__module__}.{HistoryDivergedError.__qualname__}"
+
+# Records of before there were kinds of failures say only what had stopped the instance.
+_RECORDED_BEFORE: Final[dict[str, ErrorKind]] = {
+    "error": "application",
+    "rollback": "application",
+    "divergence": "consistency",
+    "crash": "consistency",
+}
+
+
+def kind_of(error: BaseException) -> ErrorKind:
+    """The kind of `error`; of a group, what all in it have in common. Never raises."""
+    try:
+        return _common(error)
+    except Exception:  # noqa: BLE001  # an author's class may answer any question with an exception
+        return "application"
+
+
+def kind_recorded(kind: str) -> str:
+    """The kind that a record tells of, whichever release has written it."""
+    return _RECORDED_BEFORE.get(kind, kind)
+
+
+def is_divergence(info: ErrorInfo) -> bool:
+    """Whether the code did not fit its history. The kind does not tell: crash loops are of the same."""
+    return info.type == _DIVERGED
+
+
+def _common(error: BaseException) -> ErrorKind:
+    kinds: set[ErrorKind] = set()
+    todo: list[Any] = [error]
+    seen: set[int] = set()
+    while todo and len(kinds) < 2:
+        one = todo.pop()
+        if not isinstance(one, BaseExceptionGroup) or _said(cast("BaseException", one)) is not None:
+            kinds.add(_kind_of_one(cast("BaseException", one)))
+        elif id(cast("object", one)) not in seen:
+            # An author's class may define them anew, and even hold itself.
+            seen.add(id(cast("object", one)))
+            todo += cast("Any", _attribute(cast("object", one), "exceptions")) or ()
+    return kinds.pop() if len(kinds) == 1 else "application"
+
+
+def _kind_of_one(error: BaseException) -> ErrorKind:
+    if (said := _said(error)) is not None:
+        return said
+    for classes, kind in _BY_CLASS:
+        if isinstance(error, classes):
+            return kind
+    if isinstance(error, _CARRIERS):
+        return _carried(error)
+    if (status := _http_status(error)) is not None:
+        return _kind_of_status(status)
+    names = {f"{str(cls.__module__).partition('.')[0]}.{cls.__name__}" for cls in type(error).__mro__}
+    if names & _TIMEOUTS:
+        return "timeout"
+    if "grpc.RpcError" in names:
+        return _kind_of_grpc(error)
+    if names & _TRANSPORTS or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
+        return "transport"
+    return "expression" if isinstance(error, _MISTAKES) else "application"
+
+
+def _said(error: object) -> ErrorKind | None:
+    """What the exception says of itself, if it is one of ours: `kind` may mean anything in classes of others."""
+    return _one_of_ours(_attribute(error, "kind"))
+
+
+def _one_of_ours(said: object) -> ErrorKind | None:
+    # Not `said` itself: that may be of a class that is text and something else, as an enum's members are.
+    return next((kind for kind in KINDS if kind == said), None) if isinstance(said, str) else None
+
+
+def _carried(error: BaseException) -> ErrorKind:
+    """The kind of the failure that `error` passes on."""
+    info = _attribute(error, "error")
+    if isinstance(info, ErrorInfo):
+        return _one_of_ours(info.kind) or "application"
+    return "consistency" if isinstance(error, WorkflowStuckError) else "application"
+
+
+def _http_status(error: BaseException) -> int | None:
+    """The status of the response that an HTTP client complains of."""
+    response = _attribute(error, "response")
+    for owner, name in ((response, "status_code"), (response, "status"), (error, "status_code"), (error, "status")):
+        status = _attribute(owner, name)
+        if isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599:
+            return status
+    return None
+
+
+def _kind_of_status(status: int) -> ErrorKind:
+    if status in (401, 403):
+        return "authorization"
+    return "transport" if status == 429 or status >= 500 else "application"
+
+
+def _kind_of_grpc(error: BaseException) -> ErrorKind:
+    try:
+        code = cast("Any", error).code().name
+    except Exception:  # noqa: BLE001  # not every RpcError has one
+        return "transport"
+    return _GRPC.get(str(code), "transport")
+
+
+def _attribute(owner: object, name: str) -> object:
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # noqa: BLE001  # an author's property may raise anything
+        return None

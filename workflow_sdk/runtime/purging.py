@@ -1,0 +1,72 @@
+"""Forgetting instances whose time is over: from their end on it is known when that is.
+
+Any number of workers may do it: each deletion is one commit, which finds out whether it is still to be done.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+import anyio
+
+from workflow_sdk.core.keys import PURGES, Field, InstanceKeys, last_of
+from workflow_sdk.core.tuples import pack
+from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import InstanceNotFoundError, InstanceStateError, WorkflowSDKError
+from workflow_sdk.execution.clock import Activity, Clock
+from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.runtime import control
+
+__all__ = ["Purging"]
+
+_log = logging.getLogger("workflow_sdk.runtime")
+
+PAGE = 64
+LOOK_SECONDS = 30.0
+"""How late an instance may be forgotten."""
+
+
+class Purging:
+    """The purge of one worker."""
+
+    def __init__(self, driver: Driver, clock: Clock) -> None:
+        self._driver = driver
+        self._clock = clock
+
+    async def purge(self) -> None:
+        """Forget what is over; return when to look again. No clock that jumps does so for this."""
+        now = self._clock.time()
+        for prefix in PURGES:
+            while rows := await self._driver.scan(prefix, prefix + pack((now,)) + b"\xff", limit=PAGE):
+                done = [await self._forget(key) for key, _ in rows]
+                if not all(done) or len(rows) < PAGE:
+                    break
+        await self._clock.wait(anyio.Event(), None, _nothing, lazily=now + LOOK_SECONDS)
+
+    async def _forget(self, key: bytes) -> bool:
+        """Whether the row is gone."""
+        id = last_of(key)
+        keys = InstanceKeys(id)
+        try:
+            fields = await read_fields(self._driver, keys)
+            purge = fields.get(Field.PURGE)
+            if purge is not None and key.endswith(pack((float(unpack_record(purge)[0]), id))):
+                with suppress(InstanceNotFoundError, InstanceStateError):
+                    await control.delete(self._driver, id)
+                    return True
+            batch = Batch()
+            batch.check(keys.field(Field.PURGE), purge)
+            batch.clear(key)
+            await self._driver.commit(batch)
+        except ConflictError:
+            return False
+        except WorkflowSDKError:
+            _log.exception("instance %s could not be forgotten", id)
+            return False
+        return True
+
+
+def _nothing() -> Activity:
+    return Activity.NONE
