@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple, Unpack, cast, 
 from uuid import UUID
 
 from workflow_sdk.core.retry import Duration
+from workflow_sdk.core.world import State
 from workflow_sdk.definitions import (
     StepOptions,
     StepOverrides,
@@ -374,7 +375,7 @@ class Context:
     @property
     def state(self) -> MutableMapping[str, Any]:
         """The business state of the instance, for the world to see with the next commit; the same in every replay."""
-        return self._scope.see_world().state
+        return State(self._scope.see_world(), self._assigning)
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
@@ -398,10 +399,13 @@ class Context:
 
     @contextmanager
     def _assigning(self) -> Generator[None]:
+        scope = self._scope
         try:
+            scope.check_assigning()
             yield
         except (DefinitionError, CodecError) as error:
-            raise self._scope.engine.slip(error) from None
+            raise scope.engine.slip(error) from None
+        scope.assigned()
 
     # Scopes.
 

@@ -24,13 +24,34 @@ def test_what_was_assigned_is_noted_once_and_folded() -> None:
     world.note(INSIDE)
     world.state["b"]["x"].append(2)
     world.note(LOOP)
-    raw = world.fold(LOOP)
-    assert raw is not None
+    folded = world.fold(LOOP)
+    assert folded is not None
+    raw, _ = folded
     assert world.fold(LOOP) is None, "nothing has changed since"
     again = World(CODEC)
     again.apply(LOOP, raw)
     assert dict(again.state) == {"b": {"x": [1, 2]}}, "what the root has assigned is assigned again by its code"
     assert again.fold(LOOP) is None, "it is in the store already"
+
+
+def test_what_losers_have_changed_never_was() -> None:
+    world = World(CODEC)
+    winner, loser, other = (LOOP + pack_segment(number) for number in (5, 6, 7))
+    world.replace({"a": 0, "b": 0, "c": 0})
+    world.note(ROOT)
+    for scope, name, value in [
+        *((loser, "a", 1), (loser, "b", 1), (winner, "b", 2), (other, "a", 3), (other + STEP, "b", 4)),
+        *((winner, "c", 5), (loser, "new", 6)),
+    ]:
+        world.state[name] = value
+        world.note(scope)
+    world.undo([loser, other], winner)
+    assert dict(world.state) == {"a": 0, "b": 2, "c": 5}
+    folded = world.fold(LOOP)
+    assert folded is not None
+    again = World(CODEC)
+    again.apply(LOOP, folded[0])
+    assert dict(again.state) == {"b": 2, "c": 5}
 
 
 def test_what_is_deleted_stays_deleted() -> None:
@@ -40,8 +61,9 @@ def test_what_is_deleted_stays_deleted() -> None:
     del world.state["a"]
     world.refer("r")
     world.note(INSIDE)
-    raw = world.fold(LOOP)
-    assert raw is not None
+    folded = world.fold(LOOP)
+    assert folded is not None
+    raw, _ = folded
     again = World(CODEC)
     again.replace({"a": 1, "b": 2})
     again.apply(LOOP, raw)
@@ -54,8 +76,9 @@ def test_the_last_change_counts_wherever_it_was_made() -> None:
     for number, scope in enumerate([INSIDE, LOOP + STEP, INSIDE, LOOP + STEP]):
         world.state["n"] = number
         world.note(scope)
-    raw = world.fold(LOOP)
-    assert raw is not None
+    folded = world.fold(LOOP)
+    assert folded is not None
+    raw, _ = folded
     again = World(CODEC)
     again.apply(LOOP, raw)
     assert again.state["n"] == 3

@@ -199,8 +199,7 @@ class Journal:
         for part in (HISTORY, METADATA, BASES, CHANGES):
             self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
-        for scope in list(self.loaded.irange(location, location + b"\xff")):
-            del self.loaded[scope]
+        self.forget_loaded(location)
 
     def clear_turns(self, first: bytes, end: bytes) -> None:
         """Forget the turns of a loop from the location `first`, up to `end` and without it."""
@@ -304,9 +303,16 @@ class Journal:
             self.changes = {}
         self.changes[location] = raw
 
-    def keep_changes(self, location: bytes, changes: bytes) -> None:
-        """Store what a scope has changed of what the world may see."""
+    def keep_changes(self, location: bytes, changes: bytes, whole: bool) -> None:
+        """Store what a scope has changed of what the world may see; `whole`: with all that stands under it."""
+        if whole:
+            self._clear(subtree(self._space + CHANGES + location))
         self._write_here(CHANGES + location, changes)
+
+    def forget_loaded(self, location: bytes) -> None:
+        """The code does not enter what was recorded under a location any more."""
+        for scope in list(self.loaded.irange(location, location + b"\xff")):
+            del self.loaded[scope]
 
     # Messages.
 

@@ -8,8 +8,11 @@ that ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, cast
+
+from sortedcontainers import SortedDict
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.codec.problem import is_a
@@ -29,76 +32,148 @@ _PROGRESS = "progress"
 _STATE = "state "
 """Before the names of the state."""
 
+_FIXED = frozenset({str, int, float, bool, bytes, type(None)})
+"""What does not change by itself."""
+
 Changes = dict[str, "bytes | None"]
 
 
+class Change(NamedTuple):
+    """What a scope has made of one value."""
+
+    first: int
+    """When it first changed it: a number that grows with every change."""
+    last: int
+    before: bytes | None
+    raw: bytes | None
+
+    def merged(self, other: Change | None) -> Change:
+        """This and another one of the same value, as one."""
+        if other is None:
+            return self
+        older, newer = (self, other) if self.first < other.first else (other, self)
+        end = max(self, other, key=lambda change: change.last)
+        return Change(older.first, max(self.last, newer.last), older.before, end.raw)
+
+
 class State(MutableMapping[str, Any]):
-    """The state of an instance, as a dict. What is put into it has to be of what can be stored."""
+    """The state of an instance, as a dict. What is put into it has to be of what can be stored, and is copied.
 
-    __slots__ = ("_values", "_world")
+    It is in the order of its names, which is the same in every replay.
+    """
 
-    def __init__(self, world: World, values: dict[str, Any]) -> None:
+    __slots__ = ("_assigning", "_world")
+
+    def __init__(self, world: World, assigning: Callable[[], AbstractContextManager[None]]) -> None:
         self._world = world
-        self._values = values
+        self._assigning = assigning
+        """Every assignment is made in one of these."""
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        return self._world.values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._world.check(name, value)
-        self._values[name] = value
+        with self._assigning():
+            self._world.assign(name, value)
 
     def __delitem__(self, name: str) -> None:
-        del self._values[name]
+        if name not in self._world.values:
+            raise KeyError(name)
+        with self._assigning():
+            self._world.remove(name)
+
+    def setdefault(self, name: str, default: Any = None, /) -> Any:
+        """The value of a name, which is the default from now on if there is none."""
+        if name not in self:
+            self[name] = default
+        return self[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(sorted(self._world.values))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._world.values)
 
     def __repr__(self) -> str:
-        return repr(self._values)
+        return repr(dict(self))
 
 
 class World:
     """What one run has assigned so far."""
 
-    __slots__ = ("_codec", "_folded", "_known", "_noted", "_number", "progress", "reference", "values")
+    __slots__ = (
+        "_codec",
+        "_folded",
+        "_known",
+        "_last",
+        "_loose",
+        "_noted",
+        "_number",
+        "_shown",
+        "_touched",
+        "progress",
+        "reference",
+        "values",
+    )
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self.values: dict[str, Any] = {}
         self.reference: str | None = None
         self.progress: Progress | None = None
+        self._touched: set[str] = set()
+        """What was assigned and not noted yet."""
+        self._loose: set[str] = set()
+        """Which of the values may change by themselves."""
         self._known: dict[str, bytes] = {}
         """Everything as it was when it was last noted."""
-        self._noted: dict[bytes, dict[str, tuple[int, bytes | None]]] = {}
-        """What changed in a scope, by the prefix of its locations; and when, as a number that grows."""
-        self._folded: dict[bytes, bytes] = {}
+        self._noted: SortedDict[bytes, dict[str, Change]] = SortedDict()
+        """What changed in a scope, by the prefix of its locations."""
+        self._last: dict[str, int] = {}
+        """The number of the last change of each."""
+        self._folded: SortedDict[bytes, bytes] = SortedDict()
         """What was given out last, by location."""
         self._number = 0
+        self._shown: tuple[dict[str, bytes], bytes | None] = {}, None
+        """The state that was shown last, by name and as a whole."""
 
     @property
     def state(self) -> State:
         """The state, to be read and assigned."""
-        return State(self, self.values)
+        return State(self, nullcontext)
+
+    def assign(self, name: object, value: object) -> None:
+        """Assign one value of the state. What it is made of belongs to the state alone: it is copied."""
+        copy = self._copy(name, value)
+        assert isinstance(name, str), "names of the state are texts"
+        self.values[name] = copy
+        self._touched.add(_STATE + name)
+        (self._loose.discard if type(copy) in _FIXED else self._loose.add)(name)
+
+    def remove(self, name: str) -> None:
+        """Forget a value of the state."""
+        del self.values[name]
+        self._loose.discard(name)
+        self._touched.add(_STATE + name)
 
     def replace(self, values: object) -> None:
         """Assign the whole state."""
-        if not isinstance(values, (dict, MutableMapping)):
+        if not is_a(values, Mapping):
             raise DefinitionError(f"ctx.state is a dict by names, not {values!r:.100}")
-        fresh: dict[str, Any] = dict(values)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        fresh: dict[object, object] = dict(cast("Mapping[object, object]", values))
         for name, value in fresh.items():
-            self.check(name, value)
-        self.values.clear()
-        self.values.update(fresh)
+            self._copy(name, value)
+        for name in self.values.keys() - fresh.keys():
+            self.remove(name)
+        for name, value in fresh.items():
+            self.assign(name, value)
 
     def refer(self, reference: object) -> None:
         """Assign the reference."""
         if reference is not None and (not isinstance(reference, str) or name_problem(reference) is not None):
             raise DefinitionError(f"ctx.reference is a text of 1 to 1000 characters, or None, not {reference!r:.100}")
         self.reference = reference
+        self._touched.add(_REFERENCE)
 
     def advance(self, done: object, total: object, note: object) -> None:
         """Assign the progress."""
@@ -107,69 +182,130 @@ class World:
                 raise DefinitionError(f"progress is told in numbers, not {number!r:.100}")
         if note is not None and not isinstance(note, str):
             raise DefinitionError(f"the note of a progress is a text, not {note!r:.100}")
+        try:
+            self._codec.encode([done, total, note])
+        except CodecError as error:
+            raise type(error)(f"ctx.progress: {error}") from None
         self.progress = cast("Progress", (done, total, note))
+        self._touched.add(_PROGRESS)
 
-    def check(self, name: object, value: object) -> None:
-        """What is assigned can be stored."""
+    def _copy(self, name: object, value: object) -> Any:
         problem = name_problem(name) if isinstance(name, str) else "names of the state are texts"
         if problem is not None:
             raise DefinitionError(f"ctx.state[{name!r:.100}]: {problem}")
         try:
-            self._codec.encode(value)
+            return self._codec.roundtrip(value)[1]
         except CodecError as error:
             raise type(error)(f"ctx.state[{name!r}]: {error}") from None
 
     def note(self, scope: bytes) -> None:
         """What changed since the last time was changed by this scope."""
-        now = self._encoded()
-        known = self._known
-        if now == known:
+        if not self._touched and not self._loose:
             return
-        changes: Changes = {name: raw for name, raw in now.items() if known.get(name) != raw}
-        changes.update(dict.fromkeys(known.keys() - now.keys()))
-        self._add(scope, changes)
-        self._known = now
+        known = self._known
+        changes: Changes = {}
+        for name in sorted(self._touched | {_STATE + name for name in self._loose}):
+            raw = self._encode(name)
+            if raw != known.get(name):
+                changes[name] = raw
+        self._touched.clear()
+        if changes:
+            self._add(scope, changes)
 
     def _add(self, scope: bytes, changes: Changes) -> None:
         noted = self._noted.setdefault(scope, {})
         for name, raw in changes.items():
             self._number += 1
-            noted[name] = self._number, raw
+            change = Change(self._number, self._number, self._known.get(name), raw)
+            noted[name] = change.merged(noted.get(name))
+            self._last[name] = self._number
+            self._learn(name, raw)
 
-    def _encoded(self) -> dict[str, bytes]:
-        encode = self._codec.encode
-        found = {_STATE + name: encode(value) for name, value in self.values.items()}
-        if self.reference is not None:
-            found[_REFERENCE] = encode(self.reference)
-        if self.progress is not None:
-            found[_PROGRESS] = encode(list(self.progress))
-        return found
+    def _learn(self, name: str, raw: bytes | None) -> None:
+        if raw is None:
+            self._known.pop(name, None)
+        else:
+            self._known[name] = raw
 
-    def fold(self, location: bytes) -> bytes | None:
-        """All that was changed in what is under a location, as a row; None if that is what it was the last time."""
-        inside = [scope for scope in self._noted if scope.startswith(location) and scope != location]
-        merged = dict(self._noted.get(location, {}))
-        for scope in inside:
+    def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
+        """What was changed in what is under these locations never was; but for what another one has made of it."""
+        if losers:
+            self.note(losers[0])
+        gone: dict[str, Change] = {}
+        for location in losers:
+            for name, change in self._pop(location).items():
+                gone[name] = change.merged(gone.get(name))
+        kept = self._pop(winner)
+        if kept:
+            self._noted[winner] = kept
+        for name, change in gone.items():
+            if self._last[name] != change.last:
+                continue
+            raw = kept[name].raw if name in kept else change.before
+            self._take(name, raw)
+            self._learn(name, raw)
+
+    def _pop(self, location: bytes) -> dict[str, Change]:
+        """All that was changed in what is at and under a location. It is not noted there any more."""
+        merged: dict[str, Change] = {}
+        for scope in list(self._noted.irange(location, location + b"\xff")):
             for name, change in self._noted.pop(scope).items():
-                if name not in merged or merged[name] < change:
-                    merged[name] = change
+                merged[name] = change.merged(merged.get(name))
+        return merged
+
+    def _encode(self, name: str) -> bytes | None:
+        if name == _REFERENCE:
+            return None if self.reference is None else self._codec.encode(self.reference)
+        if name == _PROGRESS:
+            return None if self.progress is None else self._codec.encode(list(self.progress))
+        key = name.removeprefix(_STATE)
+        if key not in self.values:
+            return None
+        try:
+            return self._codec.encode(self.values[key])
+        except CodecError as error:
+            raise type(error)(f"ctx.state[{key!r}]: {error}") from None
+
+    def fold(self, location: bytes) -> tuple[bytes, bool] | None:
+        """All that was changed in what is under a location, as a row; None if that is what it was the last time.
+
+        Also whether there were such rows of what is under it, which are not needed any more.
+        """
+        self.note(location)
+        merged = self._pop(location)
+        inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
+        for at in inside:
+            del self._folded[at]
         if not merged:
             return None
         self._noted[location] = merged
-        raw = pack_record([[name, change[1]] for name, change in sorted(merged.items())])
-        if self._folded.get(location) == raw:
+        raw = pack_record([[name, change.raw] for name, change in sorted(merged.items())])
+        if self._folded.get(location) == raw and not inside:
             return None
         self._folded[location] = raw
-        return raw
+        return raw, bool(inside)
 
     def shown(self) -> tuple[bytes | None, str | None, Progress | None]:
         """What is to be seen now: the state as bytes, the reference and the progress."""
-        state = self._codec.encode(self.values) if self.values else None
+        before, state = self._shown
+        now: dict[str, bytes] = {}
+        for name in sorted(self.values):
+            key = _STATE + name
+            raw = self._encode(key) if name in self._loose or key in self._touched else self._known[key]
+            assert raw is not None, "what is there can be encoded"
+            now[name] = raw
+        if now != before:
+            try:
+                state = self._codec.encode(dict(sorted(self.values.items()))) if now else None
+            except CodecError as error:
+                raise type(error)(f"ctx.state: {error}") from None
+            self._shown = now, state
         return state, self.reference, self.progress
 
     def whole(self) -> bytes:
         """Everything as it is, as a row."""
-        return pack_record([[name, raw] for name, raw in sorted(self._encoded().items())])
+        names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
+        return pack_record([[name, raw] for name in sorted(names) if (raw := self._encode(name)) is not None])
 
     def apply(self, location: bytes, raw: bytes) -> None:
         """Take over what a finished scope has changed."""
@@ -180,11 +316,11 @@ class World:
                 raise damaged("a change of the state")
             name, value = change
             changes[name] = value
-            self._assign(name, value)
+            self._take(name, value)
+            self._touched.discard(name)
         self._add(location, changes)
-        self._known = self._encoded()
 
-    def _assign(self, name: str, raw: bytes | None) -> None:
+    def _take(self, name: str, raw: bytes | None) -> None:
         value: Any = None if raw is None else self._codec.decode(raw)
         if name == _REFERENCE and (value is None or isinstance(value, str)):
             self.reference = value
@@ -192,7 +328,20 @@ class World:
             self.progress = None if value is None else tuple(value)
         elif not name.startswith(_STATE):
             raise damaged("a change of the state")
-        elif raw is None:
-            self.values.pop(name.removeprefix(_STATE), None)
         else:
-            self.values[name.removeprefix(_STATE)] = value
+            key = name.removeprefix(_STATE)
+            self._loose.discard(key)
+            if raw is None:
+                self.values.pop(key, None)
+                return
+            if type(value) not in _FIXED:
+                self._loose.add(key)
+            before: Any = self.values.get(key)
+            # Who holds it sees what has become of it, as the first time.
+            if type(value) is type(before) is list:
+                before[:] = value
+            elif type(value) is type(before) is dict:
+                before.clear()
+                before |= value
+            else:
+                self.values[key] = value

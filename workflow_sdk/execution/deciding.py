@@ -57,13 +57,19 @@ class Found:
     status: Status
     batch: Batch
 
-    def change(self, status: Status, now: float, **fields: bytes | None) -> None:
-        """Give it a status, and fields (None: no more). Nobody has it afterwards."""
+    def change(self, status: Status, now: float, *, counts: bool = True, **fields: bytes | None) -> None:
+        """Give it a status, and fields (None: no more). Nobody has it afterwards.
+
+        `counts`: it is one more commit that changes the instance; whoever runs it must not commit meanwhile.
+        """
         before, after = self.fields, dict(self.fields)
         name, version, fingerprint, commits, _ = unpack_record(after[Field.VERSION])
         after[Field.STATUS] = pack_record([status.value])
         after[Field.VERSION] = pack_record([name, version, fingerprint, commits + 1, now])
-        count_up(after)
+        if counts:
+            count_up(after)
+            if self.lease is not None:
+                self.batch.check(self.keys.field(Field.COMMITS), before.get(Field.COMMITS))
         for key, raw in fields.items():
             if raw is None:
                 after.pop(Field[key.upper()], None)
@@ -122,7 +128,7 @@ async def commit(driver: Driver, found: Found) -> bool:
 async def take_away(driver: Driver, found: Found, now: float) -> None:
     """Have an instance stand still that does not: nobody has it then. Should nothing come of it, it goes on."""
     found.batch.writes.clear()
-    found.change(found.status, now)
+    found.change(found.status, now, counts=False)
     make_due(found.batch, found.keys, found.fields, now + TAKEN_AWAY_SECONDS)
     await commit(driver, found)
 
@@ -191,12 +197,10 @@ async def cancel(
             raise refuse(found, "it has ended, and can't be cancelled")
         info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
         error = pack_record(error_fields(info, codec))
-        if found.lease is not None:
-            if attempt:
-                await take_away(driver, found, now)
-                continue
-            # It may just have started something that is to be ended as well.
-            found.batch.check(found.keys.field(Field.COMMITS), found.fields.get(Field.COMMITS))
+        if found.lease is not None and attempt:
+            # It does not stand still. Nothing may hold this up: so it is taken away first.
+            await take_away(driver, found, now)
+            continue
         undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
         # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
         errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)

@@ -24,6 +24,7 @@ from workflow_sdk.core.keys import Field, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
+from workflow_sdk.errors import CodecError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
@@ -128,6 +129,8 @@ class Execution(Reaching):
     async def flush(self, *, stay: bool = False) -> None:
         if self.world is not None:
             self.show()
+            if self.halted:
+                await self.never()
         if not await self.flusher.flush(alone=self.active == 1):
             await self.never()
         if self.host.crowded and not stay and monotonic() - self._since > TURN_SECONDS:
@@ -357,7 +360,11 @@ class Execution(Reaching):
             # While history is walked over again, not everything is assigned yet.
             return
         before = self.journal.fields.get(Field.REFERENCE)
-        state, reference, progress = self.world.shown()
+        try:
+            state, reference, progress = self.world.shown()
+        except CodecError as error:
+            self.slip(error)
+            return
         self.journal.show(Field.STATE, None if state is None else [state])
         self.journal.show(Field.REFERENCE, None if reference is None else [reference])
         self.journal.show(Field.PROGRESS, None if progress is None else list(progress))

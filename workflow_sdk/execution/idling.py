@@ -261,6 +261,8 @@ class Idling(ABC):
         if self.standing.status is not Status.ROLLING_BACK and not self._held:
             self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
         self.show()
+        if self.halted:
+            return
         batch = Batch()
         if self.mode == "live":
             self._is_idle = True

@@ -126,6 +126,9 @@ async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> C
             # Nobody has it, so what was read is still all there is; but for messages, which this holds off.
             batch.check(who.keys.nudge, seen.nudge)
             claimed.nudge, claimed.rows = seen.nudge, seen.rows
+        if lease is not None and found.get(Field.COMMITS) != claimed.fields.get(Field.COMMITS):
+            # Whoever has it may be alive, and commit meanwhile.
+            batch.check(who.keys.field(Field.COMMITS), found.get(Field.COMMITS))
         _write(batch, who, found, claimed, lease)
         try:
             await who.driver.commit(batch)

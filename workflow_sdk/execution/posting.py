@@ -7,17 +7,17 @@ instance sees the nudge before it lets go, so that nothing more has to be checke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from secrets import token_bytes
 
-from workflow_sdk.core.entries import read_token
+from workflow_sdk.core.entries import Entry, ListenData, read_token
 from workflow_sdk.core.fields import WaitRow, unpack_wait
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import DELIVERED, INBOX, Field, InstanceKeys, waits_of
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.status import Status
+from workflow_sdk.core.keys import DELIVERED, HISTORY, INBOX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.location import pack_segment, subtree
+from workflow_sdk.core.status import EntryStatus, Status
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
@@ -75,9 +75,9 @@ def _nobody(worker: str) -> bool:
     return False
 
 
-def status_of(found: Snapshot) -> Status:
+def status_of(fields: Mapping[Field, bytes]) -> Status:
     """The status of an instance that there is."""
-    return Status(unpack_record(found.fields[Field.STATUS])[0])
+    return Status(unpack_record(fields[Field.STATUS])[0])
 
 
 async def post(
@@ -90,7 +90,7 @@ async def post(
     is_here: Callable[[str], bool] = _nobody,
 ) -> Posted:
     """Put a letter for an instance that there is into a batch. `is_here`: workers that need no letter themselves."""
-    status = status_of(found)
+    status = status_of(found.fields)
     if status.is_terminal:
         return Posted(Delivery.CLOSED)
     fields, lease = found.fields, found.lease
@@ -99,7 +99,7 @@ async def post(
         # It counts the writes of the status: what tells one `waiting` from the next.
         batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
         batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
-    refused = await _check_letter(driver, keys, fields, letter, batch)
+    refused = await _check_letter(driver, keys, fields, letter, batch, now)
     if refused is not None:
         return Posted(refused)
     waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
@@ -110,7 +110,8 @@ async def post(
             tell_owner(batch, lease, keys.instance_id)
     elif status is not Status.STUCK:
         make_due(batch, keys, fields, now)
-    return Posted(Delivery.ACCEPTED if waits else Delivery.QUEUED, ours)
+    accepted = waits or (letter.token is not None and status is not Status.STUCK)
+    return Posted(Delivery.ACCEPTED if accepted else Delivery.QUEUED, ours)
 
 
 def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
@@ -124,7 +125,7 @@ def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
 
 
 async def _check_letter(
-    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, batch: Batch
+    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, batch: Batch, now: float
 ) -> Delivery | None:
     """Hold the batch to what the letter asks for; what is refused already is said."""
     if letter.key is not None:
@@ -134,39 +135,86 @@ async def _check_letter(
         batch.check(delivered, None)
         batch.set(delivered, b"")
     if letter.token is not None:
-        return await _check_token(driver, keys, fields, letter, letter.token, batch)
+        return await _check_token(driver, keys, fields, letter, letter.token, batch, now)
     if letter.expected_version is not None:
-        return await _check_version(driver, keys, fields, letter, letter.expected_version, batch)
+        return await _check_version(driver, keys, fields, letter, letter.expected_version, batch, now)
     return None
 
 
 async def _check_token(
-    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, token: str, batch: Batch
+    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, token: str, batch: Batch, now: float
 ) -> Delivery | None:
     try:
         since, location = read_token(bytes.fromhex(token))
     except (ValueError, CodecError):
         return Delivery.STALE
+    if letter.expected_version not in (None, since):
+        if letter.expected_version != _commits(fields):
+            return Delivery.STALE
+        batch.check(keys.field(Field.COMMITS), fields.get(Field.COMMITS))
     wait = keys.space + waits_of(letter.message) + location
     value = await driver.get(wait)
-    row = None if value is None else unpack_wait(value)
-    if row is None or row.since != since or row.promised >= row.takes:
-        return Delivery.STALE
-    if letter.expected_version not in (None, since, _commits(fields)):
+    if value is None:
+        return await _check_unparked(driver, keys, letter, since, location, batch, now)
+    row = unpack_wait(value)
+    if row.since != since or row.promised >= row.takes or _is_over(row.until, now):
         return Delivery.STALE
     batch.check(wait, value)
     batch.set(wait, pack_record(row._replace(promised=row.promised + 1)))
     return None
 
 
+async def _check_unparked(
+    driver: Driver, keys: InstanceKeys, letter: Letter, since: int, location: bytes, batch: Batch, now: float
+) -> Delivery | None:
+    """While its code is run again, or stuck, a wait is not over; but only its entry says so."""
+    # Changes with every message: so those that are there are counted to the last.
+    nudge = await driver.get(keys.nudge)
+    key = keys.space + HISTORY + location
+    raw = await driver.get(key)
+    data = None if raw is None else _listens(raw, letter.message, since, now)
+    if data is None:
+        return Delivery.STALE
+    token = pack_segment(since) + location
+    inbox = await driver.scan(*keys.range(INBOX))
+    if sum(InboxMessage.unpack(b"", row).only_for == token for _, row in inbox) >= data.count:
+        return Delivery.STALE
+    batch.check(key, raw)
+    batch.check(keys.nudge, nudge)
+    return None
+
+
+def _listens(raw: bytes, message: str | bytes, since: int, now: float) -> ListenData | None:
+    """What an entry listens to, if it has listened to the message since then, and does still."""
+    entry = Entry.unpack(raw)
+    data = entry.data
+    if entry.status is not EntryStatus.WAITING or entry.since != since or not isinstance(data, ListenData):
+        return None
+    return None if message not in data.names or _is_over(data.until, now) else data
+
+
+def _is_over(until: float | None, now: float) -> bool:
+    return until is not None and until <= now
+
+
 async def _check_version(
-    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, version: int, batch: Batch
+    driver: Driver,
+    keys: InstanceKeys,
+    fields: dict[Field, bytes],
+    letter: Letter,
+    version: int,
+    batch: Batch,
+    now: float,
 ) -> Delivery | None:
     """A state of the instance is answered by one message only; and one that a wait began with, while that waits."""
     if version != _commits(fields):
         rows = await driver.scan(*subtree(keys.space + waits_of(letter.message)))
         waits: list[tuple[bytes, bytes, WaitRow]] = [(key, raw, unpack_wait(raw)) for key, raw in rows]
         found = next(((key, raw) for key, raw, row in waits if row.since == version), None)
+        if found is None and status_of(fields) is Status.RUNNING:
+            # It is run again, and has not come to all of its waits yet.
+            entries = await driver.scan(*keys.range(HISTORY))
+            found = next((row for row in entries if _listens(row[1], letter.message, version, now)), None)
         if found is None:
             return Delivery.STALE
         batch.check(*found)

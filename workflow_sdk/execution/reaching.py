@@ -75,6 +75,11 @@ class Reaching(Idling):
                     self.host.is_due(target)
                 return
 
+    async def expire(self, effect: Effect) -> bool:
+        batch = Batch()
+        batch.check(self.journal.keys.nudge, self.mail.nudge)
+        return await self._dispatch("inbox", batch, effect, "", 0)
+
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
         workflow: Workflow[Any, Any] | str = start.workflow
         for number, id in enumerate(start.ids):
@@ -240,7 +245,8 @@ class Reaching(Idling):
     async def finish(self, status: Status) -> None:
         """The last commit: how the instance ended, and that it is nobody's any more."""
         self.standing.become(status)
-        self.show()
+        if status is not Status.STUCK:
+            self.show()
         batch = Batch()
         here: list[str] = []
         if status.is_terminal:

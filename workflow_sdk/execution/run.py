@@ -27,6 +27,7 @@ from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
 from workflow_sdk.execution.load import load_for_run
+from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts, Unwound
@@ -261,7 +262,11 @@ class Run:
             journal.load_fields(self.claimed.fields)
             return
         rows = self.claimed.rows
-        await load_for_run(rows or self.driver, journal, self.claimed.fields)
+        fields = self.claimed.fields
+        if rows is None:
+            # Whoever had it may have written until it was claimed.
+            fields = await read_fields(self.driver, journal.keys)
+        await load_for_run(rows or self.driver, journal, fields)
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
@@ -300,6 +305,9 @@ class Run:
             current_scope.reset(token)
         if execution.halted or not scope.end(failure):
             return False
+        execution.show()
+        if execution.halted:
+            return False
         if failure is not None:
             await Unwinding(execution, fn, self.began_at).fail(failure)
             return False
@@ -322,7 +330,6 @@ class Run:
         except (CodecError, DefinitionError) as error:
             execution.slip(DefinitionError(f"ContinueAsNew of workflow {workflow.name!r}: {error}"))
             return False
-        execution.show()
         base = None if execution.world is None else execution.world.whole()
         journal.start_over()
         journal.drop_endings()

@@ -127,6 +127,9 @@ class Walk:
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
         raise AssertionError("a walk starts nothing")
 
+    async def expire(self, effect: Effect) -> bool:
+        raise AssertionError("a walk waits for nothing")
+
     def open_task(self, row: TaskRow, location: bytes) -> None:
         raise AssertionError("a walk asks nobody")
 

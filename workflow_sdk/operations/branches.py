@@ -97,6 +97,7 @@ class Branches:
             entry = recorded.get(branch.segment)
             if entry is not None and entry.kind is Kind.BRANCH:
                 branch.entry = entry
+            place.scope.unfold(place.location + branch.segment)
 
     async def run(self, limit: int | None = None) -> None:
         """Run every branch that has no outcome, at most `limit` at once. A race returns once it is decided."""
@@ -223,6 +224,7 @@ class Branches:
             self._decide(branch)
         else:
             # It rides with the next commit: of a sibling, or of the join itself.
+            scope.fold(scope.prefix)
             engine.journal.put(scope.prefix, entry)
 
     def _decides(self, entry: Entry) -> bool:

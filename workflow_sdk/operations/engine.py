@@ -190,6 +190,10 @@ class Engine(Protocol):
         """Start an instance; how it ended, if it has long been started. AlreadyExistsError, if it is another one."""
         ...
 
+    async def expire(self, effect: Effect) -> bool:
+        """Record that no message has come in time; False if one has come that is not known yet."""
+        ...
+
     def open_task(self, row: TaskRow, location: bytes) -> None:
         """Put a task on the list, with the next commit, which fixes the token of the wait at the location."""
         ...

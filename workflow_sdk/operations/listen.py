@@ -19,6 +19,7 @@ from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
+from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
@@ -126,14 +127,14 @@ async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
         if not entry.is_final:
             if engine.walking:
                 await engine.never()
-            await _wait(place, entry, how)
+            entry = await _wait(place, entry, how)
         place.close(entry)
         return _result(place, entry, how)
     finally:
         place.release()
 
 
-async def _wait(place: Place, entry: Entry, how: Listening) -> None:
+async def _wait(place: Place, entry: Entry, how: Listening) -> Entry:
     """Park until the messages are there or the deadline is past; record which."""
     scope = place.scope
     engine = scope.engine
@@ -144,8 +145,15 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> None:
     while True:
         found = engine.journal.inbox.find(data.names, data.count, token_of(place.location, entry))
         due = data.until is not None and engine.now() >= data.until
-        if len(found) >= data.count or (due and refreshed):
+        if len(found) >= data.count:
             break
+        if due and refreshed:
+            if found or not entry.since:
+                break
+            late = await _expire(place, entry, how)
+            if late is not None:
+                return late
+            refreshed = False
         if due:
             # What came before the deadline wins, and the store may know of something that we don't.
             await engine.refresh_inbox()
@@ -160,6 +168,21 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> None:
     _take(place, entry, data, found, how)
     place.put(entry)
     await place.flush()
+    return entry
+
+
+async def _expire(place: Place, entry: Entry, how: Listening) -> Entry | None:
+    """Record that nothing came in time; None if something has come just now, which may be for this wait only."""
+    engine = place.scope.engine
+    begun = entry.data
+    assert isinstance(begun, ListenData), "a listen knows what it listens to"
+
+    def record(late: Entry, outcome: str) -> None:
+        late.data = replace(begun, timed_out=True)
+        _end(place, late, how)
+
+    effect = Recorded(place, entry, record)
+    return effect.entry if await engine.expire(effect) else None
 
 
 def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage], how: Listening) -> None:
@@ -180,15 +203,22 @@ def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage
             engine.journal.keep_taking(place.location, number, message)
     taken = tuple((Taken(m.id, str(m.name), m.sent_at, m.reply_to), m.payload) for m in found)
     entry.data = replace(data, taken=taken, timed_out=len(found) < data.count)
+    _end(place, entry, how)
+
+
+def _end(place: Place, entry: Entry, how: Listening) -> None:
+    """The entry has its outcome, in time or not."""
+    engine, data = place.scope.engine, entry.data
+    assert isinstance(data, ListenData), "a listen knows what it took"
     now = engine.now()
-    if entry.data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:
+    if data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:
         names = " or ".join(repr(name) for name in data.names)
         late = ListenTimeoutError(f"{place.what}: no message {names} came in time")
         late.path = place.path
         entry.fail(pack_error(late, engine.codec), now)
         return
     value: bytes | None = None
-    if entry.data.timed_out and how.want is not Want.LIST:
+    if data.timed_out and how.want is not Want.LIST:
         # What can't be encoded is an object of the code (a sentinel), which is the same in every replay by itself.
         with suppress(CodecError):
             value = engine.codec.encode(how.default)

@@ -82,8 +82,7 @@ class Place:
                 return False
         if self.entry is not None:
             scope.unvisited -= 1
-            if engine.journal.changes and (raw := engine.journal.changes.get(self.location)) is not None:
-                engine.see_world().apply(self.location, raw)
+            scope.unfold(self.location)
             return True
         if engine.walking:
             return False
@@ -131,9 +130,7 @@ class Place:
 
     def fold(self) -> None:
         """What was assigned in the scopes of the operation is kept with it: they are not entered again."""
-        world = self.scope.engine.world
-        if world is not None and (raw := world.fold(self.location)) is not None:
-            self.scope.engine.journal.keep_changes(self.location, raw)
+        self.scope.fold(self.location)
 
     async def flush(self) -> None:
         """Return once what was put is stored."""

@@ -89,6 +89,7 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
         if journal.compensations and not place.scope.in_loop:
             for branch in losers:
                 await engine.keep_for_rollback(place.location + branch.segment)
+        place.scope.undo([place.location + branch.segment for branch in losers], place.location + winner.segment)
         for branch in losers:
             loser = place.location + branch.segment
             errands += engine.abandon_outside(loser)

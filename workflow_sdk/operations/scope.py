@@ -7,7 +7,7 @@ operation is registered when it is called, takes its place, and gives it back wh
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -186,12 +186,59 @@ class Scope:
             return engine.world
         return engine.see_world()
 
+    def check_assigning(self) -> None:
+        """What the world may see is assigned where a replay assigns it again: not in a step, which it does not run."""
+        caller = current_scope.get()
+        if isinstance(caller, Scope) and not caller.ended:
+            return
+        where = "where no function of the workflow runs" if caller is None else "inside a step"
+        if isinstance(caller, Scope):
+            where = "after the end of the function around it"
+        raise DefinitionError(
+            f"ctx.state, ctx.reference or ctx.progress of {self.path or 'the workflow'!r} was assigned {where}; assign "
+            "it in the function that was given the ctx"
+        )
+
+    def assigned(self) -> None:
+        """It was assigned by whoever runs now."""
+        caller = current_scope.get()
+        if isinstance(caller, Scope) and self.engine.world is not None:
+            caller.note(self.engine.world)
+
     def note(self, world: World) -> None:
         """What the code has assigned since the last operation, was assigned here."""
         try:
             world.note(self.prefix)
         except CodecError as error:
             raise self.engine.slip(error) from None
+
+    def fold(self, location: bytes) -> None:
+        """What was assigned in what is under a location is kept there: it is over."""
+        engine = self.engine
+        if engine.world is None:
+            return
+        try:
+            folded = engine.world.fold(location)
+        except CodecError as error:
+            raise engine.slip(error) from None
+        if folded is not None:
+            engine.journal.keep_changes(location, *folded)
+
+    def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
+        """What was assigned under these locations never was: they have lost a race."""
+        engine = self.engine
+        if engine.world is None:
+            return
+        try:
+            engine.world.undo(losers, winner)
+        except CodecError as error:
+            raise engine.slip(error) from None
+
+    def unfold(self, location: bytes) -> None:
+        """What was assigned under a location the last time, by what is over, is taken over."""
+        engine = self.engine
+        if engine.journal.changes and (raw := engine.journal.changes.get(location)) is not None:
+            engine.see_world().apply(location, raw)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""
@@ -282,7 +329,7 @@ class Scope:
         if self.fate.lost:
             return True
         if self.engine.world is not None:
-            with suppress(CodecError):
+            with suppress(CodecError):  # then that is what ends the run
                 self.note(self.engine.world)
         if self.interrupted is not None:
             self._interrupted()

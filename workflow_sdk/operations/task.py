@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
 from workflow_sdk.core.entries import Entry, TaskData, token_of
+from workflow_sdk.core.keys import Field
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.outside import Hanging, TaskDone
 from workflow_sdk.core.retry import Duration
@@ -112,7 +113,8 @@ def _open(place: Place, entry: Entry, asked: Asked, payload: bytes, until: float
     entry.wait(TaskData(id, until))
     place.put(entry)
     journal.hang(place.location, Hanging("task", id, ends=True, since=0))
-    reference = None if engine.world is None else engine.world.reference
+    shown = journal.get_field(Field.REFERENCE)
+    reference = engine.world.reference if engine.world is not None else str(shown[0]) if shown else None
     row = TaskRow(
         id,
         place.name,

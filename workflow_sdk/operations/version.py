@@ -58,6 +58,7 @@ async def _removed(place: Place) -> None:
         if (place.entry is not None and not place.open(covered=True)) or engine.halted:
             await engine.never()
         if place.entry is not None:
+            engine.journal.forget_loaded(place.location)
             place.close(place.entry)
     finally:
         place.release()

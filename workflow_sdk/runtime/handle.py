@@ -108,6 +108,11 @@ class Handle(Generic[T_co]):
         """Put a message into the inbox of the instance. It is stored when this returns."""
         if key is not None and (problem := name_problem(key)) is not None:
             raise DefinitionError(f"the key of a message can't be {key!r:.100}: {problem}")
+        if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"a token is a text, as `info().waits` has it, not {token!r:.100}")
+        version = expected_version
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"expected_version is a number, as `info().version` has it, not {version!r:.100}")
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, key, token, expected_version)
         return await self._deliver(letter)
@@ -144,14 +149,20 @@ class Handle(Generic[T_co]):
 
     async def _until_changed(self, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
         """Return once a commit has changed it, or it is run, or it waits."""
+        failures: list[Exception] = []
         async with anyio.create_task_group() as group:
 
             async def changed(field: Field) -> None:
-                await self._access.driver.changed(keys.field(field), fields.get(field))
+                try:
+                    await self._access.driver.changed(keys.field(field), fields.get(field))
+                except Exception as error:  # noqa: BLE001  # the store failed: raised as it is, and not in a group
+                    failures.append(error)
                 group.cancel_scope.cancel()
 
             for field in (Field.COMMITS, Field.VERSION):
                 group.start_soon(changed, field)
+        if failures:
+            raise failures[0]
 
     async def history(self) -> History:
         """Everything that is recorded of it; `print` draws it."""

@@ -241,10 +241,12 @@ class Tape:
         space = self._keys.space
         entries = {at: entry for at, entry in self._entries.items() if at not in dropped}
         reopened: set[bytes] = set()
+        again_open: set[bytes] = set()
         for around in {around for at in again for around in _around(at)} & entries.keys():
             entry = entries[around]
             if entry.kind is Kind.BRANCH:
                 del entries[around]
+                again_open.add(around)
             elif entry.is_final:
                 reopened.add(around)
                 data = entry.data if not isinstance(entry.data, BranchesData) else _undecided(entry.data)
@@ -256,7 +258,8 @@ class Tape:
                 batch.clear_range(*subtree(space + BASES + at))
         self._abandon(batch, self._outside.keys() - entries.keys())
         for at in self._changed:
-            if at not in entries or at in reopened:
+            # What is opened again goes on with what was assigned in it: not everything in there happens again.
+            if at not in entries and at not in again_open:
                 batch.clear(space + CHANGES + at)
         for at in reopened | loops.keys():
             entry = entries[at]
