@@ -29,7 +29,7 @@ def test_what_was_assigned_is_noted_once_and_folded() -> None:
     raw, _ = folded
     assert world.fold(LOOP) is None, "nothing has changed since"
     again = World(CODEC)
-    again.apply(LOOP, raw)
+    again.apply({LOOP: raw})
     assert dict(again.state) == {"b": {"x": [1, 2]}}, "what the root has assigned is assigned again by its code"
     assert again.fold(LOOP) is None, "it is in the store already"
 
@@ -50,7 +50,7 @@ def test_what_losers_have_changed_never_was() -> None:
     folded = world.fold(LOOP)
     assert folded is not None
     again = World(CODEC)
-    again.apply(LOOP, folded[0])
+    again.apply({LOOP: folded[0]})
     assert dict(again.state) == {"b": 2, "c": 5}
 
 
@@ -66,7 +66,7 @@ def test_what_is_deleted_stays_deleted() -> None:
     raw, _ = folded
     again = World(CODEC)
     again.replace({"a": 1, "b": 2})
-    again.apply(LOOP, raw)
+    again.apply({LOOP: raw})
     assert dict(again.state) == {"b": 2}
     assert again.reference == "r"
 
@@ -80,7 +80,7 @@ def test_the_last_change_counts_wherever_it_was_made() -> None:
     assert folded is not None
     raw, _ = folded
     again = World(CODEC)
-    again.apply(LOOP, raw)
+    again.apply({LOOP: raw})
     assert again.state["n"] == 3
 
 
@@ -90,7 +90,7 @@ def test_everything_survives_a_new_beginning() -> None:
     world.refer("r")
     world.advance(1, 2.5, "half")
     again = World(CODEC)
-    again.apply(ROOT, world.whole())
+    again.apply({ROOT: world.whole()})
     assert (dict(again.state), again.reference, again.progress) == ({"a": (1, 2)}, "r", (1, 2.5, "half"))
     assert again.shown() == world.shown()
 
@@ -119,4 +119,20 @@ def test_what_can_not_be_shown() -> None:
 )
 def test_damaged_changes(rows: list[object]) -> None:
     with pytest.raises(CodecError):
-        World(CODEC).apply(ROOT, pack_record(rows))
+        World(CODEC).apply({ROOT: pack_record(rows)})
+
+
+def test_what_branches_have_changed_is_taken_over_in_the_order_in_which_they_did() -> None:
+    one, other = LOOP + pack_segment(3), LOOP + pack_segment(4)
+    world = World(CODEC)
+    rows: dict[bytes, bytes] = {}
+    for number, branch in enumerate([other, one]):
+        world.assign("n", number)
+        folded = world.fold(branch)
+        assert folded is not None
+        rows[branch] = folded[0]
+    again = World(CODEC)
+    again.apply(dict(sorted(rows.items())))
+    assert again.state["n"] == 1, "not that of the last branch, but the last one"
+    assert again.fold(one) is None
+    assert again.fold(LOOP) is not None, "as one, they have a row of their own"

@@ -25,7 +25,7 @@ __all__ = ["Progress", "State", "World"]
 Progress = tuple[float, "float | None", "str | None"]
 """How much is done, of how much, and a note."""
 
-_CHANGE = shapes((str,), (bytes, NOTHING))
+_CHANGE = shapes((str,), (bytes, NOTHING)) | shapes((str,), (bytes, NOTHING), (int,))
 
 _REFERENCE = "reference"
 _PROGRESS = "progress"
@@ -212,13 +212,15 @@ class World:
         if changes:
             self._add(scope, changes)
 
-    def _add(self, scope: bytes, changes: Changes) -> None:
+    def _add(self, scope: bytes, changes: Changes, at: int = 0) -> None:
+        """Note changes; `at` is their number, if they were made before this run."""
         noted = self._noted.setdefault(scope, {})
         for name, raw in changes.items():
-            self._number += 1
-            change = Change(self._number, self._number, self._known.get(name), raw)
+            number = at or self._number + 1
+            self._number = max(self._number, number)
+            change = Change(number, number, self._known.get(name), raw)
             noted[name] = change.merged(noted.get(name))
-            self._last[name] = self._number
+            self._last[name] = number
             self._learn(name, raw)
 
     def _learn(self, name: str, raw: bytes | None) -> None:
@@ -279,7 +281,7 @@ class World:
         if not merged:
             return None
         self._noted[location] = merged
-        raw = pack_record([[name, change.raw] for name, change in sorted(merged.items())])
+        raw = pack_record([[name, change.raw, change.last] for name, change in sorted(merged.items())])
         if self._folded.get(location) == raw and not inside:
             return None
         self._folded[location] = raw
@@ -307,18 +309,20 @@ class World:
         names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
         return pack_record([[name, raw] for name in sorted(names) if (raw := self._encode(name)) is not None])
 
-    def apply(self, location: bytes, raw: bytes) -> None:
-        """Take over what a finished scope has changed."""
-        self._folded[location] = raw
-        changes: Changes = {}
-        for change in unpack_record(raw):
-            if not is_a(change, list) or tuple(map(type, change)) not in _CHANGE:
-                raise damaged("a change of the state")
-            name, value = change
-            changes[name] = value
-            self._take(name, value)
+    def apply(self, rows: Mapping[bytes, bytes]) -> None:
+        """Take over what finished scopes have changed, by their locations, in the order in which they did."""
+        found: list[tuple[int, str, bytes | None, bytes]] = []
+        for location, row in rows.items():
+            self._folded[location] = row
+            for change in unpack_record(row):
+                if not is_a(change, list) or tuple(map(type, change)) not in _CHANGE:
+                    raise damaged("a change of the state")
+                name, raw, *number = change
+                found.append((number[0] if number else 0, name, raw, location))
+        for number, name, raw, location in sorted(found, key=lambda change: change[0]):
+            self._take(name, raw)
             self._touched.discard(name)
-        self._add(location, changes)
+            self._add(location, {name: raw}, number)
 
     def _take(self, name: str, raw: bytes | None) -> None:
         value: Any = None if raw is None else self._codec.decode(raw)

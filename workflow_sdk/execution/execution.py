@@ -351,7 +351,7 @@ class Execution(Reaching):
             self.world = World(self.codec)
             base = self.journal.fields.get(Field.BASE)
             if base is not None:
-                self.world.apply(b"", unpack_record(base)[0])
+                self.world.apply({b"": unpack_record(base)[0]})
         return self.world
 
     def show(self) -> None:

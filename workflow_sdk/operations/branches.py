@@ -97,7 +97,7 @@ class Branches:
             entry = recorded.get(branch.segment)
             if entry is not None and entry.kind is Kind.BRANCH:
                 branch.entry = entry
-            place.scope.unfold(place.location + branch.segment)
+        place.scope.unfold(place.location + branch.segment for branch in branches)
 
     async def run(self, limit: int | None = None) -> None:
         """Run every branch that has no outcome, at most `limit` at once. A race returns once it is decided."""

@@ -82,7 +82,7 @@ class Place:
                 return False
         if self.entry is not None:
             scope.unvisited -= 1
-            scope.unfold(self.location)
+            scope.unfold([self.location])
             return True
         if engine.walking:
             return False

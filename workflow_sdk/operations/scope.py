@@ -7,7 +7,7 @@ operation is registered when it is called, takes its place, and gives it back wh
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -234,11 +234,11 @@ class Scope:
         except CodecError as error:
             raise engine.slip(error) from None
 
-    def unfold(self, location: bytes) -> None:
-        """What was assigned under a location the last time, by what is over, is taken over."""
-        engine = self.engine
-        if engine.journal.changes and (raw := engine.journal.changes.get(location)) is not None:
-            engine.see_world().apply(location, raw)
+    def unfold(self, locations: Iterable[bytes]) -> None:
+        """What was assigned under these locations the last time, by what is over, is taken over."""
+        changes = self.engine.journal.changes
+        if changes and (found := {at: changes[at] for at in locations if at in changes}):
+            self.engine.see_world().apply(found)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""

@@ -59,6 +59,10 @@ async def _removed(place: Place) -> None:
             await engine.never()
         if place.entry is not None:
             engine.journal.forget_loaded(place.location)
+            if errands := engine.abandon_outside(place.location):
+                # Nobody waits any more for a child or a task in it.
+                await place.flush()
+                await engine.run_errands(errands)
             place.close(place.entry)
     finally:
         place.release()

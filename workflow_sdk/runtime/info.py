@@ -23,6 +23,8 @@ from workflow_sdk.execution.snapshot import read_fields
 
 __all__ = ["InstanceInfo", "Page", "Progress", "Wait", "read_info"]
 
+LOOKS_MAX = 5
+"""How often an instance is looked at that changes meanwhile."""
 BYTES = b"\x01"
 """What a text of bytes begins with, in a key."""
 
@@ -111,14 +113,12 @@ async def read_info(
 ) -> InstanceInfo:
     """Look at an instance; with its workflow, also at whether that has changed."""
     keys = InstanceKeys(instance_id)
-    fields = await read_fields(driver, keys)
+    fields, troubles, waits = await _read(driver, keys, codec)
     if Field.STATUS not in fields:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
     name, version, fingerprint, _, updated_at = unpack_record(fields[Field.VERSION])
     if workflow is not None and workflow.name != name:
         raise DefinitionError(f"instance {instance_id!r} runs workflow {name!r}, not {workflow.name!r}")
-    troubles = await _read_troubles(driver, keys)
-    waits = await _read_waits(driver, keys, codec, troubles)
     times = [wait.until for wait in waits if wait.until is not None]
     alarm = unpack_record(fields[Field.ALARM])[0] if Field.ALARM in fields else None
     status = Status(unpack_record(fields[Field.STATUS])[0])
@@ -142,6 +142,23 @@ async def read_info(
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
         progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
     )
+
+
+async def _read(
+    driver: Driver, keys: InstanceKeys, codec: Codec
+) -> tuple[dict[Field, bytes], dict[bytes, EntryTrouble], list[Wait]]:
+    """What there is to be seen, as it was at one moment; unless it changes all the time."""
+    fields = await read_fields(driver, keys)
+    looks = 1
+    while True:
+        troubles = await _read_troubles(driver, keys)
+        waits = await _read_waits(driver, keys, codec, troubles)
+        if not (waits or troubles) or looks >= LOOKS_MAX:
+            return fields, troubles, waits
+        before, fields = fields, await read_fields(driver, keys)
+        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION)):
+            return fields, troubles, waits
+        looks += 1
 
 
 def _plain(codec: Codec, fields: dict[Field, bytes], key: Field) -> Any:

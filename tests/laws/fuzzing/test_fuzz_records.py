@@ -114,7 +114,7 @@ def read_failure(raw: bytes) -> Exception:
 
 def apply_change(raw: bytes) -> World:
     world = World(CODEC)
-    world.apply(LOOP, raw)
+    world.apply({LOOP: raw})
     assert isinstance(dict(world.state), dict)
     return world
 
