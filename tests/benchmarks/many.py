@@ -17,11 +17,12 @@ from statistics import median, quantiles
 
 from tests.benchmarks.child import echoing
 from tests.benchmarks.scenarios import sequential
-from workflow_sdk import Client, Handle, Runtime
+from workflow_sdk import Client, Context, ContinueAsNew, Handle, Runtime, Workflow, workflow
 
 __all__ = ["MEASUREMENTS", "Measurement"]
 
 CONCURRENT, STEPS = 500, 5
+CHILDREN, CHAIN, GENERATIONS = 1000, 200, 1000
 ASKS = 1000
 PAUSED_ASKS, PAUSE_SECONDS = 20, 0.5
 RESIDENT, PUT_AWAY = 3000, 3000
@@ -49,6 +50,49 @@ async def concurrent(url: str) -> Figures:
             rates.append(CONCURRENT * STEPS / (time.perf_counter() - began))
     # The first time warms up.
     return {"workflows": CONCURRENT, "steps_each": STEPS, "runs": 3, "steps_per_s": round(median(rates[1:]))}
+
+
+@workflow
+async def leaf(ctx: Context, number: int) -> int:
+    """A child that does nothing."""
+    return number
+
+
+@workflow
+async def parent(ctx: Context, count: int) -> int:
+    """Children side by side."""
+
+    async def one(ctx: Context, number: int) -> int:
+        return await ctx.child("child", leaf, number)
+
+    return sum(await ctx.map("children", one, range(count)))
+
+
+@workflow
+async def chained(ctx: Context, depth: int) -> int:
+    """A child that has a child."""
+    return 1 + await ctx.child("child", chained, depth - 1) if depth else 0
+
+
+@workflow
+async def again(ctx: Context, left: int) -> int | ContinueAsNew:
+    """One that starts over and over."""
+    return ContinueAsNew(left - 1) if left else 7
+
+
+async def family(url: str) -> Figures:
+    """What a child costs among many, and in a chain; and what it costs to start over."""
+    flows: list[tuple[Workflow[int, int], int]] = [(parent, CHILDREN), (chained, CHAIN), (again, GENERATIONS)]
+    figures: Figures = {}
+    async with Runtime(url, workflows=[leaf, *(flow for flow, _ in flows)]) as runtime:
+        for flow, count in flows:
+            # The first time warms up.
+            await runtime.run(flow, 10)
+            wall, cpu = time.perf_counter(), time.process_time()
+            await runtime.run(flow, count)
+            figures[f"{flow.name}_wall_us"] = round((time.perf_counter() - wall) / count * 1e6)
+            figures[f"{flow.name}_cpu_us"] = round((time.process_time() - cpu) / count * 1e6)
+    return figures
 
 
 async def _ask(handle: Handle[None], count: int, pause: float = 0.0) -> list[float]:
@@ -175,6 +219,7 @@ async def measured(measurement: Measurement, store: str, url: str) -> Figures:
 
 MEASUREMENTS = [
     Measurement("concurrent", concurrent),
+    Measurement("family", family),
     Measurement("round_trip", round_trip),
     Measurement("round_trip_across", round_trip_across, stores=("sqlite",)),
     Measurement("parked_resident", parked_resident),

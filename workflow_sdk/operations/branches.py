@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.entries import BranchesData, Entry, Outcome
+from workflow_sdk.core.entries import BranchesData, Entry
+from workflow_sdk.core.entry_data import Outcome
 from workflow_sdk.core.location import escape, join_path
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
