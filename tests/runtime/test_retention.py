@@ -104,6 +104,26 @@ async def test_a_cancelled_one_is_forgotten_too(driver: Driver) -> None:
             await until_left(client)
 
 
+@workflow
+async def parent(ctx: Context) -> None:
+    await ctx.child("child", kept_elsewhere)
+
+
+@workflow
+async def kept_elsewhere(ctx: Context) -> None:
+    """Of a runtime that is not there."""
+
+
+async def test_a_child_that_nobody_ran_is_forgotten_like_its_parent(driver: Driver) -> None:
+    clock = VirtualClock()
+    async with Runtime(driver, workflows=[parent], clock=clock, retention=HOUR) as runtime:
+        handle = await runtime.start(parent, id="a")
+        await until_left(runtime, "a", "a/child")
+        await handle.cancel()
+        await pass_time(clock, HOUR + 60)
+        await until_left(runtime)
+
+
 async def test_without_retention_it_is_kept(driver: Driver) -> None:
     clock = VirtualClock()
     async with Runtime(driver, workflows=[quick], clock=clock) as runtime:

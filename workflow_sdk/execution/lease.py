@@ -221,15 +221,18 @@ def _keep(fields: dict[Field, bytes], workflow: Workflow[Any, Any], retention: f
         fields[Field.RETENTION] = pack_record([kept])
 
 
-def unknown_fields(name: str, raw_input: bytes, now: float) -> dict[Field, bytes]:
+def unknown_fields(name: str, raw_input: bytes, now: float, retention: float | None = None) -> dict[Field, bytes]:
     """The fields of an instance whose workflow is not known here."""
-    return {
+    fields = {
         Field.STATUS: pack_record([Status.PENDING.value]),
         Field.VERSION: pack_record([name, 0, "", 1, now]),
         Field.INPUT: pack_record([raw_input]),
         Field.BIRTH: pack_record([now, new_seed()]),
         Field.COMMITS: pack_record([1]),
     }
+    if retention is not None:
+        fields[Field.RETENTION] = pack_record([retention])
+    return fields
 
 
 def put_new(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:

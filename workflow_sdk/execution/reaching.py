@@ -102,10 +102,13 @@ class Reaching(Idling):
                     if effect.is_done:
                         return None
                     continue
+                # What it starts is kept as long as itself, where nothing else is said.
+                kept = self.journal.fields.get(Field.RETENTION)
+                retention = None if kept is None else float(unpack_record(kept)[0])
                 if isinstance(workflow, str):
-                    fields = unknown_fields(workflow, start.input, now)
+                    fields = unknown_fields(workflow, start.input, now, retention)
                 else:
-                    fields = new_fields(workflow, Status.PENDING, start.input, now)
+                    fields = new_fields(workflow, Status.PENDING, start.input, now, retention)
                 create(batch, keys, fields, now)
 
                 def watch(version: int, keys: InstanceKeys = keys) -> list[tuple[bytes, bytes]]:
