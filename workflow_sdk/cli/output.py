@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from workflow_sdk import ErrorInfo
+from workflow_sdk import ErrorInfo, Progress
 
 __all__ = [
     "FACT_COLUMN",
@@ -158,6 +158,8 @@ def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         mapping = cast("Mapping[object, object]", value)
         return {key if isinstance(key, str) else str(_plain(key)): _plain(item) for key, item in mapping.items()}
+    if isinstance(value, Progress):
+        return {name: _plain(item) for name, item in value._asdict().items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in cast("Iterable[object]", value)]
     if is_dataclass(value):

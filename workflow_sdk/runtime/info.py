@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, EntryTrouble
@@ -56,8 +56,7 @@ class Wait:
     """How it failed at last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far an instance is, as it says."""
 
     done: float
