@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import Entry, EntryTrouble, SleepData
+from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData, SleepData
 from workflow_sdk.core.fields import WaitRow, unpack_wait
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.journal import Journal, WriteSet
@@ -320,3 +320,21 @@ def test_a_wait_is_known_by_the_commit_that_it_began_with() -> None:
     journal.put(location, entry)
     journal.take()
     assert entry.since == 4, "and this is another"
+
+
+def test_the_next_wait_at_a_place_is_known_by_its_own_commit() -> None:
+    journal, location = Journal(KEYS), pack_segment(0)
+    entry = Entry(Kind.STEP, 0, 1.0)
+    tokens: list[int] = []
+    for attempt in range(4):
+        # As a step does that waits, goes on and fails again before anything else is stored.
+        if attempt:
+            journal.end_wait(location, [])
+            entry.status = EntryStatus.RUNNING
+        entry.wait(RetryData(5.0 + attempt))
+        journal.put(location, entry)
+        journal.begin_wait(location, [], WaitRow("retry", "s", "s", 5.0, 1, 0), entry)
+        told = journal.take().rows[KEYS.space + waits_of("") + location]
+        assert told is not None
+        tokens.append(unpack_wait(told).since)
+    assert tokens == [1, 2, 3, 4]

@@ -109,7 +109,8 @@ async def test_no_failed_commit_is_seen_by_the_author(world: World, kind: str) -
             assert await world.driver.get(InstanceKeys(id).lease) is None
             result = await world.run(guarded, id=id)
         else:
-            assert driver.commits < number
+            # A conflict of which nothing is to be seen is tried again, where one with others would be.
+            assert driver.commits < number or kind == "conflict_at"
         assert (result.status, result.output) == (Status.COMPLETED, EXPECTED)
         assert author.caught == []
         if driver.commits < number:

@@ -448,7 +448,7 @@ async def test_delete(driver: Driver, clock: VirtualClock) -> None:
         clock.advance(DAY)
         await anyio.sleep(0.05)
         assert len(log) == count
-        assert await runtime.schedules.list() == []
+        assert (await runtime.schedules.list()).items == []
         assert [key for key in (await Rows.of(driver)).keys if key[0] == 14 and key[1] != 3] == []
         assert tick(1) in await begun(runtime)
         for act in (runtime.schedules.get, runtime.schedules.pause, runtime.schedules.resume, runtime.schedules.delete):
@@ -458,9 +458,9 @@ async def test_delete(driver: Driver, clock: VirtualClock) -> None:
 
 async def test_list(driver: Driver, clock: VirtualClock) -> None:
     async with Client(driver, clock=clock) as client:
-        assert await client.schedules.list() == []
+        assert (await client.schedules.list()).items == []
         made = [await client.schedule(id, "reports", {"n": 1}, every=HOUR) for id in ("b", "a", "a/b", "ä\0")]
-        assert await client.schedules.list() == sorted(made, key=lambda schedule: schedule.id.encode())
+        assert (await client.schedules.list()).items == sorted(made, key=lambda schedule: schedule.id.encode())
         assert await client.schedules.get("a") == made[1]
         assert isinstance(made[0], Schedule)
 

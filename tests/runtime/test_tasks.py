@@ -94,6 +94,7 @@ async def test_done_by_someone(driver: Driver) -> None:
             roles=("clerk",),
             reference=None,
             status=task.status,
+            token=wait.token,
             created_at=now,
             until=now + timedelta(seconds=60),
         )

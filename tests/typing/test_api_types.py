@@ -360,7 +360,7 @@ async def scheduled(client: Client, order: Order) -> None:
     assert_type(await client.schedule("s", checkout, order, cron="0 3 * * *", timezone="Europe/Berlin"), Schedule)
     assert_type(await client.schedule("s", nothing, every=timedelta(hours=1), overlap="queue"), Schedule)
     assert_type(await client.schedule("s", "checkout", {"id": "o"}, every=5, catch_up="all"), Schedule)
-    assert_type(await client.schedules.list(), list[Schedule])
+    assert_type(await client.schedules.list(), Page[Schedule])
     assert_type(await client.schedules.get("s"), Schedule)
 
 

@@ -30,7 +30,7 @@ def schedules(as_json: bool, store: Store) -> None:
     """
 
     async def use(client: Client) -> list[Schedule]:
-        return await client.schedules.list()
+        return (await client.schedules.list()).items
 
     found = run(store, use)
     if is_terminal() and not as_json:

@@ -397,13 +397,18 @@ class Journal:
         if counts:
             self.version += 1
         rows: dict[bytes, bytes | None] = {}
+        late: list[tuple[bytes, _Late]] = []
         for key, row in self._rows.items():
             if type(row) is Entry:
                 if row.status is EntryStatus.WAITING and not row.since:
                     row.since = self.version
                 rows[key] = row.pack()
+            elif type(row) is _Late:
+                late.append((key, row))
             else:
-                rows[key] = row.pack(self.version) if type(row) is _Late else row  # type: ignore[assignment]  # `type() is` is the hot path's isinstance
+                rows[key] = row  # type: ignore[assignment]  # `type() is` is the hot path's isinstance
+        for key, tells in late:  # of entries, which know by now since when they wait
+            rows[key] = tells.pack(self.version)
         if counts:
             rows[self._commits] = pack_count(self.version)
         clears = self._clears

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -91,8 +92,15 @@ class InstanceInfo:
     """What the workflow shows of its state."""
     reference: str | None = None
     progress: Progress | None = None
+    purge_at: datetime | None = None
+    """When it is forgotten, if it has ended and is not kept."""
     code_changed: bool | None = None
     """Whether the workflow's code here is another than the one that ran it last; None if it is not known here."""
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether `recover` has it run again: it has failed, or is stuck."""
+        return self.status in (Status.FAILED, Status.STUCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,13 @@ class Page(Generic[T]):
     """Part of a list. `cursor` leads to the next part; None if this was the last."""
 
     items: list[T]
-    cursor: str | None
+    cursor: str | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
 
 
 def _time(at: float) -> datetime:
@@ -139,6 +153,7 @@ async def read_info(
         workflow_version=version,
         state=_plain(codec, fields, Field.STATE) or {},
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
+        purge_at=_time(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
         progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
     )
 

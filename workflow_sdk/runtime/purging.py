@@ -24,6 +24,7 @@ __all__ = ["Purging"]
 _log = logging.getLogger("workflow_sdk.runtime")
 
 PAGE = 64
+LOOK_SECONDS_MIN = 0.2
 LOOK_SECONDS = 30.0
 """How late an instance may be forgotten."""
 
@@ -31,9 +32,11 @@ LOOK_SECONDS = 30.0
 class Purging:
     """The purge of one worker."""
 
-    def __init__(self, driver: Driver, clock: Clock) -> None:
+    def __init__(self, driver: Driver, clock: Clock, shortest: float | None) -> None:
         self._driver = driver
         self._clock = clock
+        # What is kept for less than that is not to be late by more.
+        self._look = LOOK_SECONDS if shortest is None else min(LOOK_SECONDS, max(shortest, LOOK_SECONDS_MIN))
 
     async def purge(self) -> None:
         """Forget what is over; return when to look again. No clock that jumps does so for this."""
@@ -43,7 +46,7 @@ class Purging:
                 done = [await self._forget(key) for key, _ in rows]
                 if not all(done) or len(rows) < PAGE:
                     break
-        await self._clock.wait(anyio.Event(), None, _nothing, lazily=now + LOOK_SECONDS)
+        await self._clock.wait(anyio.Event(), None, _nothing, lazily=now + self._look)
 
     async def _forget(self, key: bytes) -> bool:
         """Whether the row is gone."""

@@ -111,7 +111,9 @@ class Runtime(Client):
             ticking.start_what_is_due,
         ):
             self._group.start_soon(self._forever, loop)
-        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock).purge)
+        kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
+        shortest = min(kept if self._retention is None else [*kept, self._retention], default=None)
+        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, shortest).purge)
         for shard in range(SHARDS):
             self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
         return self

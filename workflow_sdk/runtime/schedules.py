@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from secrets import token_bytes
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypedDict
 
 from workflow_sdk.core.keys import (
     SCHEDULES,
@@ -25,6 +25,7 @@ from workflow_sdk.driver import Batch, ConflictError
 from workflow_sdk.errors import CodecError, DefinitionError, ScheduleNotFoundError
 from workflow_sdk.operations.inputs import same_value
 from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.info import Page
 from workflow_sdk.runtime.ticks import MICROSECONDS, check_cron, check_every, ticks_of, time_zone
 
 __all__ = ["Schedule", "ScheduleOptions", "Schedules", "instance_of", "put_schedule", "unpack_schedule"]
@@ -69,17 +70,13 @@ class Schedule:
     """Ticks that wait for the end of that instance."""
 
 
-_List: TypeAlias = list[Schedule]
-"""In a class with a method of that name."""
-
-
 class Schedules:
     """The schedules of a store: what there is, and what is to become of it."""
 
     def __init__(self, access: Access) -> None:
         self._access: Access = access
 
-    async def list(self) -> _List:
+    async def list(self) -> Page[Schedule]:
         """All of them, by their ids. One that can't be read is left out, and logged: `get` raises the error."""
         found: list[Schedule] = []
         for key, raw in await self._access.driver.scan(*subtree(SCHEDULES)):
@@ -90,7 +87,7 @@ class Schedules:
                 _log.warning("%s", error)
                 continue
             found.append(self._seen(id, row))
-        return found
+        return Page(found)
 
     async def get(self, id: str) -> Schedule:
         """One of them; ScheduleNotFoundError, if there is none with this id."""

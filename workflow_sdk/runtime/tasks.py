@@ -72,6 +72,8 @@ class Task:
     reference: str | None
     """The business reference that the instance had when it asked."""
     status: TaskStatus
+    token: str
+    """Of the wait for it, as in `info().waits` of the instance."""
     created_at: datetime
     until: datetime | None
     completed_by: str | None = None
@@ -251,6 +253,7 @@ def _task(row: TaskRow, codec: Codec) -> Task:
         roles=row.roles,
         reference=row.reference,
         status=row.status,
+        token=row.token.hex(),
         created_at=_time(row.created_at),
         until=None if row.until is None else _time(row.until),
         completed_by=row.by,

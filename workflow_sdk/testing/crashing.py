@@ -75,8 +75,8 @@ async def crash_everywhere(
 
 
 def _messages(script: Script | None) -> list[tuple[str, Any]]:
-    if isinstance(script, str):
-        raise DefinitionError(f"a script is a list of messages, not the text {script!r}")
+    if isinstance(script, str) or not isinstance(script, Sequence | None):
+        raise DefinitionError(f"a script is a list of messages, not {script!r}")
     return [(message, None) if isinstance(message, str) else message for message in script or ()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from random import random
+from threading import Lock
 from typing import Any
 
 from tests.drivers.fdb_double.cluster import Cluster, Commit, Mutation, Range
@@ -49,6 +50,8 @@ class Transaction:
         self.limits = Limits()
         self.options = TransactionOptions(self)
         self._backoff = BACKOFF_SECONDS
+        self._versioning = Lock()
+        """Between whoever reads and the network thread, which brings the version."""
         self._clear()
 
     def _clear(self) -> None:
@@ -173,20 +176,25 @@ class Transaction:
             except FDBError as error:
                 future.fail(error.code)
 
-        if self._version is not None:
-            version = self._version
+        with self._versioning:
+            version, waiting = self._version, self._waiting
+            if version is None:
+                if waiting is None:
+                    fresh: list[Callable[[int], object]] = [run]
+                    self._waiting = fresh
+                    self._cluster.request(lambda: self._got_version(fresh))
+                else:
+                    waiting.append(run)
+        if version is not None:
             self._cluster.request(lambda: run(version))
-        elif self._waiting is not None:
-            self._waiting.append(run)
-        else:
-            waiting = self._waiting = [run]
-            self._cluster.request(lambda: self._got_version(waiting))
         return future
 
     def _got_version(self, waiting: list[Callable[[int], object]]) -> None:
         version = self._cluster.read_version()
-        if self._waiting is waiting:
-            self._version, self._waiting = version, None
+        with self._versioning:
+            # Whoever reads later does not wait with these any more.
+            if self._waiting is waiting:
+                self._version, self._waiting = version, None
         for run in waiting:
             run(version)
 
