@@ -137,3 +137,13 @@ async def test_pruning_many_pages(driver: Driver) -> None:
             await handle.result(timeout=5)
         assert await runtime.prune(older_than=0) == 230
         assert await ids(runtime) == []
+
+
+async def test_a_page_is_a_sequence(driver: Driver) -> None:
+    async with Client(driver) as client:
+        for id in "abc":
+            await client.start("unknown", id=id)
+        page = await client.list()
+        assert len(page) == 3
+        assert [info.id for info in page] == [info.id for info in page.items]
+        assert page[0] == page.items[0]

@@ -116,6 +116,9 @@ class Page(Generic[T]):
     def __len__(self) -> int:
         return len(self.items)
 
+    def __getitem__(self, place: int) -> T:
+        return self.items[place]
+
 
 def _time(at: float) -> datetime:
     return _LATEST if at >= _LATEST.timestamp() else datetime.fromtimestamp(at, UTC)
