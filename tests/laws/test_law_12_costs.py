@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.laws import watching
 from tests.laws.counting_driver import MEMORY, WatchedDriver, fresh_world, names_of, rows_of
 from tests.support import Setting, World
 from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
@@ -280,3 +281,19 @@ async def test_a_join_costs_as_much_again_for_twice_the_branches(tmp_path: Path,
     rows = costs[2][0]
     # A name, three entries and the branch's own.
     assert rows < 400 * 5 + 30
+
+
+async def test_waits_that_end_together_share_a_commit(world: World) -> None:
+    """A hundred listens whose time is over at the same moment, in a store that takes its time."""
+    watched = watching.WatchedDriver(world.driver, turns=20)
+
+    async def branch(ctx: Context, item: int) -> Any:
+        return await ctx.listen("never", timeout=60, default="late")
+
+    @workflow
+    async def job(ctx: Context) -> list[Any]:
+        return await ctx.map("map", branch, range(100))
+
+    result = await world.run(job, driver=watched)
+    assert result.output == ["late"] * 100
+    assert len(watched.changes) < 20

@@ -227,7 +227,7 @@ class Entry:
         if needed is None or data is None:  # the operation itself says so if there is none
             sound = self.status is not EntryStatus.FAILED or self.error is not None or needed is BranchesData
         elif type(data) is BranchesData:
-            sound = needed is BranchesData and data.is_sound(kind, self)
+            sound = needed is BranchesData and _are_sound(data, self)
         elif type(data) is ListenData:
             done = self.status is not EntryStatus.COMPLETED or data.timed_out or len(data.taken) >= data.count > 0
             sound = needed is ListenData and done and (self.status is not EntryStatus.FAILED or self.error is not None)
@@ -241,6 +241,18 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"<Entry {self.kind.value} {self.status.value}>"
+
+
+def _are_sound(branches: BranchesData, entry: Entry) -> bool:
+    """Whether the parts of an entry of branches go together, as those of recorded ones do."""
+    names, count, winner = branches.names, branches.count, branches.winner
+    if (entry.kind is Kind.MAP) == bool(names) and count + len(names) > 0:
+        return False
+    if branches.outcomes is not None and len(branches.outcomes) != len(names) + count:
+        return False
+    if entry.kind is Kind.RACE and entry.status is EntryStatus.COMPLETED:
+        return winner is not None and 0 <= winner < len(names) and entry.value is not None
+    return winner is None or (entry.kind is Kind.RACE and entry.error is not None and winner < len(names))
 
 
 def token_of(location: bytes, entry: Entry) -> bytes:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.core.wire import NOTHING, NUMBERS, damaged, moment, number, shapes
-
-if TYPE_CHECKING:
-    from workflow_sdk.core.entries import Entry
 
 __all__ = [
     "COUNT_BITS",
@@ -180,16 +176,6 @@ class BranchesData:
             raise damaged("an entry of branches")
         outcomes = None if rows is None else tuple((row[0], row[1]) for row in rows)
         return cls(_texts(names), count, outcomes, winner)
-
-    def is_sound(self, kind: Kind, entry: Entry) -> bool:
-        """Whether the parts go together, as those of recorded ones do."""
-        if (kind is Kind.MAP) == bool(self.names) and self.count + len(self.names) > 0:
-            return False
-        if self.outcomes is not None and len(self.outcomes) != len(self.names) + self.count:
-            return False
-        if kind is Kind.RACE and entry.status is EntryStatus.COMPLETED:
-            return self.winner is not None and 0 <= self.winner < len(self.names) and entry.value is not None
-        return self.winner is None or (kind is Kind.RACE and entry.error is not None and self.winner < len(self.names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ by any runtime that comes by. It is done and forgotten in one commit, so that it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -16,12 +17,14 @@ from workflow_sdk.core.keys import ERRANDS, Field
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.outside import Errand
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import InstanceNotFoundError
+from workflow_sdk.errors import CodecError, InstanceNotFoundError
 from workflow_sdk.execution.deciding import Found, cancel
 from workflow_sdk.execution.ending import still_waits, watchers_of
 from workflow_sdk.execution.tasks import TaskStatus, drop_task
 
 __all__ = ["run_errands", "run_errands_left"]
+
+_log = logging.getLogger("workflow_sdk.execution")
 
 AT_ONCE = 32
 PAGE = 256
@@ -56,6 +59,15 @@ async def run_errands_left(driver: Driver, codec: Codec, now: Callable[[], float
 
 
 async def _run(driver: Driver, codec: Codec, now: float, key: bytes) -> list[bytes]:
+    try:
+        return await _do(driver, codec, now, key)
+    except CodecError:
+        # It can't be read, or what it is about can't. The others are run all the same.
+        _log.exception("an errand is left where it is: %r", key)
+        return []
+
+
+async def _do(driver: Driver, codec: Codec, now: float, key: bytes) -> list[bytes]:
     raw = await driver.get(key)
     if raw is None:
         return []

@@ -34,6 +34,9 @@ from workflow_sdk.operations.inputs import check_same_start
 
 __all__ = ["Reaching"]
 
+LIVES_MAX = 1000
+"""So many children may have had the id that is derived for one: each after a restart of the parent."""
+
 
 class Reaching(Idling):
     """The part of an execution that reaches other instances."""
@@ -78,11 +81,13 @@ class Reaching(Idling):
     async def expire(self, effect: Effect) -> bool:
         batch = Batch()
         batch.check(self.journal.keys.nudge, self.mail.nudge)
-        return await self._dispatch("inbox", batch, effect, "", 0)
+        # It reaches nobody, and so any number of them go with one commit.
+        return await self._dispatch(f"wait {effect.location.hex()}", batch, effect, "", 0)
 
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
         workflow: Workflow[Any, Any] | str = start.workflow
-        for number, id in enumerate(start.ids):
+        for number in range(1 if start.is_given else LIVES_MAX):
+            id = f"{start.id}:{number}" if number else start.id
             keys = InstanceKeys(id)
             while True:
                 batch, now = Batch(), self.now()
@@ -120,7 +125,7 @@ class Reaching(Idling):
                     return None
                 if not start.is_given:
                     break  # it is there by now, or has been all the time
-        raise AlreadyExistsError(f"instance {start.ids[0]!r} and its namesakes exist already")
+        raise AlreadyExistsError(f"instance {start.id!r} and its namesakes exist already")
 
     def _check_same(self, start: Start, id: str, found: Snapshot) -> None:
         if id == self.instance_id:
@@ -246,7 +251,14 @@ class Reaching(Idling):
     # The end.
 
     async def finish(self, status: Status) -> None:
-        """The last commit: how the instance ended, and that it is nobody's any more."""
+        """The last commit: how the instance ended, and that it is nobody's any more.
+
+        Whoever cancels the run waits for it: a status that is an end must not be stored without what goes with it.
+        """
+        with anyio.CancelScope(shield=True):
+            await self._finish(status)
+
+    async def _finish(self, status: Status) -> None:
         self.standing.become(status)
         if status is not Status.STUCK:
             self.show()
@@ -279,17 +291,10 @@ class Reaching(Idling):
             batch.check(watched, raw)
             error: Exception | None = None
             try:
-                with anyio.CancelScope(shield=True):
-                    here = await tell_watchers(
-                        self.driver,
-                        batch,
-                        self.instance_id,
-                        ending_of(fields),
-                        watchers_of(raw),
-                        self.now(),
-                        self._is_here,
-                    )
-                    error = await self.flusher.try_commit(batch)
+                here = await tell_watchers(
+                    self.driver, batch, self.instance_id, ending_of(fields), watchers_of(raw), self.now(), self._is_here
+                )
+                error = await self.flusher.try_commit(batch)
             except Exception as failure:  # noqa: BLE001  # the store failed
                 error = failure
             if error is None:

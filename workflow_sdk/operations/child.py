@@ -30,8 +30,6 @@ __all__ = ["Begin", "start_child", "start_continue"]
 
 ID_CHARACTERS_MAX = 200
 """Derived ids that would be longer are made short: a chain of children may be long."""
-LIVES_MAX = 1000
-"""So many children may have had the id that is derived for one: each after a restart of the parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,8 @@ def _check(place: Place, what: Begin) -> bytes:
     workflow, engine = what.workflow, place.scope.engine
     if not isinstance(workflow, (Workflow, str)):
         raise place.slip(f"{place.what} takes a function decorated with @workflow, or its name, not {workflow!r:.100}")
-    named = workflow if isinstance(workflow, str) else what.id
-    if named is not None and (not isinstance(named, str) or name_problem(named) is not None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise place.slip(f"{place.what}: an id is a text of 1 to 1000 characters, not {named!r:.100}")
+    if isinstance(workflow, str) and (problem := name_problem(workflow)) is not None:
+        raise place.slip(f"{place.what}: a workflow can't be called {workflow!r:.100}: {problem}")
     if what.id is not None and name_problem(what.id) is not None:
         raise place.slip(f"{place.what}: an id is a text of 1 to 1000 characters, not {what.id!r:.100}")
     try:
@@ -77,16 +74,16 @@ def _check(place: Place, what: Begin) -> bytes:
         raise engine.slip(DefinitionError(f"{place.what}: {error}")) from None
 
 
-def _ids(place: Place, given: str | None) -> list[str]:
-    """What it may be called: as it is given, or after this instance and the path; the first that is free."""
+def _id(place: Place, given: str | None) -> str:
+    """What it is called: as it is given, or after this instance and the path."""
     if given is not None:
-        return [given]
+        return given
     facts = place.scope.engine.facts
     generation = "" if facts.generation == 1 else f":{facts.generation}"
     id = f"{facts.instance_id}{generation}/{place.path}"
     if len(id) > ID_CHARACTERS_MAX:
         id = f"{place.name[:40]}-{blake2b(id.encode(), digest_size=16).hexdigest()}"
-    return [id, *(f"{id}:{number}" for number in range(1, LIVES_MAX))]
+    return id
 
 
 async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any:
@@ -115,23 +112,23 @@ async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any
 
 async def _begin_child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Entry:
     engine = place.scope.engine
-    ids = _ids(place, what.id)
+    id = _id(place, what.id)
 
     def record(entry: Entry, id: str) -> None:
         entry.wait(ChildData(id, cancels))
 
     await watched(engine, place.path)
-    effect = Recorded(place, place.new_entry(), record, Hanging("child", ids[0], cancels, 0))
-    start = Start(what.workflow, raw, ids, what.id is not None, place.location, is_watched=True)
+    effect = Recorded(place, place.new_entry(), record, Hanging("child", id, cancels, 0))
+    start = Start(what.workflow, raw, id, what.id is not None, place.location, is_watched=True)
     try:
         ended = await engine.begin(start, effect)
     except AlreadyExistsError as error:
-        return await _failed(place, error, ids[0], cancels=cancels)
+        return await _failed(place, error, id, cancels=cancels)
     if ended is None:
         return effect.entry
     entry = place.new_entry()
-    entry.data = ChildData(ids[0], cancels)
-    _end(place, entry, ids[0], ended)
+    entry.data = ChildData(id, cancels)
+    _end(place, entry, id, ended)
     place.put(entry)
     await place.flush()
     return entry
@@ -193,11 +190,11 @@ async def _continue(place: Place, what: Begin, raw: bytes) -> str:
 
             await watched(engine, place.path)
             effect = Recorded(place, place.new_entry(), record)
-            ids = _ids(place, what.id)
+            start = Start(what.workflow, raw, _id(place, what.id), what.id is not None)
             try:
-                await engine.begin(Start(what.workflow, raw, ids, what.id is not None), effect)
+                await engine.begin(start, effect)
             except AlreadyExistsError as error:
-                entry = await _failed(place, error, ids[0])
+                entry = await _failed(place, error, start.id)
             else:
                 entry = effect.entry
         place.close(entry)

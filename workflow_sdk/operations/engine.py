@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -92,10 +92,11 @@ class Start:
 
     workflow: Workflow[Any, Any] | str
     input: bytes
-    ids: Sequence[str]
-    """The first of these that is free; or the only one."""
+    id: str
     is_given: bool
-    """Whether the author has named the id: then one that exists will do, if it is the same."""
+    """Whether the author has named it: then one that exists will do, if it is the same. If not, and it is taken, the
+    next of the same name with a number is.
+    """
     location: bytes = b""
     is_watched: bool = False
     """Whether its end is awaited, at the location."""

@@ -50,9 +50,10 @@ class Purging:
 
     async def _forget(self, key: bytes) -> bool:
         """Whether the row is gone."""
-        id = last_of(key)
-        keys = InstanceKeys(id)
+        id = ""
         try:
+            id = last_of(key)
+            keys = InstanceKeys(id)
             fields = await read_fields(self._driver, keys)
             purge = fields.get(Field.PURGE)
             if purge is not None and key.endswith(pack((float(unpack_record(purge)[0]), id))):
