@@ -385,9 +385,12 @@ class Journal:
         self._clear(subtree(self._space + ATTIC))
 
     def keep_in_attic(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """Set history aside that is about to be cleared: the code is walked over it to find what undoes its steps."""
+        """Set history aside that is about to be cleared: the code is walked over it to find what undoes its steps.
+
+        That copies what is recorded, and may be done again: it is no change of the instance.
+        """
         for location, raw in rows:
-            self._write_here(ATTIC + location, raw)
+            self._rows[self._space + ATTIC + location] = raw
 
     # Writing.
 

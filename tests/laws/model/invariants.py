@@ -24,8 +24,8 @@ from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Driver, Set
 
 __all__ = ["CheckedDriver"]
 
-COUNTED = (1, 2, 5, 6, 7, 8, 11, 12, 13)
-"""The parts of what an instance has done."""
+COUNTED = (1, 2, 5, 6, 7, 11, 12, 13)
+"""The parts of what an instance has done; not what is copied of them for a rollback."""
 OWNED_PARTS = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES)
 """Written by nobody but who has the instance."""
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.chaos import effort
 from tests.laws.model.plain import Ambiguous, Expected, expected
-from tests.laws.model.programs import CANCELLED, PROGRAMS, Program
+from tests.laws.model.programs import CANCELLED, PROGRAMS, Op, Program, Race, Raise, Sleep, Step, Undo
 from tests.laws.model.trial import Fault, Trial
 from tests.support import SETTINGS, Setting, open_store
 from workflow_sdk.execution.execution import Mode
@@ -114,3 +114,14 @@ def test_a_cancelled_program_is_undone_in_order_or_not_at_all(program: Program, 
 @given(program=PROGRAMS, pauses=PAUSES)
 def test_two_runtimes_bring_a_program_to_what_the_model_says(program: Program, pauses: list[int]) -> None:
     assert anyio.run(serve, program, outcome(program, "live"), pauses) is None
+
+
+def test_what_is_set_aside_for_a_rollback_may_be_set_aside_again() -> None:
+    """Killed after it copied what the first loser did, and before the race is recorded, it copies that once more."""
+    loser = (Op(Step(undo=Undo())), Op(Sleep(9_000)))
+    program = Program((Op(Race((loser, loser, (Op(Sleep(500)),)))), Op(Raise("trouble"))))
+    setting = Setting("memory", "asyncio", "yield")
+    for clean in range(3):
+        for at in range(1, 7):
+            faults = [Fault("none")] * clean + [Fault("crash after", at)]
+            assert anyio.run(run, program, expected(program), setting, faults) is None
