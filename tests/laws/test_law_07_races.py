@@ -7,9 +7,11 @@ import time
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import pytest
 
 from tests.laws.parts import Branch, endless, give, nap, refuse
-from tests.laws.watching import WatchedDriver
+from tests.laws.watching import Change, WatchedDriver
 from tests.support import World
 from workflow_sdk import (
     Context,
@@ -17,6 +19,7 @@ from workflow_sdk import (
     RollbackError,
     Status,
     StepError,
+    read_history,
     run_workflow,
     workflow,
 )
@@ -244,3 +247,43 @@ async def test_a_branch_that_returns_at_once_wins(world: World) -> None:
 
     with anyio.fail_after(10):
         assert (await world.run(racing)).output == "at once, at once"
+
+
+@pytest.mark.parametrize("inner", ["join", "map", "race"])
+async def test_a_race_is_lost_while_an_outcome_in_the_loser_is_being_stored(world: World, inner: str) -> None:
+    """What waits for its own branches in the loser comes to nothing: neither to a value, nor to an error."""
+    decided = anyio.Event()
+    came: list[object] = []
+
+    async def one(ctx: Context, item: int = 0) -> int:
+        return await ctx.step("step", give, item)
+
+    async def side_by_side(ctx: Context) -> Any:
+        if inner == "map":
+            return await ctx.map("inner", one, [1])
+        return await (ctx.join if inner == "join" else ctx.race)("inner", {"one": one})
+
+    async def slow(ctx: Context) -> None:
+        try:
+            came.append(await side_by_side(ctx))
+        except Exception as error:  # noqa: BLE001  # none is to come
+            came.append(error)
+
+    async def quick(ctx: Context) -> str:
+        await decided.wait()
+        return "won"
+
+    async def decide(change: Change) -> None:
+        if any(path.endswith("/step") for path in change.entries):
+            decided.set()
+            for _ in range(10):
+                await anyio.lowlevel.checkpoint()
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return (await ctx.race("race", {"slow": slow, "quick": quick})).winner
+
+    result = await world.once(job, driver=WatchedDriver(world.driver, before=decide))
+    assert (result.status, result.output) == (Status.COMPLETED, "quick")
+    assert came == []
+    assert [entry.path for entry in await read_history(world.driver, "i")] == ["race", "race/quick"]

@@ -131,6 +131,9 @@ class Branches:
                     place_fate.within.difference_update(b.scope.fate for b in open_branches if b.scope is not None)
             # Workers that were cancelled before they began have not accounted for themselves.
             engine.active -= workers - self._ended - (0 if self._handed else 1)
+        if self.place.scope.fate.lost:
+            # Of a race around all of this, which was decided while their last outcomes were stored.
+            await engine.never()
 
     async def walk(self) -> None:
         """Call the branches one after the other, as far as their history goes, for what they would have to undo."""
