@@ -71,9 +71,19 @@ class _Store:
         self.lock = Lock()
         self.rows: dict[bytes, bytes] = {}
         # Beside the dict, not a SortedDict: to set a key that exists, as most commits do, is then a plain dict's work.
-        self.keys: SortedList[bytes] = SortedList()
+        self._sorted: SortedList[bytes] = SortedList()
+        self._new: list[bytes] = []
+        """Keys that are not sorted in yet: nobody has asked for their order since they came."""
         self.appended = 0
         self.waiting: SortedDict[bytes, list[_Waiter]] = SortedDict()
+
+    @property
+    def keys(self) -> SortedList[bytes]:
+        """All keys, in order."""
+        if self._new:
+            self._sorted.update(self._new)
+            self._new.clear()
+        return self._sorted
 
     def apply(self, batch: Batch) -> None:
         """Make the writes of the batch if its checks hold. It has been found to be within the limits."""
@@ -113,7 +123,7 @@ class _Store:
 
     def _set(self, key: bytes, value: bytes) -> None:
         if key not in self.rows:
-            self.keys.add(key)
+            self._new.append(key)
         self.rows[key] = value
 
     def _clear_range(self, begin: bytes, end: bytes) -> None:

@@ -1,69 +1,97 @@
 """`python -m tests.benchmarks [scenario ...]`: measure, and print one line of JSON per scenario and store.
 
-Every scenario runs a few times, each on an instance of its own; the line tells the median. CPU time is that of the
-whole process, the store's threads included; of the measurements in `many.py`, also that of the processes they start.
+The first line says on what. `--out FILE` keeps the lines, for `tests.benchmarks.report`; `--no-peers` leaves out what
+is measured beside us: other engines, and a bare loop of commits. `--uvloop` measures us on that event loop.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import gc
 import json
+import subprocess
 import sys
 import tempfile
-import time
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from statistics import median
+from typing import TextIO
 
-from tests.benchmarks.many import MEASUREMENTS, measured
-from tests.benchmarks.scenarios import SCENARIOS, Scenario
-from workflow_sdk import Driver, open_driver
+from tests.benchmarks.machine import machine
+from tests.benchmarks.many import MEASUREMENTS
+from tests.benchmarks.measuring import measured, timed
+from tests.benchmarks.scenarios import SCENARIOS
+from tests.benchmarks.stores import forget, stores_here
 
-RUNS = 5
-
-
-async def measure(scenario: Scenario, store: str, driver: Driver) -> dict[str, object]:
-    """What the scenario costs on a store: microseconds per operation."""
-    wall: list[float] = []
-    cpu: list[float] = []
-    for number in range(RUNS + 1):
-        instance_id = f"{scenario.name}-{number}"
-        if scenario.prepare is not None:
-            await scenario.prepare(driver, instance_id)
-        gc.collect()
-        wall_began, cpu_began = time.perf_counter(), time.process_time()
-        await scenario.run(driver, instance_id)
-        cpu.append((time.process_time() - cpu_began) / scenario.operations * 1e6)
-        wall.append((time.perf_counter() - wall_began) / scenario.operations * 1e6)
-    # The first run warms up: imports, caches, the file.
-    return {
-        "scenario": scenario.name,
-        "store": store,
-        "operations": scenario.operations,
-        "runs": RUNS,
-        "wall_us_per_operation": round(median(wall[1:]), 1),
-        "cpu_us_per_operation": round(median(cpu[1:]), 1),
-    }
+UVLOOP = ("sequential", "concurrent", "round_trip")
+"""Where another event loop may make a difference."""
 
 
-async def main(wanted: list[str]) -> None:
+class Output:
+    """Lines of JSON, on the standard output and in a file."""
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file = file
+
+    def line(self, figures: dict[str, object]) -> None:
+        """One of them."""
+        self.text(json.dumps(figures))
+
+    def text(self, text: str) -> None:
+        """One that is JSON already."""
+        print(text, flush=True)
+        if self._file is not None:
+            print(text, file=self._file, flush=True)
+
+
+async def ours(wanted: list[str], output: Output, subject: str) -> None:
     """Measure what is wanted, or all."""
     with tempfile.TemporaryDirectory() as directory:
         for scenario in SCENARIOS:
-            if wanted and scenario.name not in wanted:
-                continue
-            for store, url in (("memory", "memory://"), ("sqlite", f"sqlite:///{Path(directory)}/{scenario.name}.db")):
-                driver = await open_driver(url)
-                try:
-                    print(json.dumps(await measure(scenario, store, driver)), flush=True)
-                finally:
-                    await driver.aclose()
+            for store in stores_here() if not wanted or scenario.name in wanted else ():
+                url = store.fresh(Path(directory))
+                output.line({"subject": subject, **await timed(scenario, store.name, url)})
+                await forget(url)
         for measurement in MEASUREMENTS:
-            if wanted and measurement.name not in wanted:
-                continue
-            urls = {"memory": "memory://", "sqlite": f"sqlite:///{Path(directory)}/{measurement.name}.db"}
-            for store in measurement.stores:
-                print(json.dumps(await measured(measurement, store, urls[store])), flush=True)
+            for store in stores_here(measurement.stores) if not wanted or measurement.name in wanted else ():
+                url = store.fresh(Path(directory))
+                output.line({"subject": subject, **await measured(measurement, store.name, url)})
+                await forget(url)
 
 
-asyncio.run(main(sys.argv[1:]))
+def others(command: list[str], output: Output) -> None:
+    """What another process measures."""
+    with subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "it is a pipe"
+        for line in process.stdout:
+            output.text(line.rstrip("\n"))
+    if process.returncode:
+        print(f"{' '.join(command)} ended with {process.returncode}", file=sys.stderr)
+
+
+def main() -> None:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("scenario", nargs="*")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--uvloop", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.uvloop:
+        import_module("uvloop").run(ours(chosen.scenario or list(UVLOOP), Output(None), "workflow_sdk, uvloop"))
+        return
+    with open(chosen.out, "w") if chosen.out else tempfile.TemporaryFile("w") as file:
+        output = Output(file)
+        output.line({"machine": machine(), "date": datetime.now(UTC).date().isoformat()})
+        asyncio.run(ours(chosen.scenario, output, "workflow_sdk"))
+        if chosen.no_peers:
+            return
+        again = [name for name in UVLOOP if not chosen.scenario or name in chosen.scenario]
+        if again:
+            others(["tests.benchmarks", "--uvloop", *again], output)
+        only = ["--only", ",".join(chosen.scenario)] if chosen.scenario else []
+        others(["tests.benchmarks.peers", *only], output)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from statistics import median, quantiles
 
 from tests.benchmarks.child import echoing
 from tests.benchmarks.scenarios import sequential
+from tests.benchmarks.stores import FOUNDATIONDB, MEMORY, SQLITE_FULL, SQLITE_NORMAL, STORES, Store
+from tests.benchmarks.waking import growth, wake_put_away, wake_resident
 from workflow_sdk import Client, Context, ContinueAsNew, Handle, Runtime, Workflow, workflow
 
 __all__ = ["MEASUREMENTS", "Measurement"]
@@ -37,7 +38,7 @@ class Measurement:
 
     name: str
     measure: Callable[[str], Awaitable[Figures]]
-    stores: tuple[str, ...] = ("memory", "sqlite")
+    stores: Sequence[Store] = STORES
 
 
 async def concurrent(url: str) -> Figures:
@@ -202,27 +203,15 @@ async def cold_start(url: str) -> Figures:
     }
 
 
-def spent() -> tuple[float, float]:
-    """Wall and CPU time so far; the latter with that of processes that have ended."""
-    times = os.times()
-    return times.elapsed, times.user + times.system + times.children_user + times.children_system
-
-
-async def measured(measurement: Measurement, store: str, url: str) -> Figures:
-    """The line of a measurement."""
-    wall, cpu = spent()
-    figures = await measurement.measure(url)
-    wall_after, cpu_after = spent()
-    times = {"wall_s": round(wall_after - wall, 2), "cpu_s": round(cpu_after - cpu, 2)}
-    return {"scenario": measurement.name, "store": store, **figures, **times}
-
-
 MEASUREMENTS = [
     Measurement("concurrent", concurrent),
-    Measurement("family", family),
+    Measurement("family", family, stores=(MEMORY, SQLITE_FULL)),
     Measurement("round_trip", round_trip),
-    Measurement("round_trip_across", round_trip_across, stores=("sqlite",)),
-    Measurement("parked_resident", parked_resident),
-    Measurement("parked_away", parked_away),
-    Measurement("cold_start", cold_start),
+    Measurement("round_trip_across", round_trip_across, stores=(SQLITE_FULL, SQLITE_NORMAL, FOUNDATIONDB)),
+    Measurement("wake_resident", wake_resident),
+    Measurement("wake_put_away", wake_put_away),
+    Measurement("growth", growth),
+    Measurement("parked_resident", parked_resident, stores=(MEMORY, SQLITE_FULL)),
+    Measurement("parked_away", parked_away, stores=(MEMORY, SQLITE_FULL)),
+    Measurement("cold_start", cold_start, stores=(MEMORY, SQLITE_FULL)),
 ]

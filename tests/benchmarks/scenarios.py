@@ -88,15 +88,24 @@ def _to_the_end(flow: Workflow[Any, int], value: object) -> Callable[[Driver, st
     return run
 
 
-async def _until_the_sleep(driver: Driver, instance_id: str) -> None:
-    result = await run_workflow(sequential_then_sleep, 1000, driver=driver, instance_id=instance_id)
-    assert result.status is Status.SLEEPING, result
+def _until_the_sleep(count: int) -> Callable[[Driver, str], Awaitable[None]]:
+    async def run(driver: Driver, instance_id: str) -> None:
+        result = await run_workflow(sequential_then_sleep, count, driver=driver, instance_id=instance_id)
+        assert result.status is Status.SLEEPING, result
+
+    return run
+
+
+def _replay(count: int) -> Scenario:
+    replayed = _until_the_sleep(count)
+    return Scenario(f"replay_{count}", count, replayed, prepare=replayed)
 
 
 SCENARIOS = [
     Scenario("sequential", 1000, _to_the_end(sequential, 1000)),
     Scenario("loop", 10_000, _to_the_end(looping, 10_000)),
-    Scenario("replay", 1000, _until_the_sleep, prepare=_until_the_sleep),
+    _replay(1000),
+    _replay(10_000),
     Scenario("join", 1000, _to_the_end(joining, 1000)),
     Scenario("join_large", 10_000, _to_the_end(joining, 10_000)),
     Scenario("value_1kB", 1000, _to_the_end(values, (1000, 1_000))),

@@ -29,6 +29,7 @@ from workflow_sdk.core.wire import (
     NUMBERS,
     damaged,
     moment,
+    pack_outcome,
     pack_record,
     shapes,
     unpack_record,
@@ -70,6 +71,7 @@ _KIND_CODES = {
     Kind.TASK: 16,
 }
 _STATUS_CODES = {EntryStatus.RUNNING: 1, EntryStatus.WAITING: 2, EntryStatus.COMPLETED: 3, EntryStatus.FAILED: 4}
+_COMPLETED = _STATUS_CODES[EntryStatus.COMPLETED]
 _KINDS = {code: kind for kind, code in _KIND_CODES.items()}
 _STATUSES = {code: status for status, code in _STATUS_CODES.items()}
 
@@ -178,6 +180,17 @@ class Entry:
 
     def pack(self) -> bytes:
         """The entry as a row's value."""
+        if (
+            self.status is EntryStatus.COMPLETED
+            and self.value is not None
+            and self.finished_at is not None
+            and self.data is None
+            and self.attempts == 1  # and with a value, it has no error
+        ):
+            code = _KIND_CODES[self.kind]
+            raw = pack_outcome(code, _COMPLETED, self.ordinal, self.created_at, self.finished_at, self.value)
+            if raw is not None:
+                return raw
         fields = (
             _KIND_CODES[self.kind],
             _STATUS_CODES[self.status],

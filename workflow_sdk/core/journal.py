@@ -59,6 +59,7 @@ class WriteSet:
 
 _TAKING = shapes((bytes,), (bytes,))
 
+_COMMITS = field_key(Field.COMMITS)
 _STANDING = frozenset({Field.STATUS, Field.VERSION, Field.ALARM, Field.DEATHS})
 """What says who runs the instance, and that it waits."""
 
@@ -85,9 +86,7 @@ class Journal:
     # There may be thousands in memory, most of them new or short: what is empty takes no room.
     __slots__ = (
         "_clears",
-        "_commits",
         "_counts",
-        "_history",
         "_rows",
         "_space",
         "changes",
@@ -129,8 +128,6 @@ class Journal:
         self._clears: list[Range] = []
         self._counts = False
         """Whether one of the changes is of the instance itself."""
-        self._history = keys.space + HISTORY
-        self._commits = keys.field(Field.COMMITS)
         self._space = keys.space
 
     @property
@@ -156,7 +153,7 @@ class Journal:
     def put(self, location: bytes, entry: Entry) -> None:
         """Record an entry as it will stand when the next flush takes it."""
         self._counts = True
-        self._rows[self._history + location] = entry
+        self._rows[self._space + HISTORY + location] = entry
         if entry.value is not None:
             self.weight += len(entry.value)
 
@@ -368,7 +365,7 @@ class Journal:
 
     def rows_of(self, location: bytes, entry: Entry, compensation: Compensation | None) -> list[tuple[bytes, bytes]]:
         """The rows of an outcome that is known only within the commit that stores it. `stored` follows, once it is."""
-        rows = [(self._history + location, entry.pack())]
+        rows = [(self._space + HISTORY + location, entry.pack())]
         if compensation is not None:
             rows.append((self._space + sequence_key(compensation.sequence), compensation.pack()))
         return rows
@@ -413,7 +410,7 @@ class Journal:
         for key, tells in late:  # of entries, which know by now since when they wait
             rows[key] = tells.pack(self.version)
         if counts:
-            rows[self._commits] = pack_count(self.version)
+            rows[self._space + _COMMITS] = pack_count(self.version)
         clears = self._clears
         self._rows = {}
         self._clears = []

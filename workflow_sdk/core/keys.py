@@ -49,10 +49,11 @@ In the space of an instance:
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 from zlib import crc32
 
 from workflow_sdk.core.location import pack_segment, subtree
-from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.core.tuples import pack, pack_one, unpack
 from workflow_sdk.errors import CodecError
 
 __all__ = [
@@ -101,6 +102,7 @@ __all__ = [
     "shards_of",
     "waiting_schedule",
     "waits_of",
+    "worker_keys",
     "worker_of",
 ]
 
@@ -191,6 +193,13 @@ DUE_BELLS: list[bytes] = [ROOT + pack((10, shard)) for shard in range(SHARDS)]
 
 _SHARDS: list[bytes] = [pack((shard,)) for shard in range(SHARDS)]
 _LISTED = DIRECTORY + pack((1,))
+_LISTED_BY_STATUS = DIRECTORY + pack((2,))
+_LISTED_BY_WORKFLOW = DIRECTORY + pack((3,))
+_SPACES = ROOT + pack((1,))
+_HEARTBEATS = ROOT + pack((6,))
+_CLAIMS = ROOT + pack((7,))
+_BELLS = ROOT + pack((8,))
+_LETTERS = ROOT + pack((9,))
 
 
 def shard_of(instance_id: str) -> int:
@@ -198,19 +207,23 @@ def shard_of(instance_id: str) -> int:
     return crc32(instance_id.encode()) % SHARDS
 
 
+def _listed_as(created_at: float, instance_id: str) -> bytes:
+    return _SHARDS[shard_of(instance_id)] + pack_one(created_at) + pack_one(instance_id)
+
+
 def listed(created_at: float, instance_id: str) -> bytes:
     """The directory's row of an instance, by time."""
-    return _LISTED + _SHARDS[shard_of(instance_id)] + pack((created_at, instance_id))
+    return _LISTED + _listed_as(created_at, instance_id)
 
 
 def listed_by_status(status: str, created_at: float, instance_id: str) -> bytes:
     """The directory's row of an instance, by status."""
-    return DIRECTORY + pack((2, status, shard_of(instance_id), created_at, instance_id))
+    return _LISTED_BY_STATUS + pack_one(status) + _listed_as(created_at, instance_id)
 
 
 def listed_by_workflow(workflow: str, created_at: float, instance_id: str) -> bytes:
     """The directory's row of an instance, by workflow."""
-    return DIRECTORY + pack((3, workflow, shard_of(instance_id), created_at, instance_id))
+    return _LISTED_BY_WORKFLOW + pack_one(workflow) + _listed_as(created_at, instance_id)
 
 
 def listed_by_reference(reference: str, created_at: float, instance_id: str) -> bytes:
@@ -276,33 +289,34 @@ def scheduled(due: bytes) -> tuple[float, str]:
 
 
 class WorkerKeys:
-    """The keys of one worker in the store."""
+    """The keys of one worker in the store. A worker's own runs share one: see `worker_keys`."""
 
     __slots__ = ("bell", "heartbeat", "letters", "worker")
 
     def __init__(self, worker: str) -> None:
         self.worker: str = worker
-        self.heartbeat: bytes = ROOT + pack((6, worker))
-        self.bell: bytes = ROOT + pack((8, worker))
-        self.letters: bytes = ROOT + pack((9, worker))
+        packed = pack_one(worker)
+        self.heartbeat: bytes = _HEARTBEATS + packed
+        self.bell: bytes = _BELLS + packed
+        self.letters: bytes = _LETTERS + packed
 
     def claimed(self, instance_id: str) -> bytes:
         """The row of an instance that the worker has claimed."""
-        return ROOT + pack((7, self.worker, instance_id))
+        return _CLAIMS + pack_one(self.worker) + pack_one(instance_id)
 
     def all_claimed(self) -> tuple[bytes, bytes]:
         """The range of what the worker has claimed."""
-        return subtree(ROOT + pack((7, self.worker)))
+        return subtree(_CLAIMS + pack_one(self.worker))
 
     @staticmethod
     def all_claims() -> tuple[bytes, bytes]:
         """The range of what all workers have claimed."""
-        return subtree(ROOT + pack((7,)))
+        return subtree(_CLAIMS)
 
     @staticmethod
     def heartbeats() -> tuple[bytes, bytes]:
         """The range of the heartbeats of all workers."""
-        return subtree(ROOT + pack((6,)))
+        return subtree(_HEARTBEATS)
 
 
 def last_of(key: bytes) -> str:
@@ -323,20 +337,32 @@ def _text(key: bytes, place: int) -> str:
     return found
 
 
-class InstanceKeys:
-    """The keys of one instance in the store."""
+worker_keys = lru_cache(maxsize=64)(WorkerKeys)
+"""The keys of a worker, made once."""
 
-    __slots__ = ("instance_id", "lease", "nudge", "space")
+
+class InstanceKeys:
+    """The keys of one instance in the store. They are made when they are asked for: there may be thousands of these."""
+
+    __slots__ = ("instance_id", "space")
 
     def __init__(self, instance_id: str) -> None:
         self.instance_id: str = instance_id
-        self.space: bytes = ROOT + pack((1, instance_id))
-        self.lease: bytes = self.space + LEASE
-        self.nudge: bytes = self.space + NUDGE
+        self.space: bytes = _SPACES + pack_one(instance_id)
+
+    @property
+    def lease(self) -> bytes:
+        """Who may write the instance."""
+        return self.space + LEASE
+
+    @property
+    def nudge(self) -> bytes:
+        """Another value after every message."""
+        return self.space + NUDGE
 
     def alarm(self, when: float) -> bytes:
         """The key of an alarm: alarms sort by their time."""
-        return ALARMS[shard_of(self.instance_id)] + pack((when, self.instance_id))
+        return ALARMS[shard_of(self.instance_id)] + pack_one(when) + pack_one(self.instance_id)
 
     @property
     def due_bell(self) -> bytes:

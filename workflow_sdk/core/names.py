@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from workflow_sdk.core.keys import NAMES
 from workflow_sdk.core.location import pack_segment
-from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record, pack_text, shapes, unpack_record
 
 __all__ = ["NameTable", "Names", "name_problem"]
 
@@ -122,13 +122,13 @@ class Names:
 
     def keep(self, table: NameTable, index: int, turn: int, *, shadowed: bool = False) -> None:
         """Keep a name of `table` until that turn is pruned; for good, if it is the root's."""
-        record: list[object] = [self.texts[index]]
+        text = self.texts[index]
         if table.parent is not None:
             table.last_used[index] = turn
-            record += [table.owner, shadowed, turn]
-        elif shadowed:
-            record += [b"", True, 0]
-        self._write(_key(index), pack_record(record))
+            raw = pack_record([text, table.owner, shadowed, turn])
+        else:
+            raw = pack_record([text, b"", True, 0]) if shadowed else pack_text(text)
+        self._write(_key(index), raw)
 
     def forget(self, table: NameTable, index: int) -> None:
         """Free a name of `table`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import cast
 
 import fdb.tuple
 
 from workflow_sdk.errors import CodecError
 
-__all__ = ["TupleItem", "pack", "unpack"]
+__all__ = ["TupleItem", "pack", "pack_one", "unpack"]
 
 TupleItem = int | float | str | bytes | None | tuple["TupleItem", ...]
 
@@ -23,6 +24,15 @@ def pack(items: tuple[TupleItem, ...]) -> bytes:
             f"half of a surrogate pair is no character, and can't be part of a key: {items!a:.100}"
         ) from None
     return packed
+
+
+@lru_cache(maxsize=2048, typed=True)  # 1 and 1.0 are not the same part of a key
+def pack_one(item: str | float) -> bytes:
+    """A tuple of one item as bytes, to be put together with others: packing is done part by part.
+
+    The ids and times of the instances that are busy now stand in many keys, and are packed once.
+    """
+    return pack((item,))
 
 
 def unpack(packed: bytes) -> tuple[TupleItem, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from struct import Struct
 from typing import Any, Final, NoReturn, TypeAlias
 
 import cbor2
@@ -22,7 +23,9 @@ __all__ = [
     "moment",
     "number",
     "pack_count",
+    "pack_outcome",
     "pack_record",
+    "pack_text",
     "shapes",
     "unpack_cbor",
     "unpack_record",
@@ -63,6 +66,47 @@ def pack_count(count: int) -> bytes:
     if 255 < count < 65_536:
         return b"\x01\x81\x19" + count.to_bytes(2, "big")
     return pack_record((count,))
+
+
+def pack_text(text: str) -> bytes:
+    """The record of a text, as `pack_record([text])` gives it: most steps write the one of their name."""
+    return b"\x01\x81" + _dumps(text)
+
+
+_TIMES: Final = Struct(">BdBd")
+_TIMES_MIN, _TIMES_MAX = float(1 << 30), float(1 << 31)
+
+
+def pack_outcome(kind: int, status: int, ordinal: int, created: float, finished: float, value: bytes) -> bytes | None:
+    """The record of an operation that came to a value at the first attempt; None if it takes `pack_record`.
+
+    As `pack_record([kind, status, ordinal, 1, created, finished, value, None, None])` gives it, in half of the time:
+    what ended well is nearly all that is ever written. A time from 2004 to 2038 that is no multiple of 128 seconds has
+    no shorter form as a float.
+    """
+    if (
+        type(created) is not float
+        or type(finished) is not float
+        or not _TIMES_MIN < created <= finished < _TIMES_MAX
+        or not created % 128.0
+        or not finished % 128.0
+        or (size := len(value)) > 65_535
+        or ordinal > 65_535
+    ):
+        return None
+    if ordinal < 24:
+        head = bytes((1, 0x89, kind, status, ordinal, 1))
+    elif ordinal < 256:
+        head = bytes((1, 0x89, kind, status, 0x18, ordinal, 1))
+    else:
+        head = bytes((1, 0x89, kind, status, 0x19, ordinal >> 8, ordinal & 255, 1))
+    if size < 24:
+        length = bytes((0x40 + size,))
+    elif size < 256:
+        length = bytes((0x58, size))
+    else:
+        length = bytes((0x59, size >> 8, size & 255))
+    return b"".join((head, _TIMES.pack(0xFB, created, 0xFB, finished), length, value, b"\xf6\xf6"))
 
 
 def unpack_record(data: bytes) -> list[Any]:

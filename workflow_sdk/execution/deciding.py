@@ -21,8 +21,8 @@ from workflow_sdk.core.keys import (
     WAITS,
     Field,
     InstanceKeys,
-    WorkerKeys,
     purge_key,
+    worker_keys,
 )
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Errand, Hanging
@@ -92,7 +92,7 @@ class Found:
         batch.clear_range(*keys.range(WAITS))
         if self.lease is not None:
             batch.clear(keys.lease)
-            batch.clear(WorkerKeys(str(unpack_record(self.lease)[0])).claimed(keys.instance_id))
+            batch.clear(worker_keys(str(unpack_record(self.lease)[0])).claimed(keys.instance_id))
             tell_owner(batch, self.lease, keys.instance_id)
         # A run without a runtime watches this.
         batch.set(keys.nudge, uuid4().bytes)

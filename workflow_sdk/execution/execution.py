@@ -20,7 +20,7 @@ import anyio.from_thread
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, WorkerKeys
+from workflow_sdk.core.keys import Field, worker_keys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
@@ -78,7 +78,7 @@ class Execution(Reaching):
         mode: Mode,
         host: Host,
     ) -> None:
-        worker = WorkerKeys(str(unpack_record(lease)[0]))
+        worker = worker_keys(str(unpack_record(lease)[0]))
         super().__init__(
             driver=driver,
             codec=codec,

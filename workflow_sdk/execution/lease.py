@@ -15,10 +15,10 @@ from workflow_sdk.core.keys import (
     WAITS,
     Field,
     InstanceKeys,
-    WorkerKeys,
     listed,
     listed_by_status,
     listed_by_workflow,
+    worker_keys,
 )
 from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.status import Status, move
@@ -148,7 +148,7 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
         if found.get(key) != raw:
             batch.set(who.keys.field(key), raw)
     if before is not None:
-        batch.clear(WorkerKeys(str(unpack_record(before)[0])).claimed(who.keys.instance_id))
+        batch.clear(worker_keys(str(unpack_record(before)[0])).claimed(who.keys.instance_id))
     list_instance(batch, who.keys.instance_id, found, claimed.fields)
     waits = who.keys.range(WAITS)
     if not claimed.created and (claimed.rows is None or claimed.rows.between(*waits)):
@@ -162,7 +162,7 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
     else:
         assert claimed.lease is not None, "an instance that runs has a lease"
         batch.set(who.keys.lease, claimed.lease)
-        worker = WorkerKeys(who.worker)
+        worker = worker_keys(who.worker)
         batch.set(worker.claimed(who.keys.instance_id), b"")
         if who.beats:
             batch.set(worker.heartbeat, pack_record([who.now() + who.lease_ttl]))
@@ -176,7 +176,7 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
 
 def tell_owner(batch: Batch, lease: bytes, instance_id: str, *orders: str) -> None:
     """Have the worker that has the instance look at it, or do what it is told."""
-    worker = WorkerKeys(str(unpack_record(lease)[0]))
+    worker = worker_keys(str(unpack_record(lease)[0]))
     batch.append(worker.letters, pack_record([instance_id, *orders]))
     batch.set(worker.bell, token_bytes(16))
 

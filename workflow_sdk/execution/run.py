@@ -14,7 +14,7 @@ from workflow_sdk.context import Context
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
@@ -115,7 +115,7 @@ async def run_workflow(
     claimed = await claim(Claimant(driver, keys, workflow, values, clock.time, ttl), input)
     if claimed.lease is None:
         return _stored(workflow, values, claimed.fields, keys.instance_id)
-    worker = WorkerKeys(str(unpack_record(claimed.lease)[0]))
+    worker = worker_keys(str(unpack_record(claimed.lease)[0]))
     run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
     try:
         with clock.life(worker.worker):

@@ -267,7 +267,9 @@ class Claiming:
                 evict = self._missed.pop(id, None)
                 if evict is not None:
                     run.execution.poke()
-                await residents.serve(id, run, evict=bool(evict))
+                # In a task of its own: nothing of the claim is kept while it runs.
+                residents.runs[id] = run
+                residents.spawn(partial(residents.serve, id, run, evict=bool(evict)))
 
         residents.spawn(claim_and_run)
 
@@ -309,7 +311,6 @@ class Claiming:
         """Run what has been started and claimed in one, with the turn that it has."""
         run, id = self._run(flow, keys, claimed), keys.instance_id
         self._residents.runs[id] = run
-
         self._residents.spawn(partial(self._residents.serve, id, run))
 
     # What was left.

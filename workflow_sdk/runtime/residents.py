@@ -17,6 +17,7 @@ from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
 from workflow_sdk.execution.run import Run
 from workflow_sdk.runtime.access import Here
+from workflow_sdk.runtime.crew import Crew, crew_of
 from workflow_sdk.runtime.slots import Slots
 from workflow_sdk.runtime.timers import Timers
 
@@ -69,11 +70,11 @@ class Residents:
         self._endings: dict[str, _Ending] = {}
         self._signal = anyio.Event()
         self._ended = anyio.Event()
-        self._group: TaskGroup | None = None
+        self._crew: Crew | None = None
 
     def open(self, group: TaskGroup) -> None:
         """Run everything in this group from now on."""
-        self._group = group
+        self._crew = crew_of(group)
 
     # As a host.
 
@@ -88,8 +89,8 @@ class Residents:
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have something done in a task of its own."""
-        assert self._group is not None, "a runtime that runs instances is open"
-        self._group.start_soon(fn)
+        assert self._crew is not None, "a runtime that runs instances is open"
+        self._crew.spawn(fn)
 
     def waits_changed(self, guest: Waiting) -> None:
         """Keep its first time."""
@@ -253,6 +254,9 @@ class Residents:
                 await self._ended.wait()
         for run in list(self.runs.values()):
             run.execution.abandon()
+        if self._crew is not None:
+            # At the same moment: what is cancelled is given back, and what only ends is not.
+            self._crew.cancel()
 
     def look_again(self) -> None:
         """Have every one look at whether it is still ours."""

@@ -1,0 +1,114 @@
+"""What it costs to go on after a wait, and what a step costs, whatever has happened before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import median
+
+from tests.benchmarks.scenarios import nothing
+from workflow_sdk import Context, Driver, Handle, Runtime, open_driver, run_workflow, workflow
+
+__all__ = ["growth", "wake_put_away", "wake_resident"]
+
+Figures = dict[str, object]
+
+HISTORIES = (100, 5_000)
+WAKES = 200
+WAKES_FROM_STORE = 9
+GROWN_TO = (100, 1_000, 10_000, 100_000)
+WINDOW = 50
+"""So many steps on each side of a mark are its cost."""
+
+ended: list[float] = []
+"""When steps ended, in this process."""
+
+
+class Woken:
+    """When a workflow went on after its wait, in this process."""
+
+    at = 0.0
+    event = asyncio.Event()
+
+    @classmethod
+    def goes_on(cls) -> None:
+        """It does so now."""
+        cls.at = time.perf_counter()
+        cls.event.set()
+
+
+@workflow
+async def waking(ctx: Context, steps: int) -> None:
+    """A history, and then waits."""
+    for number in range(steps):
+        await ctx.step(f"step-{number}", nothing)
+    number = 0
+    while await ctx.listen(f"go-{number}", "go"):
+        Woken.goes_on()
+        number += 1
+
+
+@workflow
+async def growing(ctx: Context, steps: int) -> None:
+    """Steps, and the time after each."""
+    for number in range(steps):
+        await ctx.step(f"step-{number}", nothing)
+        ended.append(time.perf_counter())
+
+
+async def _until_waiting(handle: Handle[None], wake: str) -> None:
+    async for info in handle.watch():
+        if any(wait.name == wake for wait in info.waits):
+            return
+
+
+async def _took(handle: Handle[None], number: int, *, put_away: bool) -> float:
+    """From sending a message until the workflow goes on with it, in milliseconds."""
+    await _until_waiting(handle, f"go-{number}")
+    if put_away:
+        await handle.evict()
+        await asyncio.sleep(0.05)
+    Woken.event = asyncio.Event()
+    began = time.perf_counter()
+    await handle.send("go", True)
+    await Woken.event.wait()
+    return (Woken.at - began) * 1e3
+
+
+async def _wakes(url: str, count: int, *, put_away: bool) -> Figures:
+    figures: Figures = {"runs": count}
+    async with Runtime(url, workflows=[waking]) as runtime:
+        for steps in HISTORIES:
+            handle = await runtime.start(waking, steps)
+            took = [await _took(handle, number, put_away=put_away) for number in range(count)]
+            figures[f"p50_ms_after_{steps}"] = round(median(took), 3)
+            await handle.cancel()
+    return figures
+
+
+async def wake_resident(url: str) -> Figures:
+    """A message to an instance that waits in memory, until its code goes on with it."""
+    return await _wakes(url, WAKES, put_away=False)
+
+
+async def wake_put_away(url: str) -> Figures:
+    """The same for one that waits in the store: claimed, loaded, and replayed."""
+    return await _wakes(url, WAKES_FROM_STORE, put_away=True)
+
+
+async def growth(url: str) -> Figures:
+    """The cost of a step when the history is so long already."""
+    driver: Driver = await open_driver(url)
+    try:
+        marks: dict[int, list[float]] = {mark: [] for mark in GROWN_TO}
+        for most in GROWN_TO:
+            # The long ones take long enough to be measured once; the short ones are over before the machine is warm.
+            for _ in range(3 if most <= 10_000 else 1):
+                ended.clear()
+                await run_workflow(growing, most + WINDOW, driver=driver)
+                for mark in GROWN_TO:
+                    if mark <= most:
+                        marks[mark].append((ended[mark + WINDOW - 1] - ended[mark - WINDOW]) / (2 * WINDOW - 1) * 1e6)
+        return {"us_per_step": {str(mark): round(median(found), 1) for mark, found in marks.items()}}
+    finally:
+        await driver.aclose()

@@ -1,0 +1,181 @@
+"""Law 12: what one operation costs. A change that makes it dearer says so here, whatever the machine and its load."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+
+from tests.laws.bills import Bill, Run, bill_of
+from tests.laws.counting_driver import MEMORY
+from tests.support import Setting, World
+from workflow_sdk import (
+    Break,
+    Context,
+    Continue,
+    Driver,
+    Runtime,
+    Status,
+    Workflow,
+    run_workflow,
+    send_message,
+    workflow,
+)
+
+
+@pytest.fixture
+def setting() -> Setting:
+    """Costs are counted, not measured: one store and one event loop will do."""
+    return MEMORY
+
+
+async def nothing() -> int:
+    return 1
+
+
+@workflow
+async def steps(ctx: Context, count: int) -> None:
+    for number in range(count):
+        await ctx.step(f"step {number}", nothing)
+
+
+@workflow
+async def turns(ctx: Context, count: int) -> None:
+    async def turn(ctx: Context, number: int) -> Continue[int] | Break[int]:
+        await ctx.step("step", nothing)
+        return Continue(number + 1) if number + 1 < count else Break(number)
+
+    await ctx.loop("loop", turn, 0)
+
+
+@workflow
+async def branches(ctx: Context, count: int) -> None:
+    async def branch(ctx: Context, number: int) -> int:
+        return await ctx.step("step", nothing)
+
+    await ctx.map("map", branch, range(count))
+
+
+@workflow
+async def messages(ctx: Context, count: int) -> None:
+    for number in range(count):
+        await ctx.listen(f"message {number}", "message")
+
+
+@workflow
+async def sleeps(ctx: Context, count: int) -> None:
+    for number in range(count):
+        await ctx.sleep(f"sleep {number}", 60)
+
+
+@workflow
+async def answers(ctx: Context) -> None:
+    async def turn(ctx: Context, state: None) -> Continue[None] | Break[None]:
+        message = await ctx.listen_message("message", ["question"])
+        await message.reply(message.payload)
+        return Continue(None)
+
+    await ctx.loop("turns", turn)
+
+
+@workflow
+async def then_waits(ctx: Context, count: int) -> None:
+    for number in range(count):
+        await ctx.step(f"step {number}", nothing)
+    await ctx.listen("more")
+
+
+def run_of(world: World, job: Workflow[int, None]) -> Run:
+    """From the start of an instance to its end."""
+
+    async def run(driver: Driver, count: int) -> None:
+        id = f"{job.name} {count} {world.runs}"
+        world.runs += 1
+        if job is messages:
+            await run_workflow(job, count, driver=world.driver, instance_id=id, clock=world.clock)
+            for _ in range(count):
+                await send_message(world.driver, id, "message", clock=world.clock)
+        result = await run_workflow(job, count, driver=driver, instance_id=id, clock=world.clock, mode="live")
+        assert result.status is Status.COMPLETED, result
+
+    return run
+
+
+# A tenth above what it takes: for other versions of Python, and for changes that are no worse. Whoever brings a figure
+# down brings it down here, too.
+BUDGETS: dict[Workflow[int, None], Bill] = {
+    # The name, the entry, and the count of commits.
+    steps: Bill(commits=1, writes=3, reads=0, calls=66, c_calls=48),
+    # The step's commit, and the loop's own every twenty turns.
+    turns: Bill(commits=1.06, writes=2.5, reads=0, calls=86, c_calls=61),
+    branches: Bill(commits=0.1, writes=2.1, reads=0, calls=100, c_calls=51),
+    messages: Bill(commits=1, writes=4, reads=0.1, calls=192, c_calls=122),
+    sleeps: Bill(commits=2, writes=15, reads=0, calls=350, c_calls=151),
+}
+
+
+@pytest.mark.parametrize("job", BUDGETS, ids=lambda job: job.name)
+async def test_an_operation(world: World, job: Workflow[int, None]) -> None:
+    found = await bill_of(world.driver, run_of(world, job))
+    assert found.excess(BUDGETS[job]) == {}, found
+
+
+async def test_a_replayed_step(world: World) -> None:
+    for count in (3, 100, 200):
+        await run_workflow(then_waits, count, driver=world.driver, instance_id=f"replayed {count}", clock=world.clock)
+
+    async def run(driver: Driver, count: int) -> None:
+        id = f"replayed {count}"
+        result = await run_workflow(then_waits, count, driver=driver, instance_id=id, clock=world.clock)
+        assert result.waiting_for == ["more"]
+
+    found = await bill_of(world.driver, run)
+    assert found.excess(Bill(calls=42, c_calls=23)) == {}, found
+
+
+async def test_an_instance(world: World) -> None:
+    """Started, run and waited for in one process: two commits, its creation and its end."""
+
+    async def run(driver: Driver, count: int) -> None:
+        async with Runtime(driver, workflows=[steps], clock=world.clock) as runtime:
+            for _ in range(count):
+                await runtime.run(steps, 0)
+
+    found = await bill_of(world.driver, run)
+    assert found.excess(Bill(commits=2.1, writes=19.5, reads=0.2, calls=315, c_calls=181)) == {}, found
+
+
+async def test_a_round_trip(world: World) -> None:
+    """A question to an instance in memory, and its answer."""
+
+    async def run(driver: Driver, count: int) -> None:
+        async with Runtime(driver, workflows=[answers], clock=world.clock) as runtime:
+            handle = await runtime.start(answers)
+            for number in range(count):
+                assert await handle.ask("question", number) == number
+
+    found = await bill_of(world.driver, run)
+    assert found.excess(Bill(commits=4.2, writes=22, reads=1.2, calls=452, c_calls=220)) == {}, found
+
+
+async def test_an_instance_in_memory(world: World) -> None:
+    """What an instance that waits takes: its objects, its task and frames, and, in this store, its rows."""
+    async with Runtime(world.driver, workflows=[then_waits], clock=world.clock) as runtime:
+
+        async def park(count: int) -> None:
+            handles = [await runtime.start(then_waits, 1) for _ in range(count)]
+            for handle in handles:
+                async for info in handle.watch():
+                    if info.status is Status.WAITING:
+                        break
+
+        await park(20)  # what is there once, and kept for all
+        tracemalloc.start()
+        try:
+            await park(100)
+            gc.collect()
+            each = tracemalloc.get_traced_memory()[0] / 100
+        finally:
+            tracemalloc.stop()
+    assert each < 15_000
