@@ -13,7 +13,7 @@ from pathlib import Path
 
 from workflow_sdk import Break, Context, Continue, Driver, Runtime, open_driver, workflow
 
-__all__ = ["echoing", "one_step"]
+__all__ = ["echoing", "one_step", "start_waiting", "waiting"]
 
 WARM_UP = 500
 
@@ -77,7 +77,7 @@ async def _stored_bytes(driver: Driver) -> int:
     return total
 
 
-async def _start(runtime: Runtime, count: int, total: int) -> None:
+async def start_waiting(runtime: Runtime, count: int, total: int) -> None:
     """Start many, and wait until all that were started so far wait."""
     for begin in range(0, count, 500):
         await asyncio.gather(*[runtime.start(waiting) for _ in range(begin, min(begin + 500, count))])
@@ -98,9 +98,9 @@ async def parked(url: str, count: str, max_resident: str) -> None:
     """Start many that wait; tell by what this process and the store have grown."""
     driver = await open_driver(url)
     async with Runtime(driver, workflows=[waiting], max_resident=int(max_resident)) as runtime:
-        await _start(runtime, WARM_UP, WARM_UP)
+        await start_waiting(runtime, WARM_UP, WARM_UP)
         stored, before = await _stored_bytes(driver), _resident_bytes()
-        await _start(runtime, int(count), WARM_UP + int(count))
+        await start_waiting(runtime, int(count), WARM_UP + int(count))
         grown = _resident_bytes() - before
         resident = runtime.resident
         stored = await _stored_bytes(driver) - stored

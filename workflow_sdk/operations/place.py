@@ -81,8 +81,7 @@ class Place:
                     engine.diverged(HistoryDivergedError(problem))
                 return False
         if self.entry is not None:
-            scope.unvisited -= 1
-            scope.unfold([self.location])
+            scope.visited(self.location)
             return True
         if engine.walking:
             return False

@@ -132,8 +132,8 @@ class Scope:
         self.interrupted: str | None = None
         """An operation that was cancelled, though neither the run nor its branch was."""
         self.recorded: dict[bytes, Entry] = engine.journal.loaded.pop(prefix, _NOTHING)
+        """Recorded operations that the code has not come to yet."""
         self.unvisited: int = len(self.recorded)
-        """How many recorded operations the code has not come to yet."""
         self.used: set[str] = set()
         self.derived: dict[str, int] | None = None
         self.count: int = 0
@@ -233,6 +233,13 @@ class Scope:
             engine.world.undo(losers, winner)
         except CodecError as error:
             raise engine.slip(error) from None
+
+    def visited(self, location: bytes) -> None:
+        """The code has come to a recorded operation. What was recorded is its own from now on, and goes with it."""
+        self.unvisited -= 1
+        self.recorded.pop(location[len(self.prefix) :], None)
+        if self.engine.journal.changes:
+            self.unfold([location])
 
     def unfold(self, locations: Iterable[bytes]) -> None:
         """What was assigned under these locations the last time, by what is over, is taken over."""
