@@ -1,0 +1,153 @@
+"""`python -m tests.benchmarks.peers [--only SCENARIO,...] [--peers dbos,restate,temporal,bare]`: what peers cost.
+
+Prints one line of JSON per scenario and peer. Each scenario runs in a process of its own; servers are started before
+the first of their scenarios, and stopped after the last. What can't be had here is told in a line as well, and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tests.benchmarks.peers.measuring import Setting
+from tests.benchmarks.peers.servers import MissingError, Server, postgres, restate, temporal, temporal_unlimited
+
+SCENARIOS = [
+    "sequential", "concurrent", "join", "growth", "replay_1000", "replay_10000", "round_trip", "cold_start",
+    "parked",  # the last one: with a server, what waits remains
+]
+SCENARIO_SECONDS = 120
+STOP_SECONDS = 15
+
+
+@contextmanager
+def _sqlite(directory: Path) -> Generator[Server]:
+    """No server at all."""
+    yield Server(None, f"sqlite:///{directory}/{{name}}.db")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Something to measure."""
+
+    name: str
+    subject: str
+    package: str
+    store: str
+    open: Callable[[Path], AbstractContextManager[Server]]
+    module: str
+    mode: str = ""
+    only: tuple[str, ...] = tuple(SCENARIOS)
+
+
+PEERS = [
+    Peer("bare", "bare loop", "", "SQLite full", _sqlite, "bare", mode="FULL", only=("sequential",)),
+    Peer("bare", "bare loop", "", "SQLite normal", _sqlite, "bare", mode="NORMAL", only=("sequential",)),
+    Peer("dbos", "DBOS", "dbos", "SQLite as installed", _sqlite, "dbos_run"),
+    Peer("dbos", "DBOS", "dbos", "SQLite WAL", _sqlite, "dbos_run", mode="WAL"),
+    Peer("dbos", "DBOS", "dbos", "PostgreSQL", postgres, "dbos_run"),
+    Peer("restate", "Restate", "restate-sdk", "server, RocksDB", restate, "restate_run"),
+    Peer("temporal", "Temporal", "temporalio", "dev server, SQLite", temporal, "temporal_run"),
+    Peer(
+        "temporal",
+        "Temporal",
+        "temporalio",
+        "dev server, SQLite, no poll limit",
+        temporal_unlimited,
+        "temporal_run",
+        only=("sequential", "concurrent"),
+    ),
+]
+
+
+def _tell(peer: Peer, scenario: str | None, figures: dict[str, object]) -> None:
+    if peer.package:
+        version = metadata.version(peer.package)
+    else:
+        version = sys.version.split()[0]
+    line = {"scenario": scenario, "subject": peer.subject, "version": version, "store": peer.store, **figures}
+    print(json.dumps(line), flush=True)
+
+
+def _measure(peer: Peer, scenario: str, server: Server, directory: Path) -> dict[str, object]:
+    """Run a scenario in a new process; why it can't be had, if it ends badly or not at all."""
+    setting = Setting(
+        directory=str(directory),
+        url=server.url.format(name=scenario),
+        admin_url=server.admin_url,
+        mode=peer.mode,
+        servers=() if server.pid is None else (server.pid,),
+    )
+    command = [sys.executable, "-m", f"tests.benchmarks.peers.{peer.module}", scenario, setting.json()]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, errors = process.communicate(timeout=SCENARIO_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"skipped": f"not done within {SCENARIO_SECONDS} s"}
+    finally:
+        # It has a session of its own, with whatever it started.
+        _end_group(process)
+    if process.returncode != 0:
+        return {"skipped": (errors.strip().splitlines() or ["no word"])[-1][:300]}
+    figures: dict[str, object] = json.loads(output.strip().splitlines()[-1])
+    return figures
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def _all_of(peer: Peer, wanted: list[str]) -> None:
+    """Every scenario of a peer that is wanted."""
+    scenarios = [name for name in wanted if name in peer.only]
+    if not scenarios:
+        return
+    directory = Path(tempfile.mkdtemp(prefix="benchmark-"))
+    directory.chmod(0o755)  # PostgreSQL is another user
+    try:
+        if peer.package:
+            metadata.version(peer.package)
+        with peer.open(directory) as server:
+            for scenario in scenarios:
+                _tell(peer, scenario, _measure(peer, scenario, server, directory))
+    except (MissingError, metadata.PackageNotFoundError) as missing:
+        print(json.dumps({"scenario": None, "subject": peer.subject, "store": peer.store, "skipped": str(missing)}), flush=True)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Measure what is wanted, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.peers", description=__doc__)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=SCENARIOS)
+    parser.add_argument("--peers", type=lambda text: text.split(","), default=[peer.name for peer in PEERS])
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        for peer in PEERS:
+            if peer.name in arguments.peers:
+                _all_of(peer, arguments.only)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+main()
