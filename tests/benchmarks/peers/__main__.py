@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
@@ -24,7 +25,14 @@ from tests.benchmarks.peers.measuring import Setting
 from tests.benchmarks.peers.servers import MissingError, Server, postgres, restate, temporal, temporal_unlimited
 
 SCENARIOS = [
-    "sequential", "concurrent", "join", "growth", "replay_1000", "replay_10000", "round_trip", "cold_start",
+    "sequential",
+    "concurrent",
+    "join",
+    "growth",
+    "replay_1000",
+    "replay_10000",
+    "round_trip",
+    "cold_start",
     "parked",  # the last one: with a server, what waits remains
 ]
 SCENARIO_SECONDS = 120
@@ -49,8 +57,11 @@ class Peer:
     module: str
     mode: str = ""
     only: tuple[str, ...] = tuple(SCENARIOS)
+    without: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Scenarios that can't be had, and why."""
 
 
+TEMPORAL_WITHOUT = {"replay_10000": "a history has 51,200 events at most, and a step makes six"}
 PEERS = [
     Peer("bare", "bare loop", "", "SQLite full", _sqlite, "bare", mode="FULL", only=("sequential",)),
     Peer("bare", "bare loop", "", "SQLite normal", _sqlite, "bare", mode="NORMAL", only=("sequential",)),
@@ -58,7 +69,9 @@ PEERS = [
     Peer("dbos", "DBOS", "dbos", "SQLite WAL", _sqlite, "dbos_run", mode="WAL"),
     Peer("dbos", "DBOS", "dbos", "PostgreSQL", postgres, "dbos_run"),
     Peer("restate", "Restate", "restate-sdk", "server, RocksDB", restate, "restate_run"),
-    Peer("temporal", "Temporal", "temporalio", "dev server, SQLite", temporal, "temporal_run"),
+    Peer(
+        "temporal", "Temporal", "temporalio", "dev server, SQLite", temporal, "temporal_run", without=TEMPORAL_WITHOUT
+    ),
     Peer(
         "temporal",
         "Temporal",
@@ -71,11 +84,11 @@ PEERS = [
 ]
 
 
-def _tell(peer: Peer, scenario: str | None, figures: dict[str, object]) -> None:
-    if peer.package:
-        version = metadata.version(peer.package)
-    else:
-        version = sys.version.split()[0]
+def _tell(peer: Peer, scenario: str | None, figures: Mapping[str, object]) -> None:
+    try:
+        version = metadata.version(peer.package) if peer.package else platform.python_version()
+    except metadata.PackageNotFoundError:
+        version = ""
     line = {"scenario": scenario, "subject": peer.subject, "version": version, "store": peer.store, **figures}
     print(json.dumps(line), flush=True)
 
@@ -90,26 +103,20 @@ def _measure(peer: Peer, scenario: str, server: Server, directory: Path) -> dict
         servers=() if server.pid is None else (server.pid,),
     )
     command = [sys.executable, "-m", f"tests.benchmarks.peers.{peer.module}", scenario, setting.json()]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        output, errors = process.communicate(timeout=SCENARIO_SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"skipped": f"not done within {SCENARIO_SECONDS} s"}
-    finally:
-        # It has a session of its own, with whatever it started.
-        _end_group(process)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            output, errors = process.communicate(timeout=SCENARIO_SECONDS)
+        except subprocess.TimeoutExpired:
+            return {"skipped": f"not done within {SCENARIO_SECONDS} s"}
+        finally:
+            # The session is its own, so that this ends whatever it has started as well.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     if process.returncode != 0:
-        return {"skipped": (errors.strip().splitlines() or ["no word"])[-1][:300]}
+        return {"skipped": (errors.strip().splitlines() or ["it ended without a word"])[-1][:300]}
     figures: dict[str, object] = json.loads(output.strip().splitlines()[-1])
-    return figures
-
-
-def _end_group(process: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+    return {**figures, "server": server.version} if server.version else figures
 
 
 def _all_of(peer: Peer, wanted: list[str]) -> None:
@@ -124,9 +131,12 @@ def _all_of(peer: Peer, wanted: list[str]) -> None:
             metadata.version(peer.package)
         with peer.open(directory) as server:
             for scenario in scenarios:
-                _tell(peer, scenario, _measure(peer, scenario, server, directory))
-    except (MissingError, metadata.PackageNotFoundError) as missing:
-        print(json.dumps({"scenario": None, "subject": peer.subject, "store": peer.store, "skipped": str(missing)}), flush=True)
+                if scenario in peer.without:
+                    _tell(peer, scenario, {"skipped": peer.without[scenario]})
+                else:
+                    _tell(peer, scenario, _measure(peer, scenario, server, directory))
+    except (MissingError, metadata.PackageNotFoundError, subprocess.CalledProcessError, OSError) as missing:
+        _tell(peer, None, {"skipped": str(missing)})
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

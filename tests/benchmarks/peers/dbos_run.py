@@ -9,14 +9,24 @@ import time
 from dbos import DBOS, SetWorkflowID
 
 from tests.benchmarks.peers import dbos_app as app
-from tests.benchmarks.peers.measuring import Figures, Setting, Spent, costs, grown, repeated, replay_costs
+from tests.benchmarks.peers.measuring import (
+    STEPS_EACH,
+    WORKFLOWS,
+    Figures,
+    Setting,
+    Spent,
+    concurrent_costs,
+    costs,
+    grown,
+    repeated,
+    replay_costs,
+)
 from tests.benchmarks.peers.processes import cold_start, ended, last_line, main
 from tests.benchmarks.peers.waits import asked, parked
 
 __all__ = ["COMMANDS", "SCENARIOS"]
 
 MODULE = "tests.benchmarks.peers.dbos_run"
-WORKFLOWS, STEPS_EACH = 500, 5
 
 
 async def sequential(setting: Setting) -> Figures:
@@ -42,7 +52,7 @@ async def concurrent(setting: Setting) -> Figures:
         await asyncio.gather(*[one() for _ in range(WORKFLOWS)])
 
     async with app.launched(setting):
-        return costs(WORKFLOWS * STEPS_EACH, await repeated(setting, run))
+        return concurrent_costs(await repeated(setting, run))
 
 
 async def growth(setting: Setting) -> Figures:

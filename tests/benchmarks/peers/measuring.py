@@ -12,15 +12,31 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from statistics import median
 
 import psutil
 
-__all__ = ["Figures", "Scenario", "Setting", "Spent", "Step", "costs", "grown", "repeated", "replay_costs", "spent"]
+__all__ = [
+    "STEPS_EACH",
+    "WORKFLOWS",
+    "Figures",
+    "Scenario",
+    "Setting",
+    "Spent",
+    "Step",
+    "concurrent_costs",
+    "costs",
+    "grown",
+    "repeated",
+    "replay_costs",
+    "spent",
+]
 
 Figures = dict[str, object]
 Spent = tuple[float, float]  # wall and CPU, in seconds
 RUNS_SECONDS = 15.0
+WORKFLOWS, STEPS_EACH = 500, 5
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,8 @@ class Setting:
     def of_json(cls, text: str) -> Setting:
         """What another process was told."""
         fields = json.loads(text)
-        return cls(**{**fields, "servers": tuple(fields["servers"])})
+        servers = tuple(fields.pop("servers"))
+        return cls(**fields, servers=servers)
 
 
 Scenario = Callable[[Setting], Awaitable[Figures]]
@@ -109,6 +126,13 @@ async def repeated(
     return found[1:]
 
 
+def concurrent_costs(runs: Sequence[Spent]) -> Figures:
+    """What many workflows at once cost, and how fast they were together."""
+    together = median(wall for wall, _ in runs)
+    figures = costs(WORKFLOWS * STEPS_EACH, runs)
+    return {**figures, "workflows": WORKFLOWS, "steps_per_s": round(WORKFLOWS * STEPS_EACH / together)}
+
+
 def replay_costs(entries: int, runs: Sequence[Spent]) -> Figures:
     """What it costs to come back to the end of a history."""
     cpu = median(cpu for _, cpu in runs)
@@ -121,6 +145,6 @@ def grown(times: Sequence[float], lengths: Sequence[int] = (100, 1_000, 10_000))
     for length in lengths:
         if length <= len(times):
             last = times[length - max(length // 10, 50) : length]
-            gaps = [after - before for before, after in zip(last, last[1:], strict=False)]
+            gaps = [after - before for before, after in pairwise(last)]
             found[str(length)] = round(median(gaps) * 1e6, 1)
     return {"operations": len(times), "runs": 1, "us_per_step": found}

@@ -19,7 +19,17 @@ from tests.benchmarks.peers.measuring import Setting, Step
 from tests.benchmarks.peers.ports import free_port
 
 __all__ = [
-    "answering", "ask", "joining", "pong", "resumable", "resume", "sequential", "served", "step", "stop", "waiting",
+    "answering",
+    "ask",
+    "joining",
+    "pong",
+    "resumable",
+    "resume",
+    "sequential",
+    "served",
+    "step",
+    "stop",
+    "waiting",
 ]
 
 step = Step()

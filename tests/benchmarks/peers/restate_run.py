@@ -7,14 +7,23 @@ import time
 import uuid
 
 from tests.benchmarks.peers import restate_app as app
-from tests.benchmarks.peers.measuring import Figures, Setting, costs, grown, repeated, replay_costs
+from tests.benchmarks.peers.measuring import (
+    STEPS_EACH,
+    WORKFLOWS,
+    Figures,
+    Setting,
+    concurrent_costs,
+    costs,
+    grown,
+    repeated,
+    replay_costs,
+)
 from tests.benchmarks.peers.processes import cold_start, ended, main
 from tests.benchmarks.peers.waits import asked, parked
 
 __all__ = ["COMMANDS", "SCENARIOS"]
 
 MODULE = "tests.benchmarks.peers.restate_run"
-WORKFLOWS, STEPS_EACH = 500, 5
 
 
 def _key() -> str:
@@ -39,11 +48,9 @@ async def concurrent(setting: Setting) -> Figures:
     async with app.served(setting) as client:
 
         async def run(_: int) -> None:
-            await asyncio.gather(
-                *[client.workflow_call(app.sequential, _key(), STEPS_EACH) for _ in range(WORKFLOWS)]
-            )
+            await asyncio.gather(*[client.workflow_call(app.sequential, _key(), STEPS_EACH) for _ in range(WORKFLOWS)])
 
-        return costs(WORKFLOWS * STEPS_EACH, await repeated(setting, run))
+        return concurrent_costs(await repeated(setting, run))
 
 
 async def growth(setting: Setting) -> Figures:

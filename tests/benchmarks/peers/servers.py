@@ -36,6 +36,7 @@ class Server:
     pid: int | None
     url: str
     admin_url: str = ""
+    version: str = ""
 
 
 def _program(name: str, *places: Path) -> str:
@@ -44,6 +45,12 @@ def _program(name: str, *places: Path) -> str:
     if found is None:
         raise MissingError(f"no {name} here")
     return found
+
+
+def _version(program: str | Path) -> str:
+    """What the program calls itself."""
+    told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    return told.stdout.strip().partition("\n")[0]
 
 
 def _stop(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
@@ -115,7 +122,10 @@ def _postgres_user() -> str | None:
     import pwd
 
     names = {entry.pw_name for entry in pwd.getpwall()}
-    return next(name for name in POSTGRES_USERS if name in names)
+    user = next((name for name in POSTGRES_USERS if name in names), None)
+    if user is None:
+        raise MissingError("PostgreSQL won't run as root, and there is no other user")
+    return user
 
 
 @contextmanager
@@ -134,7 +144,7 @@ def postgres(directory: Path) -> Generator[Server]:
     )
     command = [str(programs / "postgres"), "-D", str(data), "-p", str(port), "-k", str(directory)]
     with _running(command, port, directory, user=user, how=signal.SIGINT) as pid:
-        yield Server(pid, f"postgresql://postgres@localhost:{port}/{{name}}")
+        yield Server(pid, f"postgresql://postgres@localhost:{port}/{{name}}", version=_version(programs / "postgres"))
 
 
 @contextmanager
@@ -150,7 +160,7 @@ def restate(directory: Path) -> Generator[Server]:
         "RESTATE_DISABLE_TELEMETRY": "true",
     }
     with _running(command, ingress, directory, environment=environment) as pid:
-        yield Server(pid, f"http://127.0.0.1:{ingress}", f"http://127.0.0.1:{admin}")
+        yield Server(pid, f"http://127.0.0.1:{ingress}", f"http://127.0.0.1:{admin}", _version(program))
 
 
 @contextmanager
@@ -160,7 +170,7 @@ def temporal(directory: Path, *options: str) -> Generator[Server]:
     program = _program("temporal", Path(sys.prefix) / "bin")
     command = [program, "server", "start-dev", "--headless", f"--port={port}", "--ip=127.0.0.1", *options]
     with _running([*command, f"--db-filename={directory / 'temporal.db'}"], port, directory) as pid:
-        yield Server(pid, f"127.0.0.1:{port}")
+        yield Server(pid, f"127.0.0.1:{port}", version=_version(program))
 
 
 # A shard of the server's history looks for tasks to hand out twenty times a second, after a burst; the development

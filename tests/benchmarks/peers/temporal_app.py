@@ -14,7 +14,18 @@ from temporalio.worker import Worker
 with workflow.unsafe.imports_passed_through():
     from tests.benchmarks.peers.measuring import Setting, Step
 
-__all__ = ["QUEUE", "Answering", "Joining", "Local", "Resumable", "Sequential", "Waiting", "connected", "step", "worker"]
+__all__ = [
+    "QUEUE",
+    "Answering",
+    "Joining",
+    "Local",
+    "Resumable",
+    "Sequential",
+    "Waiting",
+    "connected",
+    "step",
+    "worker",
+]
 
 QUEUE = "benchmarks"
 TIMEOUT = timedelta(minutes=1)

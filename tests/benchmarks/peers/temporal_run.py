@@ -9,7 +9,17 @@ import uuid
 from temporalio.client import Client
 
 from tests.benchmarks.peers import temporal_app as app
-from tests.benchmarks.peers.measuring import Figures, Setting, costs, grown, repeated, replay_costs
+from tests.benchmarks.peers.measuring import (
+    STEPS_EACH,
+    WORKFLOWS,
+    Figures,
+    Setting,
+    concurrent_costs,
+    costs,
+    grown,
+    repeated,
+    replay_costs,
+)
 from tests.benchmarks.peers.processes import cold_start, ended, main
 from tests.benchmarks.peers.waits import asked, parked
 
@@ -17,7 +27,6 @@ __all__ = ["COMMANDS", "SCENARIOS"]
 
 MODULE = "tests.benchmarks.peers.temporal_run"
 STEPS = 200
-WORKFLOWS, STEPS_EACH = 500, 5
 
 
 def _id() -> str:
@@ -66,7 +75,7 @@ async def concurrent(setting: Setting) -> Figures:
                 ]
             )
 
-        return costs(WORKFLOWS * STEPS_EACH, await repeated(setting, run, runs=2))
+        return concurrent_costs(await repeated(setting, run, runs=2))
 
 
 async def growth(setting: Setting) -> Figures:
