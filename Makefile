@@ -90,10 +90,10 @@ $(BENCH_STAMP): pyproject.toml requirements-bench.lock
 	@$(BENCH_BIN)/python -m pip install --quiet --requirement requirements-bench.lock
 	@$(BENCH_BIN)/$(INSTALL_SOURCES)
 # None of its scripts is needed: one of them counts installations.
-	@if command -v npm >/dev/null; then \
-	    npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv-bench/node $(RESTATE_SERVER); \
-	else \
+	@if ! command -v npm >/dev/null; then \
 	    echo "no npm here: without Restate"; \
+	elif ! npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv-bench/node $(RESTATE_SERVER); then \
+	    echo "npm could not install $(RESTATE_SERVER): without Restate"; \
 	fi
 	@touch $@
 

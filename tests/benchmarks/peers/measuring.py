@@ -35,7 +35,7 @@ __all__ = [
 
 Figures = dict[str, object]
 Spent = tuple[float, float]  # wall and CPU, in seconds
-RUNS_SECONDS = 15.0
+RUNS_SECONDS = 8.0
 WORKFLOWS, STEPS_EACH = 500, 5
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from statistics import median
 
@@ -77,4 +78,11 @@ def main(scenarios: Mapping[str, Scenario], commands: Mapping[str, Callable[[Set
         else:
             ended(json.dumps(await scenarios[name](setting)))
 
-    asyncio.run(run())
+    async def run_or_fail() -> None:
+        try:
+            await run()
+        except Exception:  # noqa: BLE001 - it is told, and nothing that still runs keeps the process
+            traceback.print_exc()
+            os._exit(1)
+
+    asyncio.run(run_or_fail())

@@ -25,6 +25,7 @@ __all__ = [
     "pong",
     "resumable",
     "resume",
+    "resumed",
     "sequential",
     "served",
     "step",
@@ -33,11 +34,12 @@ __all__ = [
 ]
 
 step = Step()
+resumed: dict[str, asyncio.Event] = {}  # for each of `resumable`, by its key
 
 sequential_workflow = Workflow("Sequential")
 joining_workflow = Workflow("Joining")
-# Suspended as soon as it waits, where it would stay in memory for a minute: what comes then is replayed.
-resumable_workflow = Workflow("Resumable", inactivity_timeout=timedelta(0))
+# Suspended when it has waited for a second, where it would stay in memory for a minute: what comes then is replayed.
+resumable_workflow = Workflow("Resumable", inactivity_timeout=timedelta(seconds=1))
 answering_workflow = Workflow("Answering")
 waiting_workflow = Workflow("Waiting")
 answering_object = VirtualObject("AnsweringObject")
@@ -68,6 +70,7 @@ async def resumable(ctx: WorkflowContext, count: int) -> int:
     for _ in range(count):
         await ctx.run_typed("nothing", nothing)
     await ctx.promise("go").value()
+    resumed[ctx.key()].set()
     return count
 
 
