@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from math import floor, log10
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,23 @@ def _save(figure: Any, path: Path, title: str) -> None:
     figure.savefig(path, format="svg", bbox_inches="tight", metadata={"Date": None, "Title": title})
 
 
+def _plain_ticks(axis: Any) -> None:
+    """Numbers as one says them, without powers of ten, and only the round ones."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.set_minor_formatter(lambda *_: "")
+
+
 def _plainly(value: float) -> str:
     """With the unit that reads best."""
     return f"{value / 1000:,.3g} ms" if value >= 1000 else f"{value:,.0f} µs"
 
 
 def steps_plot(measured: Measured, path: Path) -> None:
-    """Bars for a step in a workflow that is alone, and in one of many."""
-    pyplot = _pyplot()
+    """Bars for a step in a workflow that is alone, and in one of many; nothing, if neither was measured."""
     rows = bars(measured)
+    if not rows:
+        return
+    pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.55 * len(rows)))
     for offset, scenario, hatch in ((-0.2, "sequential", ""), (0.2, "concurrent", "///")):
         for row, (label, costs) in enumerate(rows):
@@ -91,6 +100,7 @@ def steps_plot(measured: Measured, path: Path) -> None:
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     axes.invert_yaxis()
     axes.set_xscale("log")
+    _plain_ticks(axes.xaxis)
     axes.set_xlabel("wall time per step, µs (log scale; shorter is better)")
     axes.set_title("What a step costs: one after the other, and in 500 workflows at once", loc="left")
     axes.margins(x=0.25)
@@ -99,9 +109,11 @@ def steps_plot(measured: Measured, path: Path) -> None:
 
 
 def growth_plot(measured: Measured, path: Path) -> None:
-    """A line for each subject, with its name at its end."""
-    pyplot = _pyplot()
+    """A line for each subject, with its name at its end; nothing, if none was measured."""
     found = curves(measured)
+    if not found:
+        return
+    pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(9, 5))
     ends = _spread([points[-1][1] for _, points in found])
     theirs = 0
@@ -116,12 +128,21 @@ def growth_plot(measured: Measured, path: Path) -> None:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
+    # Whole decades: otherwise few of the ticks are round.
+    axes.set_ylim(*_decades([cost for _, points in found for _, cost in points]))
+    _plain_ticks(axes.xaxis)
+    _plain_ticks(axes.yaxis)
     axes.set_xlabel("steps in the history")
     axes.set_ylabel("wall time of the next step, µs (log scale)")
     axes.set_title("What a step costs as its history grows", loc="left")
     axes.grid(visible=True, which="major", axis="y", color="#dddddd", linewidth=0.6)
     _save(figure, path, "Cost per step against the length of the history")
     pyplot.close(figure)
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    """The powers of ten around the values."""
+    return 10.0 ** floor(log10(min(values))), 10.0 ** (floor(log10(max(values))) + 1)
 
 
 def _spread(values: Sequence[float], factor: float = 1.22) -> list[float]:
