@@ -86,7 +86,7 @@ PEERS = [
         "dev server, SQLite, no poll limit",
         temporal_unlimited,
         "temporal_run",
-        only=("sequential", "concurrent", *LONG_HISTORIES),
+        only=("sequential", *LONG_HISTORIES),
         without=TOO_LONG,
     ),
 ]

@@ -15,7 +15,6 @@ with workflow.unsafe.imports_passed_through():
     from tests.benchmarks.peers.measuring import Setting, Step
 
 __all__ = [
-    "QUEUE",
     "Answering",
     "Joining",
     "Local",
@@ -27,7 +26,6 @@ __all__ = [
     "worker",
 ]
 
-QUEUE = "benchmarks"
 TIMEOUT = timedelta(minutes=1)
 step = Step()
 
@@ -137,15 +135,15 @@ class Waiting:
         self.told = True
 
 
-def worker(client: Client) -> Worker:
+def worker(client: Client, queue: str) -> Worker:
     """A worker with its default settings."""
     workflows = [Sequential, Local, Joining, Resumable, Answering, Waiting]
-    return Worker(client, task_queue=QUEUE, workflows=workflows, activities=[nothing])
+    return Worker(client, task_queue=queue, workflows=workflows, activities=[nothing])
 
 
 @asynccontextmanager
-async def connected(setting: Setting) -> AsyncGenerator[Client]:
+async def connected(setting: Setting, queue: str) -> AsyncGenerator[Client]:
     """A client, with a worker beside it."""
     client = await Client.connect(setting.url)
-    async with worker(client):
+    async with worker(client, queue):
         yield client

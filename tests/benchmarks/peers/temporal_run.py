@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import uuid
 
@@ -26,6 +27,8 @@ from tests.benchmarks.peers.waits import asked, parked
 __all__ = ["COMMANDS", "SCENARIOS"]
 
 MODULE = "tests.benchmarks.peers.temporal_run"
+# Of this process alone: what an earlier one left on the server stays there.
+QUEUE = f"benchmarks-{os.getpid()}"
 STEPS = 200
 
 
@@ -36,13 +39,13 @@ def _id() -> str:
 
 async def sequential(setting: Setting) -> Figures:
     """Steps, one after the other: activities; and local activities, which are less."""
-    async with app.connected(setting) as client:
+    async with app.connected(setting, QUEUE) as client:
 
         async def run(_: int) -> None:
-            await client.execute_workflow(app.Sequential.run, STEPS, id=_id(), task_queue=app.QUEUE)
+            await client.execute_workflow(app.Sequential.run, STEPS, id=_id(), task_queue=QUEUE)
 
         async def run_local(_: int) -> None:
-            await client.execute_workflow(app.Local.run, STEPS, id=_id(), task_queue=app.QUEUE)
+            await client.execute_workflow(app.Local.run, STEPS, id=_id(), task_queue=QUEUE)
 
         figures = costs(STEPS, await repeated(setting, run))
         local = costs(STEPS, await repeated(setting, run_local))
@@ -55,22 +58,22 @@ async def sequential(setting: Setting) -> Figures:
 
 async def join(setting: Setting) -> Figures:
     """Steps side by side."""
-    async with app.connected(setting) as client:
+    async with app.connected(setting, QUEUE) as client:
 
         async def run(_: int) -> None:
-            await client.execute_workflow(app.Joining.run, 1000, id=_id(), task_queue=app.QUEUE)
+            await client.execute_workflow(app.Joining.run, 1000, id=_id(), task_queue=QUEUE)
 
         return costs(1000, await repeated(setting, run))
 
 
 async def concurrent(setting: Setting) -> Figures:
     """Many workflows at once."""
-    async with app.connected(setting) as client:
+    async with app.connected(setting, QUEUE) as client:
 
         async def run(_: int) -> None:
             await asyncio.gather(
                 *[
-                    client.execute_workflow(app.Sequential.run, STEPS_EACH, id=_id(), task_queue=app.QUEUE)
+                    client.execute_workflow(app.Sequential.run, STEPS_EACH, id=_id(), task_queue=QUEUE)
                     for _ in range(WORKFLOWS)
                 ]
             )
@@ -80,22 +83,22 @@ async def concurrent(setting: Setting) -> Figures:
 
 async def growth(setting: Setting) -> Figures:
     """Many steps. A history has 51,200 events at most, and a step makes six: ten thousand don't fit."""
-    async with app.connected(setting) as client:
-        await client.execute_workflow(app.Sequential.run, 1000, id=_id(), task_queue=app.QUEUE)
+    async with app.connected(setting, QUEUE) as client:
+        await client.execute_workflow(app.Sequential.run, 1000, id=_id(), task_queue=QUEUE)
     return grown(app.step.times)
 
 
 async def replay_1000(setting: Setting) -> Figures:
     """A query of a workflow, to workers that have not seen it."""
     client = await Client.connect(setting.url)
-    async with app.worker(client):
-        handle = await client.start_workflow(app.Resumable.run, 1000, id=_id(), task_queue=app.QUEUE)
+    async with app.worker(client, QUEUE):
+        handle = await client.start_workflow(app.Resumable.run, 1000, id=_id(), task_queue=QUEUE)
         while len(app.step.times) < 1000:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await asyncio.sleep(1)
 
     async def run(_: int) -> None:
-        async with app.worker(client):
+        async with app.worker(client, QUEUE):
             assert await handle.query(app.Resumable.steps_done) == 1000
 
     return replay_costs(1000, await repeated(setting, run))
@@ -103,8 +106,8 @@ async def replay_1000(setting: Setting) -> Figures:
 
 async def round_trip(setting: Setting) -> Figures:
     """An update of a workflow."""
-    async with app.connected(setting) as client:
-        handle = await client.start_workflow(app.Answering.run, id=_id(), task_queue=app.QUEUE)
+    async with app.connected(setting, QUEUE) as client:
+        handle = await client.start_workflow(app.Answering.run, id=_id(), task_queue=QUEUE)
         figures = await asked(setting, lambda number: handle.execute_update(app.Answering.ask, number))
         await handle.signal(app.Answering.stop)
         await handle.result()
@@ -113,10 +116,10 @@ async def round_trip(setting: Setting) -> Figures:
 
 async def waiting(setting: Setting) -> Figures:
     """Workflows that wait for a message."""
-    async with app.connected(setting) as client:
+    async with app.connected(setting, QUEUE) as client:
 
         async def start(number: int) -> None:
-            await client.start_workflow(app.Waiting.run, id=_id(), task_queue=app.QUEUE)
+            await client.start_workflow(app.Waiting.run, id=_id(), task_queue=QUEUE)
             while len(app.step.times) <= number:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -130,8 +133,8 @@ async def cold(setting: Setting) -> Figures:
 
 async def first(setting: Setting) -> None:
     """As short as it gets."""
-    async with app.connected(setting) as client:
-        assert await client.execute_workflow(app.Sequential.run, 1, id=_id(), task_queue=app.QUEUE) == 1
+    async with app.connected(setting, QUEUE) as client:
+        assert await client.execute_workflow(app.Sequential.run, 1, id=_id(), task_queue=QUEUE) == 1
         ended(str(time.monotonic()))
 
 
