@@ -7,8 +7,12 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 STAMP := .venv/.workflow-sdk-installed
+BENCH_BIN := .venv-bench/bin
+BENCH_STAMP := .venv-bench/.workflow-sdk-installed
+# The one peer that pip has no server of.
+RESTATE_SERVER := @restatedev/restate-server@1.7.12
 # Editable, so that tests and demo run the sources; without isolation, as the lock has the build's own requirements.
-INSTALL_SOURCES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+INSTALL_SOURCES := python -m pip install --quiet --no-deps --no-build-isolation --editable .
 
 # The newest Python that is tested with this project, or else any later one. A name that is on the path may still not
 # run (shims of version managers) or lack `ensurepip` (split packages of distributions), so each is tried.
@@ -26,15 +30,15 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help setup test chaos bench demo lock clean
+.PHONY: help setup test chaos bench demo lock lock-dev lock-bench clean
 
 help:
 	@echo "make test    set up, then format, lint, types, layers and tests"
 	@echo "make demo    set up, then a workflow that is killed and goes on"
 	@echo "make chaos   what tries at random, for longer: EFFORT=50 is fifty times as long"
-	@echo "make bench   set up, then tests/benchmarks"
-	@echo "make lock    write requirements.lock anew from pyproject.toml"
-	@echo "make clean   remove the environment and what tools left behind"
+	@echo "make bench   set up .venv-bench, with the peers; then tests/benchmarks"
+	@echo "make lock    write requirements.lock and requirements-bench.lock anew from pyproject.toml"
+	@echo "make clean   remove the environments and what tools left behind"
 
 setup: $(STAMP)
 
@@ -47,7 +51,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@echo "== dependencies (requirements.lock)"
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --requirement requirements.lock
-	@$(INSTALL_SOURCES)
+	@$(BIN)/$(INSTALL_SOURCES)
 	@touch $@
 
 test: $(STAMP)
@@ -75,30 +79,56 @@ chaos: $(STAMP)
 	    tests/laws/model tests/laws/simulation tests/laws/processes tests/laws/fuzzing tests/laws/test_law_08_divergence_random.py \
 	    tests/runtime/test_rewinding_random.py tests/drivers/test_foundationdb_random.py
 
-bench: $(STAMP)
+$(BENCH_STAMP): pyproject.toml requirements-bench.lock
+	@$(FIND_PYTHON); \
+	if ! $(BENCH_BIN)/python -c '' >/dev/null 2>&1; then \
+	    echo "== environment ($$("$$python" --version) in .venv-bench)"; \
+	    "$$python" -m venv --clear .venv-bench; \
+	fi
+	@echo "== dependencies (requirements-bench.lock)"
+	@$(BENCH_BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(BENCH_BIN)/python -m pip install --quiet --requirement requirements-bench.lock
+	@$(BENCH_BIN)/$(INSTALL_SOURCES)
+# None of its scripts is needed: one of them counts installations.
+	@if ! command -v npm >/dev/null; then \
+	    echo "no npm here: without Restate"; \
+	elif ! npm install --silent --no-audit --no-fund --ignore-scripts --prefix .venv-bench/node $(RESTATE_SERVER); then \
+	    echo "npm could not install $(RESTATE_SERVER): without Restate"; \
+	fi
+	@touch $@
+
+bench: $(BENCH_STAMP)
 	@echo "== benchmarks"
-	@$(BIN)/python -m tests.benchmarks
+	@$(BENCH_BIN)/python -m tests.benchmarks
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 # Everything that is installed is pinned, in an environment that has seen nothing else; on the oldest Python, whose
-# choice of versions the later ones can follow.
-lock: PYTHONS := python3.11 python3.12 python3.13 python3
-lock:
-	@$(FIND_PYTHON); \
-	dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-	"$$python" -m venv "$$dir/venv"; \
-	"$$dir/venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1' setuptools; \
-	"$$dir/venv/bin/python" -m pip install --quiet '.[cli,cron,demo,pydantic]' --group dev; \
-	{ \
-	    echo "# Every package of the development environment. Written by \`make lock\`."; \
-	    "$$dir/venv/bin/python" -m pip freeze --all --exclude pip --exclude workflow-sdk; \
-	} >"$$dir/lock"; \
-	if grep -nE '://| @ ' "$$dir/lock"; then echo "error: not a plain pin" >&2; exit 1; fi; \
-	mv "$$dir/lock" requirements.lock; \
-	echo "requirements.lock: $$(grep -c == requirements.lock) packages"
+# choice of versions the later ones can follow. $(call PIN,file,whose,what to install)
+define PIN
+@$(FIND_PYTHON); \
+dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+"$$python" -m venv "$$dir/venv"; \
+"$$dir/venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1' setuptools; \
+"$$dir/venv/bin/python" -m pip install --quiet $(3); \
+{ \
+    echo "# Every package of the $(2) environment. Written by \`make lock\`."; \
+    "$$dir/venv/bin/python" -m pip freeze --all --exclude pip --exclude workflow-sdk; \
+} >"$$dir/lock"; \
+if grep -nE '://| @ ' "$$dir/lock"; then echo "error: not a plain pin" >&2; exit 1; fi; \
+mv "$$dir/lock" $(1); \
+echo "$(1): $$(grep -c == $(1)) packages"
+endef
+
+lock lock-dev lock-bench: PYTHONS := python3.11 python3.12 python3.13 python3
+lock: lock-dev lock-bench
+comma := ,
+lock-dev:
+	$(call PIN,requirements.lock,development,'.[cli$(comma)cron$(comma)demo$(comma)pydantic]' --group dev)
+lock-bench:
+	$(call PIN,requirements-bench.lock,benchmark,. --group bench)
 
 clean:
-	@rm -rf .venv build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-bench build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

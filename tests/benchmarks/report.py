@@ -1,0 +1,211 @@
+"""`python -m tests.benchmarks.report LINES [--out DIRECTORY]`: tables and plots of what was measured.
+
+Reads lines of JSON as the benchmarks print them, and writes a table per scenario between two markers of
+`performance.md`, and two plots beside it. The same lines give the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "OURS",
+    "Measured",
+    "figures_of",
+    "headline",
+    "markdown",
+    "ratio",
+    "read",
+    "replaced",
+    "table",
+]
+
+Line = Mapping[str, Any]
+
+BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
+OURS = ("workflow_sdk", "SQLite full")
+SELF_EVIDENT = {"scenario", "subject", "version", "store", "runs", "operations", "skipped"}
+
+TITLES = {
+    "wall_us_per_operation": "wall, µs each",
+    "cpu_us_per_operation": "CPU, µs each",
+    "steps_per_s": "steps/s",
+    "entries": "entries",
+    "entries_per_cpu_s": "entries per CPU second",
+    "memory_mb_per_1000": "MB per 1,000",
+    "import_s": "import, s",
+    "first_workflow_s": "first workflow, s",
+    "interpreter_s": "interpreter, s",
+}
+# What a scenario is about, the first that it has: from this come the ratios.
+HEADLINES = (
+    "steps_per_s",
+    "entries_per_cpu_s",
+    "p50_ms",
+    "us_per_step at 1000",
+    "memory_mb_per_1000",
+    "first_workflow_s",
+    "wall_us_per_operation",
+)
+MORE_IS_BETTER = {"steps_per_s", "entries_per_cpu_s"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is in the lines."""
+
+    machine: Mapping[str, Any]
+    date: str
+    lines: Sequence[Line]
+    skipped: Sequence[Line]
+
+    def scenarios(self) -> list[str]:
+        """In the order in which they were measured."""
+        return list(dict.fromkeys(line["scenario"] for line in self.lines))
+
+    def of(self, scenario: str) -> list[Line]:
+        """Ours first, then in the order in which they were measured."""
+        found = [line for line in self.lines if line["scenario"] == scenario]
+        return sorted(found, key=lambda line: line["subject"] != OURS[0])
+
+
+def read(text: str) -> Measured:
+    """Sort lines of JSON: what it was measured on, what was measured, what couldn't be."""
+    lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+    head: Line = next((line for line in lines if "machine" in line), {})
+    rest = [line for line in lines if "machine" not in line]
+    return Measured(
+        machine=head.get("machine", {}),
+        date=str(head.get("date", "")),
+        lines=[line for line in rest if "skipped" not in line],
+        skipped=[line for line in rest if "skipped" in line],
+    )
+
+
+def figures_of(line: Line) -> dict[str, float]:
+    """The numbers of a line; those of a mapping one by one."""
+    found: dict[str, float] = {}
+    for name, value in line.items():
+        if name in SELF_EVIDENT:
+            continue
+        if isinstance(value, Mapping):
+            found.update({f"{name} at {at}": float(each) for at, each in value.items()})
+        elif isinstance(value, int | float):
+            found[name] = float(value)
+    return found
+
+
+def _title(name: str) -> str:
+    if name in TITLES:
+        return TITLES[name]
+    if name.startswith("us_per_step at "):
+        return f"µs per step at {int(name.rpartition(' ')[2]):,}"
+    return name.replace("_", " ")
+
+
+def _number(value: float | None) -> str:
+    """Three digits that count, at least; thousands apart; nothing for nothing."""
+    if value is None:
+        return ""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def headline(lines: Sequence[Line], ours: Line | None) -> str | None:
+    """What the subjects of a scenario are compared by: something that ours has, and another too."""
+    if ours is None:
+        return None
+    have = [figures_of(line) for line in lines]
+    shared = (name for name in HEADLINES if name in figures_of(ours) and sum(name in each for each in have) > 1)
+    return next(shared, None)
+
+
+def ratio(line: Line, ours: Line, name: str) -> float | None:
+    """How many times what ours costs: more than one is dearer."""
+    mine, theirs = figures_of(ours).get(name), figures_of(line).get(name)
+    if not mine or not theirs:
+        return None
+    return mine / theirs if name in MORE_IS_BETTER else theirs / mine
+
+
+def table(lines: Sequence[Line]) -> list[str]:
+    """The rows of a scenario in Markdown."""
+    ours = next((line for line in lines if (line["subject"], line.get("store")) == OURS), None)
+    compared = headline(lines, ours)
+    names = list(dict.fromkeys(name for line in lines for name in figures_of(line)))
+    titles = ["", "store", *map(_title, names)]
+    if compared is not None:
+        titles.append(f"{_title(compared)}: times ours on {OURS[1]}")
+    rows = [_row(titles), "|---|---|" + "--:|" * (len(titles) - 2)]
+    for line in lines:
+        figures = figures_of(line)
+        cells = [_subject(line), str(line.get("store", "")), *(_number(figures.get(name)) for name in names)]
+        if ours is not None and compared is not None:
+            cells.append(_number(ratio(line, ours, compared)))
+        rows.append(_row(cells))
+    return rows
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _subject(line: Line) -> str:
+    return f"{line['subject']} {line.get('version', '')}".strip()
+
+
+def markdown(measured: Measured) -> str:
+    """All the tables, and what they were measured on."""
+    parts: list[str] = []
+    if measured.machine:
+        told = ", ".join(f"{name} {value}" for name, value in measured.machine.items())
+        parts += [f"Measured on {measured.date}: {told}.", ""]
+    for scenario in measured.scenarios():
+        parts += [f"### {scenario}", "", *table(measured.of(scenario)), ""]
+    if measured.skipped:
+        parts += ["Not measured:", ""]
+        parts += [f"- {_left_out(line)}" for line in measured.skipped]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _left_out(line: Line) -> str:
+    what = [_subject(line), str(line.get("store") or ""), str(line.get("scenario") or "")]
+    return f"{', '.join(filter(None, what))}: {line['skipped']}"
+
+
+def replaced(page: str, figures: str) -> str:
+    """The page with other figures between its markers."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"no {BEGIN} and {END} on the page")
+    return f"{before}{BEGIN}\n\n{figures.strip()}\n\n{END}{after}"
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Write the tables and the plots."""
+    from tests.benchmarks.plots import growth_plot, steps_plot
+
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.report", description=__doc__)
+    parser.add_argument("lines", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("docs"))
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    measured = read(options.lines.read_text())
+    page = options.out / "performance.md"
+    text = page.read_text() if page.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
+    page.write_text(replaced(text, markdown(measured)))
+    steps_plot(measured, options.out / "performance-steps.svg")
+    growth_plot(measured, options.out / "performance-growth.svg")
+
+
+if __name__ == "__main__":
+    main()
