@@ -104,17 +104,21 @@ class CommitQueue:
     # What follows runs in the thread.
 
     def _run(self) -> None:
-        while self._more():
+        more = self._more()
+        while more:
             try:
                 patiently(self._session.begin, self._in_time)
             except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
                 self._refuse(error)
+                more = self._more()
                 continue
             commits = self._take()  # none, if all have been withdrawn by now; then nothing is written
             try:
                 errors: Sequence[Exception | None] = self._session.write([commit.batch for commit in commits])
             except Exception as error:  # noqa: BLE001  # as above
                 errors = [self._failure(error) for _ in commits]
+            more = self._more()
+            # The last thing of all, if there is no more: the loop wakes up at once, and would have to wait for us.
             self._loop.call_soon_threadsafe(self._report, commits, errors)
 
     def _more(self) -> bool:
