@@ -14,6 +14,7 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
@@ -23,6 +24,7 @@ from tests.benchmarks.measuring import measured, timed
 from tests.benchmarks.scenarios import SCENARIOS
 from tests.benchmarks.stores import forget, stores_here
 
+VERSION = version("workflow-sdk")
 UVLOOP = ("sequential", "concurrent", "round_trip")
 """Where another event loop may make a difference."""
 
@@ -50,12 +52,12 @@ async def ours(wanted: list[str], output: Output, subject: str) -> None:
         for scenario in SCENARIOS:
             for store in stores_here() if not wanted or scenario.name in wanted else ():
                 url = store.fresh(Path(directory))
-                output.line({"subject": subject, **await timed(scenario, store.name, url)})
+                output.line({"subject": subject, "version": VERSION, **await timed(scenario, store.name, url)})
                 await forget(url)
         for measurement in MEASUREMENTS:
             for store in stores_here(measurement.stores) if not wanted or measurement.name in wanted else ():
                 url = store.fresh(Path(directory))
-                output.line({"subject": subject, **await measured(measurement, store.name, url)})
+                output.line({"subject": subject, "version": VERSION, **await measured(measurement, store.name, url)})
                 await forget(url)
 
 

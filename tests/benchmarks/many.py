@@ -211,7 +211,7 @@ MEASUREMENTS = [
     Measurement("wake_resident", wake_resident),
     Measurement("wake_put_away", wake_put_away),
     Measurement("growth", growth),
-    Measurement("parked_resident", parked_resident, stores=(MEMORY, SQLITE_FULL)),
-    Measurement("parked_away", parked_away, stores=(MEMORY, SQLITE_FULL)),
+    Measurement("parked", parked_resident, stores=(MEMORY, SQLITE_FULL)),
+    Measurement("parked_in_store", parked_away, stores=(MEMORY, SQLITE_FULL)),
     Measurement("cold_start", cold_start, stores=(MEMORY, SQLITE_FULL)),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from datetime import timedelta
@@ -141,7 +142,17 @@ def no_codec() -> Reversed:
     raise RuntimeError("no key")
 
 
-WORKFLOWS: list[Workflow[Any, Any]] = [checkout, fails, slips, kills_once, exits_once, takes_its_time]
+async def loop_here() -> str:
+    return type(asyncio.get_running_loop()).__module__
+
+
+@workflow
+async def tells_its_loop(ctx: Context) -> str:
+    """On which event loop it runs."""
+    return await ctx.step(loop_here)
+
+
+WORKFLOWS: list[Workflow[Any, Any]] = [checkout, fails, slips, kills_once, exits_once, takes_its_time, tells_its_loop]
 runtime = Runtime(STORE, workflows=WORKFLOWS, lease_ttl=1)
 
 

@@ -76,6 +76,15 @@ def test_several_processes_are_stopped_together(line: Line) -> None:
         assert not any(map(is_alive, pids))
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_on_another_event_loop(line: Line, processes: int) -> None:
+    with working(line, "shop:make", "--processes", str(processes), "--uvloop") as (worker, _):
+        assert line("start", "tells_its_loop", "--id", f"l{processes}").output
+        assert line("result", f"l{processes}", "--timeout", "20").output == '"uvloop"\n'
+        worker.terminate()
+        assert worker.wait(timeout=20) == 0
+
+
 def test_a_process_that_was_killed_is_started_again(line: Line) -> None:
     with working(line, "shop:make", "--processes", "2") as (worker, pids):
         line("start", "kills_once", f'"{line.folder}/marker"', "--id", "k1")

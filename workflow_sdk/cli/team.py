@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from subprocess import DEVNULL
@@ -43,9 +44,9 @@ class End:
 class Team:
     """What is to go on together."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, arguments: Sequence[str]) -> None:
         # A module, not the script: that may be any file.
-        self.command: list[str] = [sys.executable, "-m", "workflow_sdk.cli", "worker", target]
+        self.command: list[str] = [sys.executable, "-m", "workflow_sdk.cli", "worker", *arguments]
         self.running: set[Process] = set()
         self.stopping: anyio.Event = anyio.Event()
         self.code: int = 0
@@ -115,9 +116,9 @@ def _terminate(process: Process) -> None:
         process.terminate()
 
 
-async def supervise(target: str, processes: int) -> int:
-    """Keep so many processes until SIGTERM or SIGINT; the exit code."""
-    team = Team(target)
+async def supervise(arguments: Sequence[str], processes: int) -> int:
+    """Keep so many workers with these arguments until SIGTERM or SIGINT; the exit code."""
+    team = Team(arguments)
     async with anyio.create_task_group() as group:
 
         async def listen() -> None:

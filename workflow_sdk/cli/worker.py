@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import anyio
@@ -25,9 +26,10 @@ __all__ = ["worker"]
 @click.command()
 @click.argument("target", metavar="MODULE:RUNTIME")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True, help="How many of them.")
+@click.option("--uvloop", is_flag=True, help="Run on the event loop uvloop, which the extra `uvloop` installs.")
 @click.option("--team", type=int, hidden=True)
 @click.pass_context
-def worker(ctx: click.Context, target: str, processes: int, team: int | None) -> int:
+def worker(ctx: click.Context, target: str, processes: int, uvloop: bool, team: int | None) -> int:
     """Run workflows until SIGTERM or SIGINT.
 
     MODULE:RUNTIME names a Runtime, or a function without parameters that returns one; the module is also looked for in
@@ -38,12 +40,14 @@ def worker(ctx: click.Context, target: str, processes: int, team: int | None) ->
     for name in ("store", "codec"):
         if ctx.parent is not None and ctx.parent.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"a worker's {name} is that of its runtime; --{name} is for the other commands")
+    if uvloop and find_spec("uvloop") is None:
+        raise click.UsageError("uvloop is not installed; install workflow-sdk[uvloop], or leave out --uvloop")
     found = find(target, "app:runtime")
     if processes > 1:
-        return anyio.run(supervise, target, processes)
+        return anyio.run(supervise, [target, *(["--uvloop"] if uvloop else [])], processes)
     # Nothing, if the module has set logging up itself.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    anyio.run(_serve, _runtime(target, found), target, team)
+    anyio.run(_serve, _runtime(target, found), target, team, backend_options={"use_uvloop": uvloop})
     return 0
 
 
