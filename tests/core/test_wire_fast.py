@@ -6,16 +6,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_count, pack_outcome, pack_record, pack_text
 
-NUMBERS = st.integers(0, 70_000) | st.sampled_from([0, 23, 24, 255, 256, 65_535, 65_536])
+NUMBERS = st.integers(0, 70_000) | st.integers(0, 1 << 32) | st.sampled_from([0, 23, 24, 255, 256, 65_535, 65_536])
 TIMES = (
     st.floats(1e9, 2.2e9)
     | st.integers(1_000_000_000, 2_200_000_000).map(float)
     | st.sampled_from([float(1 << 30), float(1 << 31), 1_763_420_160.0, 1_893_456_000.0, 0.0, -1.5, 1e300])
 )
 VALUES = st.binary(max_size=300) | st.sampled_from([23, 24, 255, 256, 65_535, 65_536]).map(bytes)
+
+
+@given(index=NUMBERS | st.integers(0, 1 << 40))
+def test_a_segment_of_a_key(index: int) -> None:
+    assert pack_segment(index) == pack((index,))
 
 
 @given(count=NUMBERS)
@@ -34,7 +41,7 @@ def test_an_outcome(kind: int, status: int, ordinal: int, created: float, finish
     packed = pack_outcome(kind, status, ordinal, created, finished, value)
     assert packed in (None, pack_record([kind, status, ordinal, 1, created, finished, value, None, None]))
     usual = 1.1e9 < created <= finished < 2.1e9 and created % 128 and finished % 128
-    if usual and ordinal < 65_536 and len(value) < 65_536:
+    if usual and len(value) < 65_536:
         assert packed is not None
 
 

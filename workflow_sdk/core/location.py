@@ -32,12 +32,17 @@ _packed: dict[int, bytes] = {}
 
 
 def pack_segment(index: int) -> bytes:
-    """A name's index as a segment of a key."""
+    """A name's index as a segment of a key, as `pack((index,))` gives it."""
     found = _packed.get(index)
-    if found is None:
+    if found is not None:
+        return found
+    if 0 < index < 1 << 32:
+        size = (index.bit_length() + 7) // 8
+        found = bytes((_ZERO + size,)) + index.to_bytes(size, "big")
+    else:
         found = pack((index,))
-        if len(_packed) < 4096:
-            _packed[index] = found
+    if len(_packed) < 4096:
+        _packed[index] = found
     return found
 
 

@@ -63,9 +63,18 @@ def pack_record(fields: Sequence[object]) -> bytes:
 
 def pack_count(count: int) -> bytes:
     """The record of a number, as `pack_record([count])` gives it: every commit writes one."""
-    if 255 < count < 65_536:
-        return b"\x01\x81\x19" + count.to_bytes(2, "big")
-    return pack_record((count,))
+    return b"\x01\x81" + _uint(count)
+
+
+def _uint(number: int) -> bytes:
+    """A number from 0 on as CBOR."""
+    if number < 24:
+        return bytes((number,))
+    if number < 256:
+        return bytes((0x18, number))
+    if number < 65_536:
+        return b"\x19" + number.to_bytes(2, "big")
+    return _dumps(number)
 
 
 def pack_text(text: str) -> bytes:
@@ -73,7 +82,7 @@ def pack_text(text: str) -> bytes:
     return b"\x01\x81" + _dumps(text)
 
 
-_TIMES: Final = Struct(">BdBd")
+_TIMES: Final = Struct(">BBdBd")
 _TIMES_MIN, _TIMES_MAX = float(1 << 30), float(1 << 31)
 
 
@@ -91,22 +100,16 @@ def pack_outcome(kind: int, status: int, ordinal: int, created: float, finished:
         or not created % 128.0
         or not finished % 128.0
         or (size := len(value)) > 65_535
-        or ordinal > 65_535
     ):
         return None
-    if ordinal < 24:
-        head = bytes((1, 0x89, kind, status, ordinal, 1))
-    elif ordinal < 256:
-        head = bytes((1, 0x89, kind, status, 0x18, ordinal, 1))
-    else:
-        head = bytes((1, 0x89, kind, status, 0x19, ordinal >> 8, ordinal & 255, 1))
     if size < 24:
         length = bytes((0x40 + size,))
     elif size < 256:
         length = bytes((0x58, size))
     else:
         length = bytes((0x59, size >> 8, size & 255))
-    return b"".join((head, _TIMES.pack(0xFB, created, 0xFB, finished), length, value, b"\xf6\xf6"))
+    times = _TIMES.pack(1, 0xFB, created, 0xFB, finished)
+    return b"".join((bytes((1, 0x89, kind, status)), _uint(ordinal), times, length, value, b"\xf6\xf6"))
 
 
 def unpack_record(data: bytes) -> list[Any]:

@@ -24,8 +24,8 @@ from workflow_sdk.errors import DefinitionError, StorageError
 T = TypeVar("T")
 
 # What other processes commit is found by asking. Often at first, since an answer tends to come soon, then seldom.
-POLL_SECONDS_MIN = 0.005
-POLL_SECONDS_MAX = 0.2
+POLL_SECONDS_MIN = 0.001
+POLL_SECONDS_MAX = 0.05
 # With many keys to read, a poll takes its time. It is to use a twentieth of that of the reader's thread at most.
 POLL_REST = 20
 
