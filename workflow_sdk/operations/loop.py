@@ -108,6 +108,8 @@ class _Turns:
         self.keep = settings.commit_interval if settings.history_keep is None else settings.history_keep
         self.state_hint = parameter_hint(body, 1)
         self.value_hint = _break_hint(return_hint(body))
+        self.index: int | None = None
+        """That of the loop's name, once it has a place."""
 
     def encode(self, value: object, what: str, hint: object = None) -> bytes:
         try:
@@ -122,10 +124,11 @@ class _Turns:
         turn, raw, at = data.turn, data.state, data.at
         bases = Bases(data, self.keep)
         names = self.engine.journal.names.open(place.location, place.scope.names, turn, max(self.keep, self.interval))
+        label = escape(place.name)
         while True:
             names.turn = turn
-            label = f"{escape(place.name)}/~{turn}"
-            scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=label, names=names)
+            where = f"{label}/~{turn}"
+            scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=where, names=names)
             scope.in_loop = True
             state = place.decode(raw, self.state_hint)
             try:
@@ -181,10 +184,12 @@ class _Turns:
 
     def turn_location(self, turn: int) -> bytes:
         """Where the turn's entries are: (..., loop, (loop, turn))."""
-        _, own = split_last(self.place.location)
-        (index,) = segments(own)
-        assert isinstance(index, int), "a loop has a name"
-        return self.place.location + pack_pair(index, turn)
+        if self.index is None:
+            _, own = split_last(self.place.location)
+            (index,) = segments(own)
+            assert isinstance(index, int), "a loop has a name"
+            self.index = index
+        return self.place.location + pack_pair(self.index, turn)
 
     def store(self, entry: Entry, bases: Bases, names: NameTable, turn: int, state: bytes, at: float) -> None:
         """Store the state, and forget the turns that are over, but for the last few."""
