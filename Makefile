@@ -30,13 +30,14 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help setup test chaos bench demo lock lock-dev lock-bench clean
+.PHONY: help setup test chaos bench bench-report demo lock lock-dev lock-bench clean
 
 help:
 	@echo "make test    set up, then format, lint, types, layers and tests"
 	@echo "make demo    set up, then a workflow that is killed and goes on"
 	@echo "make chaos   what tries at random, for longer: EFFORT=50 is fifty times as long"
 	@echo "make bench   set up .venv-bench, with the peers; then tests/benchmarks"
+	@echo "make bench-report  put the figures of the last make bench into docs/performance.md"
 	@echo "make lock    write requirements.lock and requirements-bench.lock anew from pyproject.toml"
 	@echo "make clean   remove the environments and what tools left behind"
 
@@ -99,7 +100,11 @@ $(BENCH_STAMP): pyproject.toml requirements-bench.lock
 
 bench: $(BENCH_STAMP)
 	@echo "== benchmarks"
-	@$(BENCH_BIN)/python -m tests.benchmarks
+	@$(BENCH_BIN)/python -m tests.benchmarks --out bench.jsonl
+	@echo "== the figures are in bench.jsonl; make bench-report puts them into docs/performance.md"
+
+bench-report: $(BENCH_STAMP)
+	@$(BENCH_BIN)/python -m tests.benchmarks.report bench.jsonl
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py

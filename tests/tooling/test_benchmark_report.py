@@ -34,7 +34,7 @@ def test_a_row_has_the_figures_of_its_line() -> None:
     head, rule, ours, theirs = table([OURS, THEIRS])
     assert head == ("|  | store | wall, µs each | CPU, µs each | wall, µs each: times ours on SQLite full |")
     assert rule == "|---|---|--:|--:|--:|"
-    assert ours == "| workflow_sdk | SQLite full | 200 |  | 1 |"
+    assert ours == "| workflow_sdk | SQLite full | 200 |  |  |"
     assert theirs == "| Peer 1.2 | server | 1,234 | 0.25 | 6.17 |"
 
 
@@ -67,7 +67,7 @@ def test_lines_are_sorted_by_what_they_are() -> None:
     assert measured.scenarios() == ["sequential"]
     assert [line["subject"] for line in measured.of("sequential")] == ["workflow_sdk", "Peer"]
     text = markdown(measured)
-    assert text.startswith("Measured on 2026-01-02: cores 2.\n\n### sequential\n\n|")
+    assert text.startswith("Measured on 2026-01-02: cores 2.\n\n### sequential\n\n1,000 steps")
     assert text.endswith("Not measured:\n\n- Other, server: no other here\n")
 
 
