@@ -32,6 +32,7 @@ SAMPLE_SECONDS = 0.001
 COMMITS = 1500
 COUNTED = 2000
 
+STORE = "the store in memory"
 PARTS = (
     ("the value as bytes (codec)", r"workflow_sdk/core/codec/"),
     ("records: name, entry, count of commits", r"workflow_sdk/core/(wire|entries|entry_data)\.py"),
@@ -39,7 +40,7 @@ PARTS = (
     ("what has changed, as a batch", r"workflow_sdk/(core/journal|execution/flushing|driver)\.py"),
     ("the call: options, checks, place in the scope", r"workflow_sdk/(context|definitions|operations/|core/)"),
     ("the run around it: halted, clock, turns", r"workflow_sdk/execution/"),
-    ("the store in memory", r"workflow_drivers/|sortedcontainers"),
+    (STORE, r"workflow_drivers/|sortedcontainers"),
     ("event loop", r"asyncio/|anyio/|sniffio/|selectors\.py"),
     ("the workflow and its step", r"tests/benchmarks/"),
 )
@@ -75,6 +76,7 @@ async def sampled() -> dict[str, float]:
     for _ in range(ROUNDS):
         await run_workflow(sequential, STEPS, driver=driver)
     signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     await driver.aclose()
     total = found.total()
     return {name: median(wall) * found[name] / total for name, _ in (*PARTS, ("other", "")) if found[name]}
@@ -124,16 +126,19 @@ async def _on_sqlite(url: str) -> float:
     return median(took[1:])
 
 
-async def sqlite() -> dict[str, float]:
-    """Microseconds that a step takes on SQLite, and what it consists of beside the engine."""
+async def sqlite(engine: float) -> dict[str, float]:
+    """Microseconds that a step takes on SQLite, and what it consists of; given what the engine takes of it."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         normal, full = _each(_commit(directory, "NORMAL")), _each(_commit(directory, "FULL"))
+        whole = await _on_sqlite(f"sqlite:///{name}/f.db")
+        rest = await _on_sqlite(f"sqlite:///{name}/n.db?synchronous=normal") - normal - engine
         return {
+            "the engine, as above, without its store": engine,
             "the statements of the transaction": normal,
+            "the way to the thread and back, and what is cold afterwards": rest,
             "the flush to the disk (synchronous=full)": full - normal,
-            "whole step, synchronous=normal": await _on_sqlite(f"sqlite:///{name}/n.db?synchronous=normal"),
-            "whole step, synchronous=full": await _on_sqlite(f"sqlite:///{name}/f.db"),
+            "**all**, measured as a whole": whole,
         }
 
 
@@ -171,8 +176,9 @@ def main() -> None:
         asyncio.run(_run(int(sys.argv[2])))
         return
     parts = asyncio.run(sampled())
+    engine = sum(micros for name, micros in parts.items() if name != STORE)
     _table("a step in memory", {**parts, "**all**": sum(parts.values())})
-    _table("a step on SQLite", asyncio.run(sqlite()))
+    _table("a step on SQLite", asyncio.run(sqlite(engine)))
     counted = instructions()
     print(
         "no valgrind, no count of instructions" if counted is None else f"{counted:,} instructions for a step in memory"

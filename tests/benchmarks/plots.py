@@ -145,7 +145,7 @@ def _decades(values: Sequence[float]) -> tuple[float, float]:
     return 10.0 ** floor(log10(min(values))), 10.0 ** (floor(log10(max(values))) + 1)
 
 
-def _spread(values: Sequence[float], factor: float = 1.22) -> list[float]:
+def _spread(values: Sequence[float], factor: float = 1.4) -> list[float]:
     """Heights for labels near the values, far enough from each other on a log scale."""
     placed: dict[int, float] = {}
     lowest = 0.0
