@@ -337,8 +337,10 @@ def _text(key: bytes, place: int) -> str:
     return found
 
 
-worker_keys = lru_cache(maxsize=64)(WorkerKeys)
-"""The keys of a worker, made once."""
+@lru_cache(maxsize=64)
+def worker_keys(worker: str) -> WorkerKeys:
+    """The keys of a worker, made once."""
+    return WorkerKeys(worker)
 
 
 class InstanceKeys:
