@@ -32,7 +32,7 @@ def test_a_url_names_a_file_and_settings() -> None:
         ("sqlite:///", "names no file"),
         ("sqlite:////directory/", "names no file"),
         ("sqlite:///nul%00", "names no file"),
-        ("sqlite:///app.db?sync=full", "unknown option 'sync'.*busy_timeout, mode, synchronous"),
+        ("sqlite:///app.db?sync=full", "unknown option 'sync'.*busy_timeout, inline, mode, synchronous"),
         ("sqlite:///app.db?synchronous=off", "one of full, normal"),
         ("sqlite:///app.db?mode=ro", "mode is one of rwc, rw, not 'ro'"),
         ("sqlite:///app.db?busy_timeout=soon", "number of seconds"),

@@ -123,6 +123,7 @@ class SqliteDriver:
             try:
                 await self._transactions.close()
             finally:
+                self._queue.hand_over()
                 self._writer.post(self._writes.leave)
                 await self._writer.close()
 

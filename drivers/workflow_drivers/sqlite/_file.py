@@ -78,6 +78,9 @@ SYNCHRONOUS_NAMES = ("off", "normal", "full", "extra")
 FILES = ("", "-wal", "-shm")
 """What SQLite adds to the name of the file: the file itself, its write-ahead log, and the index of that."""
 
+WAL_PAGES = 1000
+"""With so many in the write-ahead log, a commit goes on to copy them into the database. SQLite's own default."""
+
 WAL_BYTES_KEPT = 64 << 20
 """What a write-ahead log that had to grow is cut back to, once its pages are in the database."""
 
@@ -133,8 +136,9 @@ class _Session:
         # As a URI, so that SQLite holds to the mode also if the file goes away just now.
         uri = f"file://{quote(os.fsencode(path))}?mode={self.settings.mode}"
         try:
-            # No transactions but our own, and no waiting inside SQLite, where nothing could stop it.
-            connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)
+            # No transactions but our own, and no waiting inside SQLite, where nothing could stop it. What is used by
+            # one thread at a time may be used by several.
+            connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise self.failure("open", error) from error
         try:
@@ -257,6 +261,8 @@ class WriteSession(_Session):
 
     _appended: int | None = None
     _appended_before: int | None = None
+    _copies = True
+    """Whether a commit may go on to copy the log."""
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute(
@@ -272,6 +278,7 @@ class WriteSession(_Session):
             raise StorageError(f"{str(self.settings.path)!r} is where SQLite can't keep a write-ahead log")
         connection.execute(f"PRAGMA synchronous = {self.settings.synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         if not new:
             self._check_size(connection)
             return
@@ -313,7 +320,8 @@ class WriteSession(_Session):
         """The file as it is: not what was asked for, but what SQLite answers."""
         try:
             mode, number, pages, page = (
-                self.cursor.execute(f"PRAGMA {name}").fetchone()[0]
+                # With a cursor of its own: a commit may be under way in another thread.
+                self.connection.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("journal_mode", "synchronous", "page_count", "page_size")
             )
         except sqlite3.Error as error:
@@ -327,9 +335,15 @@ class WriteSession(_Session):
             "size": f"{pages * page:,} bytes{logged}",
         }
 
-    def begin(self) -> None:
-        """Start the transaction with the lock for writing held, so that nothing it reads can change under it."""
+    def begin(self, *, copies: bool = True) -> None:
+        """Start the transaction with the lock for writing held, so that nothing it reads can change under it.
+
+        `copies`: its commit may go on to copy the log into the database, which takes far longer than itself.
+        """
         _roll_back(self.connection)  # only if even the rollback of the one before has failed
+        if copies is not self._copies:
+            self.cursor.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES if copies else 0}")
+            self._copies = copies
         self.cursor.execute("BEGIN IMMEDIATE")
         try:
             self.check_files("write")

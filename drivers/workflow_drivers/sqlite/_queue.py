@@ -4,6 +4,9 @@ A commit is waiting, then taken, then reported. Waiting commits are in a queue t
 writer's thread empties. The thread takes as late as it can, when it already holds the file's lock for writing: all that
 have come until then share the one `fsync`, and a commit that is cancelled before can still be withdrawn. It goes on
 by itself until the queue is empty, so that there is no turn of the event loop between two transactions, and no task.
+
+A commit that is alone, small, and expected to be short is made in the event loop, once everything that is ready has had
+its turn: what comes of that joins it, and then it is not alone any more. See `_pace`.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from time import monotonic
 import anyio
 
 from workflow_drivers.sqlite._file import WriteSession, is_busy, patiently
+from workflow_drivers.sqlite._pace import Pace
 from workflow_drivers.sqlite._thread import ConnectionThread
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
@@ -25,6 +29,10 @@ from workflow_sdk.errors import StorageError
 # A group must not keep others waiting for long, nor SQLite spill many pages: these are some 10 to 50 ms of writing.
 GROUP_BATCHES_MAX = 1024
 GROUP_BYTES_MAX = 8_000_000
+
+# What is small enough for the event loop: some 50 us of statements.
+HERE_WRITES_MAX = 24
+HERE_BYTES_MAX = 64_000
 
 
 class _Commit:
@@ -52,9 +60,13 @@ class CommitQueue:
         self._written = written
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
-        # Both under the lock; `running` says that the thread will look at the queue again by itself.
+        # Both under the lock; `running` says that somebody will look at the queue again: the thread, by itself, or the
+        # event loop, in its next turn.
         self._waiting: deque[_Commit] = deque()
         self._running = False
+        self._pace = Pace(possible=session.settings.inline)
+        self._soon: asyncio.Handle | None = None
+        """The event loop's next look at the queue."""
 
     async def commit(self, batch: Batch, size: int) -> None:
         """Return when the batch is committed, or raise why it isn't. Cancelled, it is decided before this returns."""
@@ -63,7 +75,10 @@ class CommitQueue:
             self._waiting.append(commit)
             start, self._running = not self._running, True
         if start:
-            self._thread.post(self._run)
+            if self._pace.is_short:
+                self._soon = self._loop.call_soon(self._run_here)
+            else:
+                self._thread.post(self._run)
         try:
             await commit.future
         except asyncio.CancelledError:
@@ -72,6 +87,39 @@ class CommitQueue:
             raise
         if commit.error is not None:
             raise commit.error
+
+    def hand_over(self) -> None:
+        """Leave what waits to the thread. What it is given after this, comes after that."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+            self._thread.post(self._run)
+
+    def _run_here(self) -> None:
+        """Make the one commit that waits, in the event loop; in the thread, if it is more than that."""
+        with self._lock:
+            commit = self._waiting[0] if self._waiting else None
+            is_small = (
+                commit is not None
+                and len(self._waiting) == 1
+                and commit.size <= HERE_BYTES_MAX
+                and len(commit.batch.writes) <= HERE_WRITES_MAX
+            )
+        if commit is None or not is_small:
+            self.hand_over()
+            return
+        began = monotonic()
+        try:
+            self._session.begin(copies=False)
+        except Exception:  # noqa: BLE001  # another process is in the way, or worse: the thread has the time to find out
+            self.hand_over()
+            return
+        self._soon = None
+        self._take()
+        errors = self._written_or_not([commit])
+        self._pace.note(monotonic() - began, 1, here=True)
+        self._more()  # there is none: all that could come, comes from the thread that we are in
+        self._report([commit], errors)
 
     def _withdraw(self, commit: _Commit) -> bool:
         with self._lock:
@@ -106,6 +154,7 @@ class CommitQueue:
     def _run(self) -> None:
         more = self._more()
         while more:
+            began = monotonic()
             try:
                 patiently(self._session.begin, self._in_time)
             except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
@@ -113,13 +162,18 @@ class CommitQueue:
                 more = self._more()
                 continue
             commits = self._take()  # none, if all have been withdrawn by now; then nothing is written
-            try:
-                errors: Sequence[Exception | None] = self._session.write([commit.batch for commit in commits])
-            except Exception as error:  # noqa: BLE001  # as above
-                errors = [self._failure(error) for _ in commits]
+            errors = self._written_or_not(commits)
+            self._pace.note(monotonic() - began, len(commits), here=False)
             more = self._more()
             # The last thing of all, if there is no more: the loop wakes up at once, and would have to wait for us.
             self._loop.call_soon_threadsafe(self._report, commits, errors)
+
+    def _written_or_not(self, commits: Sequence[_Commit]) -> Sequence[Exception | None]:
+        """Write what was taken, in the transaction that was begun; why not, for each."""
+        try:
+            return self._session.write([commit.batch for commit in commits])
+        except Exception as error:  # noqa: BLE001  # whatever it is, those who wait must hear of it
+            return [self._failure(error) for _ in commits]
 
     def _more(self) -> bool:
         with self._lock:

@@ -13,7 +13,8 @@ SCHEME = "sqlite://"
 SYNCHRONOUS = ("full", "normal")
 MODES = ("rwc", "rw")
 """As SQLite has them in its own URIs: read, write, and create or not."""
-KNOWN = ("busy_timeout", "mode", "synchronous")
+INLINE = {"auto": True, "no": False}
+KNOWN = ("busy_timeout", "inline", "mode", "synchronous")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Settings:
     busy_timeout: float = 30.0
     """Seconds to wait for another process that holds the file, before it is an error."""
     mode: str = "rwc"
+    inline: bool = True
+    """Whether commits may be made in the event loop, where they have proved to be short."""
 
     @property
     def creates(self) -> bool:
@@ -61,7 +64,11 @@ def _with_options(settings: Settings, url: str, query: str) -> Settings:
     mode = values.get("mode", settings.mode)
     if mode not in MODES:
         raise DefinitionError(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    return Settings(settings.path, synchronous, _seconds(values.get("busy_timeout"), settings.busy_timeout), mode)
+    inline = values.get("inline", "auto")
+    if inline not in INLINE:
+        raise DefinitionError(f"inline is one of {', '.join(INLINE)}, not {inline!r}")
+    busy_timeout = _seconds(values.get("busy_timeout"), settings.busy_timeout)
+    return Settings(settings.path, synchronous, busy_timeout, mode, INLINE[inline])
 
 
 def _seconds(text: str | None, default: float) -> float:
