@@ -20,7 +20,8 @@ SURROGATE: Final = "\ud800"
 
 BYTES_MAX: Final = 50_000_000
 """Of memory, for what comes out of a few bytes, or a few hundred thousand."""
-SECONDS_MAX: Final = 5
+SECONDS_MAX: Final = 20
+"""Of the processor, traced and measured as it is here: a real bomb takes hours."""
 
 
 def examples(n: int) -> settings:
@@ -31,21 +32,28 @@ def examples(n: int) -> settings:
 
 @contextmanager
 def bounded(*, bytes_max: int = BYTES_MAX) -> Generator[None]:
-    """Fail if what is done inside takes long, or much memory."""
+    """Fail if what is done inside takes long, or much memory.
+
+    What is measured is the time of the processor: a machine may be busy with other things for as long as it likes.
+    """
 
     def ring(number: int, frame: FrameType | None) -> None:
+        if frame is not None and "coverage" in frame.f_code.co_filename:
+            # Whoever measures what is covered holds a lock just now, which nobody would give back.
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+            return
         raise AssertionError(f"not done in {SECONDS_MAX} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(SECONDS_MAX)
+    before = signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX)
     tracemalloc.start()
     try:
         yield
         peak = tracemalloc.get_traced_memory()[1]
     finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
         tracemalloc.stop()
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
     assert peak < bytes_max, f"{peak:,} bytes of memory"
 
 
