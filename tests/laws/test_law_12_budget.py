@@ -147,25 +147,26 @@ async def test_an_instance(world: World) -> None:
     """Started, run and waited for in one process: two commits, its creation and its end."""
 
     async def run(driver: Driver, count: int) -> None:
-        async with Runtime(driver, workflows=[steps], clock=world.clock) as runtime:
+        # By the clock on the wall: a virtual one has everybody look round, the more often the slower the machine.
+        async with Runtime(driver, workflows=[steps]) as runtime:
             for _ in range(count):
                 await runtime.run(steps, 0)
 
     found = await bill_of(world.driver, run)
-    assert found.excess(Bill(commits=2.1, writes=19.5, reads=0.2, calls=292, c_calls=180)) == {}, found
+    assert found.excess(Bill(commits=2.1, writes=19.5, reads=0.2, calls=305, c_calls=182)) == {}, found
 
 
 async def test_a_round_trip(world: World) -> None:
     """A question to an instance in memory, and its answer."""
 
     async def run(driver: Driver, count: int) -> None:
-        async with Runtime(driver, workflows=[answers], clock=world.clock) as runtime:
+        async with Runtime(driver, workflows=[answers]) as runtime:  # as above
             handle = await runtime.start(answers)
             for number in range(count):
                 assert await handle.ask("question", number) == number
 
     found = await bill_of(world.driver, run)
-    assert found.excess(Bill(commits=4.2, writes=22, reads=1.2, calls=449, c_calls=218)) == {}, found
+    assert found.excess(Bill(commits=4.2, writes=22, reads=1.2, calls=440, c_calls=236)) == {}, found
 
 
 @pytest.fixture
@@ -199,4 +200,4 @@ async def test_an_instance_in_memory(world: World) -> None:
         finally:
             tracemalloc.stop()
     each = sum(item.size_diff for item in grown.compare_to(before, "filename")) / 200
-    assert each < 14_500
+    assert each < 13_000

@@ -48,25 +48,29 @@ class InboxMessage:
         return cls(id, name, payload, sent_at + 0.0, reply_to, only_for)
 
 
+# Shared by all, and never written to: most instances have no message.
+_NO_NAMES: dict[str | bytes, list[InboxMessage]] = {}
+_NO_IDS: set[bytes] = set()
+
+
 class Inbox:
     """The messages of one instance, by name."""
 
     __slots__ = ("_addressed", "_by_name", "_ids")
 
     def __init__(self) -> None:
-        self._by_name: dict[str | bytes, list[InboxMessage]] = {}
-        self._ids: set[bytes] | None = None
-        """Made with the first message: most instances have none."""
+        self._by_name: dict[str | bytes, list[InboxMessage]] = _NO_NAMES
+        self._ids: set[bytes] = _NO_IDS
         self._addressed = 0
         """How many are for one listen only."""
 
     def __len__(self) -> int:
-        return len(self._ids or ())
+        return len(self._ids)
 
     def add(self, message: InboxMessage) -> bool:
         """Put a message at its place; False if it is there already."""
-        if self._ids is None:
-            self._ids = set()
+        if self._ids is _NO_IDS:
+            self._ids, self._by_name = set(), {}
         if message.id in self._ids:
             return False
         self._ids.add(message.id)
@@ -105,8 +109,7 @@ class Inbox:
         """Remove a message."""
         queue = self._by_name[message.name]
         queue.remove(message)
-        if self._ids is not None:
-            self._ids.discard(message.id)
+        self._ids.discard(message.id)
         self._addressed -= message.only_for is not None
         if not queue:
             del self._by_name[message.name]

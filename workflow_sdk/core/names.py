@@ -19,6 +19,10 @@ NAME_CHARACTERS_MAX = 1000
 
 _NAME = shapes((str,)) | shapes((str,), (bytes,), (bool,), (int,))
 
+# Shared by all, and never written to.
+_NEVER_USED: dict[int, int] = {}
+_NO_TABLES: dict[bytes, NameTable] = {}
+
 Write = Callable[[bytes, "bytes | None"], None]
 """Where changed rows go: the key in the instance's space, and the value, or None to clear it."""
 
@@ -37,8 +41,8 @@ class NameTable:
         self.owner: bytes = owner
         self.parent: NameTable | None = parent
         self.index: dict[str, int] = {}
-        self.last_used: dict[int, int] = {}
-        """By index: a turn of this loop after which the name was not used. The store knows it, too."""
+        self.last_used: dict[int, int] = _NEVER_USED if parent is None else {}
+        """By index: a turn of this loop after which the name was not used, as the store has it. The root has none."""
         self.turn: int = 0
         self.ahead: int = 0
         """How many turns more a name is kept for that was used again, so that it is not written in every turn."""
@@ -81,7 +85,7 @@ class Names:
         self._write = write
         self._next = 0
         self.root: NameTable = NameTable(self, b"", None)
-        self._tables: dict[bytes, NameTable] = {}
+        self._tables: dict[bytes, NameTable] = _NO_TABLES
 
     def load(self, index: int, value: bytes) -> None:
         """Take in a row of the store."""
@@ -99,6 +103,8 @@ class Names:
             table.last_used[index] = last_used
 
     def _table(self, owner: bytes) -> NameTable:
+        if self._tables is _NO_TABLES:
+            self._tables = {}
         if owner not in self._tables:
             self._tables[owner] = NameTable(self, owner, self.root)
         return self._tables[owner]

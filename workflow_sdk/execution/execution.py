@@ -44,6 +44,9 @@ S = TypeVar("S")
 
 _NEVER = -float("inf")
 
+_NO_HANDLERS: dict[bytes, tuple[Callable[..., Any], object]] = {}
+"""Shared by all, and never written to."""
+
 
 class Execution(Reaching):
     """Runs one instance, once. It is the engine that operations talk to."""
@@ -92,7 +95,7 @@ class Execution(Reaching):
             standing=Standing(journal, facts, clock, worker, beats=not host.beats),
             flusher=Flusher(driver, journal, lease, self.storage_failed),
         )
-        self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
+        self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = _NO_HANDLERS
         self.world: World | None = None
         self.stuck: tuple[Exception, str] | None = None
         """What stopped the instance, and its kind: the author's mistake, or divergence."""
@@ -221,6 +224,8 @@ class Execution(Reaching):
             self.journal.keep_in_attic(rows)
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
+        if self.handlers is _NO_HANDLERS:
+            self.handlers = {}
         self.handlers[location] = (handler, hint)
 
     def slip(self, error: Exception) -> Exception:
@@ -343,7 +348,7 @@ class Execution(Reaching):
     def begin_again(self, facts: Facts) -> None:
         """Nothing is left of what was done before, but what the world may see."""
         self.facts = facts
-        self.handlers = {}
+        self.handlers = _NO_HANDLERS
         self.world = None
 
     def see_world(self) -> World:

@@ -185,7 +185,7 @@ class Idling(ABC):
                     await self._settle()
                 else:
                     self._all_gathered()
-                await wait.bell.wait()
+                await wait.bell.until_rung()
             finally:
                 if not wait.fired:
                     self.active += 1

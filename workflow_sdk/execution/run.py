@@ -276,40 +276,44 @@ class Run:
             # With the first commit it is clear that this worker did not die of it.
             journal.set_field(Field.DEATHS, None)
 
-    async def _root(self) -> None:
+    def _root(self) -> Awaitable[None]:
         if self.claimed.status is Status.ROLLING_BACK:
-            await Unwinding(self.execution, self._bound(), self.began_at).go_on()
-            return
-        while await self._generation():
-            """It has started over."""
+            return Unwinding(self.execution, self._bound(), self.began_at).go_on()
+        return self._generations()
 
-    async def _generation(self) -> bool:
-        """Run the author's function; whether the instance starts over."""
+    async def _generations(self) -> None:
+        """Run the author's function, again whenever the instance starts over."""
         execution = self.execution
-        fn = self._bound()
-        scope = Scope(execution, b"", self.began_at)
-        token = current_scope.set(scope)
-        failure: BaseException | None = None
-        value: Any = None
-        try:
-            value = await fn(scope)
-        except Exception as error:  # noqa: BLE001  # whatever the author's code raises ends the workflow
-            failure = error
-        except anyio.get_cancelled_exc_class() as error:
-            if execution.halted or is_cancelled():
-                scope.forgotten()
-                raise
-            # Nobody cancelled us: the code awaited something that was cancelled.
-            failure = error
-        finally:
-            current_scope.reset(token)
-        if execution.halted or not scope.end(failure):
-            return False
+        again = True
+        while again:
+            scope = Scope(execution, b"", self.began_at)
+            token = current_scope.set(scope)
+            failure: BaseException | None = None
+            value: Any = None
+            try:
+                value = await self._bound()(scope)
+            except Exception as error:  # noqa: BLE001  # whatever the author's code raises ends the workflow
+                failure = error
+            except anyio.get_cancelled_exc_class() as error:
+                if execution.halted or is_cancelled():
+                    scope.forgotten()
+                    raise
+                # Nobody cancelled us: the code awaited something that was cancelled.
+                failure = error
+            finally:
+                current_scope.reset(token)
+            if execution.halted or not scope.end(failure):
+                return
+            again = await self._end(value, failure)
+
+    async def _end(self, value: Any, failure: BaseException | None) -> bool:
+        """Record what the author's function has come to; whether the instance starts over."""
+        execution = self.execution
         execution.show()
         if execution.halted:
             return False
         if failure is not None:
-            await Unwinding(execution, fn, self.began_at).fail(failure)
+            await Unwinding(execution, self._bound(), self.began_at).fail(failure)
             return False
         if isinstance(value, ContinueAsNew):
             return await self._start_over(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from workflow_sdk.core.fields import WaitRow
@@ -20,7 +21,8 @@ class Waits:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._by_message: dict[str | bytes, dict[Wait, None]] = {}
+        self._by_message: dict[str | bytes, Wait | dict[Wait, None]] = {}
+        """Mostly it is one that waits for a name; a table for several takes more than the wait itself."""
         self._timers: list[tuple[float, int, Wait]] = []
         self._count = 0
         self._waiting = 0
@@ -32,7 +34,13 @@ class Waits:
         about = WaitRow(wait.kind, wait.name, wait.path, wait.until, wait.count, promised)
         self._journal.begin_wait(wait.location, wait.messages, about, wait.entry)
         for name in wait.messages:
-            self._by_message.setdefault(name, {})[wait] = None
+            others = self._by_message.get(name)
+            if others is None:
+                self._by_message[name] = wait
+            elif isinstance(others, Wait):
+                self._by_message[name] = {others: None, wait: None}
+            else:
+                others[wait] = None
         if wait.until is not None:
             self._count += 1
             heappush(self._timers, (wait.until, self._count, wait))
@@ -44,8 +52,9 @@ class Waits:
         self._journal.end_wait(wait.location, wait.messages)
         for name in wait.messages:
             waits = self._by_message[name]
-            del waits[wait]
-            if not waits:
+            if isinstance(waits, dict):
+                del waits[wait]
+            if waits is wait or not waits:
                 del self._by_message[name]
         if len(self._timers) > 2 * self._waiting + _STALE_TIMERS:
             # Waits that ended early leave their timers behind.
@@ -55,8 +64,8 @@ class Waits:
     def let_all_go(self) -> None:
         """The run is over: whoever waits is told, and finds that there is nothing to go on with."""
         # Each waits for a message or a time.
-        for waits in self._by_message.values():
-            for wait in waits:
+        for name in self._by_message:
+            for wait in self._waits_for(name):
                 wait.bell.ring()
         for _, _, wait in self._timers:
             wait.bell.ring()
@@ -89,13 +98,17 @@ class Waits:
             found.append(heappop(self._timers)[2])
         return found
 
+    def _waits_for(self, name: str | bytes) -> Iterable[Wait]:
+        found = self._by_message.get(name, ())
+        return (found,) if isinstance(found, Wait) else found
+
     def served(self) -> list[Wait]:
         """The waits that there are messages for; no more of them than there are messages."""
         inbox = self._journal.inbox
         found: list[Wait] = []
         for name in inbox.names():
             left = inbox.count(name)
-            for wait in self._by_message.get(name, ()):
+            for wait in self._waits_for(name):
                 if left <= 0:
                     break
                 if wait.fired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import anyio
 import anyio.lowlevel
@@ -28,15 +29,13 @@ class Bell:
         elif waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    async def wait(self) -> None:
-        """Return once it has rung."""
+    def until_rung(self) -> Awaitable[None]:
+        """To be awaited at once: it returns once the bell has rung. Without a frame of its own, where that can be."""
         if self._rung:
-            await anyio.lowlevel.checkpoint()
-            return
+            return anyio.lowlevel.checkpoint()
         try:
             waiter = self._waiter = asyncio.get_running_loop().create_future()
         except RuntimeError:
             event = self._waiter = anyio.Event()
-            await event.wait()
-        else:
-            await waiter
+            return event.wait()
+        return waiter

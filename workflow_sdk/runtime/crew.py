@@ -59,6 +59,7 @@ class _AsyncioCrew:
         self._loop = loop
         self._scopes: dict[asyncio.Task[None], anyio.CancelScope] = {}
         self._is_over = False
+        self._ends = self._done  # one for all
         group.start_soon(self._until_cancelled)
 
     def spawn(self, fn: Work) -> None:
@@ -67,12 +68,14 @@ class _AsyncioCrew:
             scope.cancel()
         task = self._loop.create_task(self._run(scope, fn))
         self._scopes[task] = scope
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._ends)
 
     @staticmethod
     async def _run(scope: anyio.CancelScope, fn: Work) -> None:
+        work = fn()
+        del fn  # what it holds is not needed any more
         with scope:
-            await fn()
+            await work
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._scopes[task]
