@@ -1,4 +1,4 @@
-"""Commits in the event loop: only those that are alone, small, and short of late; all others in their thread."""
+"""Commits and reads in the event loop: only what is alone, small, and was short of late; the rest in threads."""
 
 # pyright: reportPrivateUsage=false
 # Where a statement runs can only be seen from inside.
@@ -17,8 +17,9 @@ import pytest
 
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
-from workflow_drivers.sqlite._pace import HERE_MOST, SHORT_ENOUGH, Pace
-from workflow_drivers.sqlite._queue import HERE_BYTES_MAX, HERE_WRITES_MAX
+from workflow_drivers.sqlite._pace import SHORT_ENOUGH, Pace
+from workflow_drivers.sqlite._queue import HERE_BYTES_MAX, HERE_MOST, HERE_WRITES_MAX
+from workflow_drivers.sqlite._reader import HERE_ROWS_MAX
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError
 
@@ -29,7 +30,8 @@ THREAD = "in the thread"
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit is a short one, whatever the machine."""
-    monkeypatch.setattr("workflow_drivers.sqlite._pace.SHORT_SECONDS", 60.0)
+    monkeypatch.setattr("workflow_drivers.sqlite._queue.SHORT_SECONDS", 60.0)
+    monkeypatch.setattr("workflow_drivers.sqlite._reader.SHORT_SECONDS", 60.0)
 
 
 class Store:
@@ -44,6 +46,7 @@ class Store:
             self.statements.append((HERE if threading.get_ident() == here else THREAD, sql))
 
         driver._writes.connection.set_trace_callback(note)
+        driver._reader._session.connection.set_trace_callback(note)
 
     async def put(self, *keys: bytes, size: int = 1) -> str:
         """Set the keys in one batch; where that was committed."""
@@ -105,7 +108,7 @@ async def test_a_long_one_sends_the_next_to_the_thread(tmp_path: Path, monkeypat
     async with opened(tmp_path) as store:
         await store.warm_up()
         with monkeypatch.context() as slow:
-            slow.setattr("workflow_drivers.sqlite._pace.SHORT_SECONDS", 0.0)
+            slow.setattr(store.driver._queue._pace, "_seconds", -1.0)
             assert await store.put() == HERE
         await store.warm_up()
         assert await store.put() == HERE
@@ -227,15 +230,119 @@ async def test_closing_finishes_what_waits(tmp_path: Path) -> None:
         assert await again.driver.get(b"a") == b"\0"
 
 
+# Reads.
+
+
+async def read_often(store: Store) -> None:
+    """As often as it takes."""
+    for _ in range(SHORT_ENOUGH):
+        assert await store.driver.get(b"k") == b"\0"
+    assert store.where("SELECT value") == [THREAD] * SHORT_ENOUGH
+
+
+async def test_reads_after_some_short_ones(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put()
+        await read_often(store)
+        assert await store.driver.get(b"k") == b"\0"
+        assert await store.driver.get(b"none") is None
+        assert await store.driver.scan(b"", b"\xff") == [(b"k", b"\0")]
+        assert (store.where("SELECT value")[-2:], store.where("SELECT key")) == ([HERE] * 2, [HERE])
+
+
+@pytest.mark.parametrize("inline", ["auto", "no"])
+async def test_reads_see_what_has_been_committed(tmp_path: Path, inline: str) -> None:
+    async with opened(tmp_path, f"inline={inline}") as store, opened(tmp_path) as other:
+        for number in range(100):
+            batch = Batch()
+            batch.set(b"k", b"%d" % number)
+            await (store, other)[number % 2].driver.commit(batch)
+            assert await store.driver.get(b"k") == b"%d" % number
+    assert set(store.where("SELECT value")) == ({HERE, THREAD} if inline == "auto" else {THREAD})
+
+
+@pytest.mark.parametrize("count", [HERE_ROWS_MAX, HERE_ROWS_MAX + 1])
+@pytest.mark.parametrize("limit", [None, HERE_ROWS_MAX, HERE_ROWS_MAX + 1])
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_many_rows_are_read_in_the_thread(tmp_path: Path, count: int, limit: int | None, reverse: bool) -> None:
+    async with opened(tmp_path) as store:
+        keys = [b"%03d" % number for number in range(count)]
+        await store.put(b"k", *keys)
+        await read_often(store)
+        found = await store.driver.scan(b"0", b"a", limit=limit, reverse=reverse)
+        assert [key for key, _ in found] == (keys[::-1] if reverse else keys)[:limit]
+        few = count <= HERE_ROWS_MAX or limit == HERE_ROWS_MAX
+        assert store.where("SELECT key") == ([HERE] if few else [HERE, THREAD])
+
+
+async def test_who_reads_again_and_again_lets_others_run(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put()
+        await read_often(store)
+        ran: list[int] = []
+
+        async def other() -> None:
+            while len(ran) < 100:
+                ran.append(len(ran))
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(other())
+        for _ in range(50):
+            await store.driver.get(b"k")
+        assert len(ran) >= 49
+        await task
+
+
+async def test_a_read_waits_for_the_one_in_the_thread(tmp_path: Path) -> None:
+    """The connection is used by one at a time, also when a read was cancelled that is still under way."""
+    async with opened(tmp_path) as store:
+        await store.put()
+        await read_often(store)
+        began, go_on = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            began.set()
+            go_on.wait(60)
+
+        task = asyncio.ensure_future(store.driver._reader._in_thread(slow))
+        await asyncio.to_thread(began.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        read = asyncio.ensure_future(store.driver.get(b"k"))
+        await asyncio.sleep(0.05)
+        assert not read.done()
+        go_on.set()
+        assert await read == b"\0"
+        assert store.where("SELECT value")[-1] == THREAD
+
+
+async def test_a_read_that_fails_here_is_tried_in_the_thread(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put()
+        await read_often(store)
+        await store.driver._writer.call(
+            lambda: store.driver._writes.connection.execute("ALTER TABLE entry RENAME TO lost")
+        )
+        with pytest.raises(StorageError, match="no such table"):
+            await store.driver.get(b"k")
+        with pytest.raises(StorageError, match="no such table"):
+            await store.driver.scan(b"", b"\xff")
+        await store.driver._writer.call(
+            lambda: store.driver._writes.connection.execute("ALTER TABLE lost RENAME TO entry")
+        )
+        assert await store.driver.get(b"k") == b"\0"
+
+
 def test_the_pace() -> None:
-    pace = Pace(possible=True)
+    pace = Pace(0.001, possible=True)
     for _ in range(SHORT_ENOUGH):
         assert not pace.is_short
         pace.note(0.0001, 1, here=False)
     assert pace.is_short
     pace.note(0.0001, 2, here=False)
     assert not pace.is_short, "there are many"
-    impossible = Pace(possible=False)
+    impossible = Pace(0.001, possible=False)
     for _ in range(2 * SHORT_ENOUGH):
         impossible.note(0.0001, 1, here=False)
     assert not impossible.is_short

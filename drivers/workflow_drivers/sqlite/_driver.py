@@ -6,14 +6,13 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from time import monotonic
 from typing import TypeVar
 
 import anyio
 
 from workflow_drivers.sqlite._file import ReadSession, WriteSession
 from workflow_drivers.sqlite._queue import CommitQueue
+from workflow_drivers.sqlite._reader import Reader
 from workflow_drivers.sqlite._thread import ConnectionThread
 from workflow_drivers.sqlite._transact import Transactions
 from workflow_drivers.sqlite._url import parse
@@ -38,8 +37,7 @@ class SqliteDriver:
     ) -> None:
         # Two connections, so that reads don't stand in line behind the disk. A read begins after the commits that have
         # returned, in a transaction of its own, and so sees them.
-        self._reads = reads
-        self._reader = reader
+        self._reader = Reader(reads, reader)
         self._writes = writes
         self._writer = writer
         self._loop = asyncio.get_running_loop()
@@ -64,14 +62,14 @@ class SqliteDriver:
     async def get(self, key: bytes, /) -> bytes | None:
         """The value of `key`, or None."""
         self._check_open()
-        return await self._reader.call(self._reads.get, key)
+        return await self._reader.get(key)
 
     async def scan(
         self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """The rows from `begin`, up to `end` and without it, in byte order (or its reverse), of one state."""
         self._check_open()
-        return await self._reader.call(self._reads.scan, begin, end, limit, reverse)
+        return await self._reader.scan(begin, end, limit, reverse)
 
     async def commit(self, batch: Batch, /) -> None:
         """Apply the batch, whole and durably, or raise: ConflictError if a check did not hold.
@@ -97,7 +95,7 @@ class SqliteDriver:
         waiter = Waiter(key, since, self._loop.create_future())
         self._watch.add(waiter)  # before the look at the value, so that nothing falls between the two
         try:
-            if await self._reader.call(self._reads.get, key) != since:
+            if await self._reader.get(key) != since:
                 return
             self._poll_soon()
             await waiter.future
@@ -117,7 +115,6 @@ class SqliteDriver:
         if self._timer is not None:
             self._timer.cancel()
         try:
-            self._reader.post(self._reads.leave)
             await self._reader.close()
         finally:
             try:
@@ -156,19 +153,8 @@ class SqliteDriver:
         self._timer = None
         if self._watch and self._closing is None:
             self._polling = True
-            # A key that is added from now on is first read by its waiter, in the same thread and so after this.
-            self._reader.post(partial(self._peek, self._watch.keys()))
-
-    def _peek(self, keys: Sequence[bytes]) -> None:
-        """In the reader's thread."""
-        started = monotonic()
-        values: list[tuple[bytes, bytes | None]] = []
-        error: Exception | None = None
-        try:
-            values = self._reads.peek(keys)
-        except Exception as caught:  # noqa: BLE001  # whatever it is, those who wait must hear of it
-            error = caught
-        self._loop.call_soon_threadsafe(self._peeked, values, error, monotonic() - started)
+            # A key that is added from now on is first read by its waiter, in the same thread or after what it is given.
+            self._reader.peek(self._watch.keys(), self._peeked)
 
     def _peeked(self, values: Sequence[tuple[bytes, bytes | None]], error: Exception | None, took: float) -> None:
         self._polling = False

@@ -206,20 +206,22 @@ class ReadSession(_Session):
         connection.execute("PRAGMA query_only = ON")
         connection.execute("SELECT 1 FROM entry LIMIT 1").fetchall()
 
-    def get(self, key: bytes) -> bytes | None:
-        """The value of `key`."""
+    def get(self, key: bytes, *, patient: bool = True) -> bytes | None:
+        """The value of `key`. If not `patient`, a lock that is met is an error at once."""
         self.check_files("read")
-        return self._get(key)
+        return self._get(key, patient=patient)
 
-    def _get(self, key: bytes) -> bytes | None:
-        rows = self._checked(self._query(GET, (key,)))
+    def _get(self, key: bytes, *, patient: bool = True) -> bytes | None:
+        rows = self._checked(self._query(GET, (key,), patient=patient))
         return rows[0][0] if rows else None
 
-    def scan(self, begin: bytes, end: bytes, limit: int | None, reverse: bool) -> list[tuple[bytes, bytes]]:
-        """The rows from `begin` up to `end`, at most `limit` of them."""
+    def scan(
+        self, begin: bytes, end: bytes, limit: int | None, reverse: bool, *, patient: bool = True
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows from `begin` up to `end`, at most `limit` of them; `patient` as above."""
         self.check_files("read")
         most = -1 if limit is None else max(limit, 0)  # to SQLite, a negative limit is none
-        return self._checked(self._query(SCAN_REVERSE if reverse else SCAN, (begin, end, most)))
+        return self._checked(self._query(SCAN_REVERSE if reverse else SCAN, (begin, end, most), patient=patient))
 
     def peek(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
         """The values of `keys`; none if no one, in any process, has committed since the last time."""
@@ -232,7 +234,7 @@ class ReadSession(_Session):
         self._data_version = version
         return values
 
-    def _query(self, sql: str, parameters: tuple[object, ...]) -> list[Any]:
+    def _query(self, sql: str, parameters: tuple[object, ...], *, patient: bool = True) -> list[Any]:
         # Readers hardly ever meet a lock: only while another process recovers the log of one that was killed.
         def attempt() -> list[Any]:
             return self.cursor.execute(sql, parameters).fetchall()
@@ -241,6 +243,8 @@ class ReadSession(_Session):
             try:
                 return attempt()
             except sqlite3.OperationalError:
+                if not patient:
+                    raise
                 return patiently(attempt, until(monotonic() + self.settings.busy_timeout))
         except UNREADABLE as error:
             raise self.failure("read", error) from error

@@ -30,6 +30,10 @@ from workflow_sdk.errors import StorageError
 GROUP_BATCHES_MAX = 1024
 GROUP_BYTES_MAX = 8_000_000
 
+SHORT_SECONDS = 0.00025
+"""As long as this, a commit may hold up the event loop: no longer than many a callback."""
+HERE_MOST = 64
+"""After so many in the event loop, one is made in the thread, where the log may be copied into the database."""
 # What is small enough for the event loop: some 50 us of statements.
 HERE_WRITES_MAX = 24
 HERE_BYTES_MAX = 64_000
@@ -64,7 +68,7 @@ class CommitQueue:
         # event loop, in its next turn.
         self._waiting: deque[_Commit] = deque()
         self._running = False
-        self._pace = Pace(possible=session.settings.inline)
+        self._pace = Pace(SHORT_SECONDS, possible=session.settings.inline, most=HERE_MOST)
         self._soon: asyncio.Handle | None = None
         """The event loop's next look at the queue."""
 
