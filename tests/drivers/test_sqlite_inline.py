@@ -18,7 +18,7 @@ import pytest
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
 from workflow_drivers.sqlite._pace import SHORT_ENOUGH, Pace
-from workflow_drivers.sqlite._queue import HERE_BYTES_MAX, HERE_MOST, HERE_WRITES_MAX
+from workflow_drivers.sqlite._queue import HERE_BATCHES_MAX, HERE_BYTES_MAX, HERE_MOST, HERE_WRITES_MAX
 from workflow_drivers.sqlite._reader import HERE_ROWS_MAX
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError
@@ -114,16 +114,34 @@ async def test_a_long_one_sends_the_next_to_the_thread(tmp_path: Path, monkeypat
         assert await store.put() == HERE
 
 
-async def test_several_go_to_the_thread_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, HERE_BATCHES_MAX, HERE_BATCHES_MAX + 1, 20])
+async def test_many_go_to_the_thread_together(tmp_path: Path, count: int) -> None:
     async with opened(tmp_path) as store:
         await store.warm_up()
         before = store.driver.transactions
         async with asyncio.TaskGroup() as tasks:
-            for number in range(20):
+            for number in range(count):
                 tasks.create_task(store.put(b"%d" % number))
         assert store.driver.transactions - before == 1
-        assert store.where("COMMIT")[-1] == THREAD
-        await store.warm_up()  # those who come together now, will again
+        assert len(await store.driver.scan(b"0", b"a")) == count
+        if count <= HERE_BATCHES_MAX:
+            assert store.where("COMMIT")[-1] == HERE
+        else:
+            assert store.where("COMMIT")[-1] == THREAD
+            await store.warm_up()  # as many as come together now, will again
+
+
+async def test_among_few_each_fails_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.warm_up()
+        batches = [Batch(), Batch(), Batch()]
+        for number, batch in enumerate(batches):
+            batch.set(b"%d" % number, b"")
+        batches[1].check(b"k", b"another")
+        errors = await asyncio.gather(*map(store.driver.commit, batches), return_exceptions=True)
+        assert list(map(type, errors)) == [type(None), ConflictError, type(None)]
+        assert [key for key, _ in await store.driver.scan(b"0", b"a")] == [b"0", b"2"]
+        assert store.where("COMMIT")[-1] == HERE
 
 
 async def test_what_becomes_ready_meanwhile_joins(tmp_path: Path) -> None:
@@ -338,11 +356,11 @@ def test_the_pace() -> None:
     pace = Pace(0.001, possible=True)
     for _ in range(SHORT_ENOUGH):
         assert not pace.is_short
-        pace.note(0.0001, 1, here=False)
+        pace.note(0.0001, here=False)
     assert pace.is_short
-    pace.note(0.0001, 2, here=False)
-    assert not pace.is_short, "there are many"
+    pace.note(0.0011, here=True)
+    assert not pace.is_short
     impossible = Pace(0.001, possible=False)
     for _ in range(2 * SHORT_ENOUGH):
-        impossible.note(0.0001, 1, here=False)
+        impossible.note(0.0001, here=False)
     assert not impossible.is_short

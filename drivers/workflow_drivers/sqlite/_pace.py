@@ -38,7 +38,7 @@ class Pace:
         """Whether the next one may be made in the event loop."""
         return self._possible and self._short >= SHORT_ENOUGH and self._here < self._most
 
-    def note(self, seconds: float, batches: int, *, here: bool) -> None:
-        """Something was done. What was for several at once was worth the way: it will be so again."""
+    def note(self, seconds: float, *, here: bool) -> None:
+        """Something was done, and took so long."""
         self._here = self._here + 1 if here else 0
-        self._short = self._short + 1 if batches <= 1 and seconds <= self._seconds else 0
+        self._short = self._short + 1 if seconds <= self._seconds else 0

@@ -5,8 +5,9 @@ writer's thread empties. The thread takes as late as it can, when it already hol
 have come until then share the one `fsync`, and a commit that is cancelled before can still be withdrawn. It goes on
 by itself until the queue is empty, so that there is no turn of the event loop between two transactions, and no task.
 
-A commit that is alone, small, and expected to be short is made in the event loop, once everything that is ready has had
-its turn: what comes of that joins it, and then it is not alone any more. See `_pace`.
+What is small and expected to be short is committed in the event loop, once everything that is ready has had its turn:
+what comes of that joins it. Where many come at once, they go to the thread, which writes while the event loop goes on.
+See `_pace`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from threading import Lock
 from time import monotonic
 
@@ -34,8 +36,9 @@ SHORT_SECONDS = 0.00025
 """As long as this, a commit may hold up the event loop: no longer than many a callback."""
 HERE_MOST = 64
 """After so many in the event loop, one is made in the thread, where the log may be copied into the database."""
-# What is small enough for the event loop: some 50 us of statements.
-HERE_WRITES_MAX = 24
+# What is few and small enough for the event loop: some 50 us of statements.
+HERE_BATCHES_MAX = 4
+HERE_WRITES_MAX = 32
 HERE_BYTES_MAX = 64_000
 
 
@@ -100,16 +103,14 @@ class CommitQueue:
             self._thread.post(self._run)
 
     def _run_here(self) -> None:
-        """Make the one commit that waits, in the event loop; in the thread, if it is more than that."""
+        """Commit what waits, in the event loop; if it is too much for that, in the thread."""
         with self._lock:
-            commit = self._waiting[0] if self._waiting else None
             is_small = (
-                commit is not None
-                and len(self._waiting) == 1
-                and commit.size <= HERE_BYTES_MAX
-                and len(commit.batch.writes) <= HERE_WRITES_MAX
+                0 < len(self._waiting) <= HERE_BATCHES_MAX
+                and sum(len(commit.batch.writes) for commit in self._waiting) <= HERE_WRITES_MAX
+                and sum(commit.size for commit in self._waiting) <= HERE_BYTES_MAX
             )
-        if commit is None or not is_small:
+        if not is_small:
             self.hand_over()
             return
         began = monotonic()
@@ -119,11 +120,11 @@ class CommitQueue:
             self.hand_over()
             return
         self._soon = None
-        self._take()
-        errors = self._written_or_not([commit])
-        self._pace.note(monotonic() - began, 1, here=True)
+        commits = self._take()
+        errors = self._written_or_not(commits)
+        self._pace.note(monotonic() - began, here=True)
         self._more()  # there is none: all that could come, comes from the thread that we are in
-        self._report([commit], errors)
+        self._report(commits, errors)
 
     def _withdraw(self, commit: _Commit) -> bool:
         with self._lock:
@@ -167,7 +168,9 @@ class CommitQueue:
                 continue
             commits = self._take()  # none, if all have been withdrawn by now; then nothing is written
             errors = self._written_or_not(commits)
-            self._pace.note(monotonic() - began, len(commits), here=False)
+            # Many at once are worth the way, however short it is: there will be as many again.
+            seconds = monotonic() - began if len(commits) <= HERE_BATCHES_MAX else inf
+            self._pace.note(seconds, here=False)
             more = self._more()
             # The last thing of all, if there is no more: the loop wakes up at once, and would have to wait for us.
             self._loop.call_soon_threadsafe(self._report, commits, errors)

@@ -107,4 +107,4 @@ class Reader:
         try:
             return read()
         finally:
-            self._pace.note(monotonic() - began, 1, here=here)
+            self._pace.note(monotonic() - began, here=here)
