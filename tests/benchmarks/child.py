@@ -1,4 +1,4 @@
-"""What benchmarks run in processes of their own: `python -m tests.benchmarks.child serve|first|parked URL ...`."""
+"""What benchmarks run in processes of their own: `python -m tests.benchmarks.child COMMAND URL ...`."""
 
 from __future__ import annotations
 
@@ -94,21 +94,40 @@ async def start_waiting(runtime: Runtime, count: int, total: int) -> None:
         await asyncio.sleep(0.1)
 
 
-async def parked(url: str, count: str, max_resident: str) -> None:
-    """Start many that wait; tell by what this process and the store have grown."""
-    driver = await open_driver(url)
-    async with Runtime(driver, workflows=[waiting], max_resident=int(max_resident)) as runtime:
+async def parked(url: str, count: str) -> None:
+    """Start many that wait in memory; tell by what this process has grown."""
+    async with Runtime(url, workflows=[waiting], max_resident=1_000_000) as runtime:
         await start_waiting(runtime, WARM_UP, WARM_UP)
-        stored, before = await _stored_bytes(driver), _resident_bytes()
+        before = _resident_bytes()
         await start_waiting(runtime, int(count), WARM_UP + int(count))
         grown = _resident_bytes() - before
-        resident = runtime.resident
-        stored = await _stored_bytes(driver) - stored
+        assert runtime.resident == WARM_UP + int(count), runtime.resident
+    print(json.dumps({"memory_bytes": grown}), flush=True)
+
+
+async def put_away(url: str, *counts: str) -> None:
+    """Start ever more that wait in the store; tell how large the process is at each count, and the store at the end."""
+    process: dict[str, float] = {}
+    driver = await open_driver(url)
+    async with Runtime(driver, workflows=[waiting], max_resident=1) as runtime:
+        begun = 0
+        for count in counts:
+            await start_waiting(runtime, int(count) - begun, int(count))
+            begun = int(count)
+            while runtime.resident > 1:  # noqa: ASYNC110  # there is nothing to wait for but the figure itself
+                await asyncio.sleep(0.1)
+            process[count] = round(_resident_bytes() / 1e6, 1)
+        stored = await _stored_bytes(driver)
     await driver.aclose()
-    print(json.dumps({"resident": resident, "memory_bytes": grown, "stored_bytes": stored}), flush=True)
+    print(json.dumps({"process_mb": process, "stored_bytes_each": round(stored / begun)}), flush=True)
 
 
-COMMANDS: dict[str, Callable[..., Coroutine[None, None, None]]] = {"serve": serve, "first": first, "parked": parked}
+COMMANDS: dict[str, Callable[..., Coroutine[None, None, None]]] = {
+    "serve": serve,
+    "first": first,
+    "parked": parked,
+    "put_away": put_away,
+}
 
 if __name__ == "__main__":
     asyncio.run(COMMANDS[sys.argv[1]](*sys.argv[2:]))

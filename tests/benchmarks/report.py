@@ -63,7 +63,8 @@ WORDS = {
     "wake_put_away": "The same when it waits in the store: it is claimed, loaded and replayed.",
     "growth": "Time per step when the history is so long already.",
     "parked": "Memory of the worker's process for 1,000 workflows that wait.",
-    "parked_in_store": "What is left of them in memory when they were put away, and what is stored of each.",
+    "parked_in_store": "How large the process is when so many were put away, and what is stored of each. What is "
+    "stored in memory is in the same process.",
     "cold_start": "From the start of a process until its first workflow is done; servers run already.",
 }
 """What was measured, for readers of the page."""
@@ -75,10 +76,13 @@ TITLES = {
     "entries": "entries",
     "entries_per_cpu_s": "entries per CPU second",
     "memory_mb_per_1000": "MB per 1,000",
+    "stored_bytes_each": "stored, bytes each",
     "import_s": "import, s",
     "first_workflow_s": "first workflow, s",
     "interpreter_s": "interpreter, s",
 }
+GROWING = {"us_per_step": "µs per step", "process_mb": "MB of the process"}
+"""What is measured at several sizes."""
 # What a scenario is about, the first that it has: from this come the ratios.
 HEADLINES = (
     "steps_per_s",
@@ -140,8 +144,9 @@ def figures_of(line: Line) -> dict[str, float]:
 def _title(name: str) -> str:
     if name in TITLES:
         return TITLES[name]
-    if name.startswith("us_per_step at "):
-        return f"µs per step at {int(name.rpartition(' ')[2]):,}"
+    figure, at, number = name.rpartition(" at ")
+    if at and figure in GROWING:
+        return f"{GROWING[figure]} at {int(number):,}"
     return name.replace("_", " ")
 
 
