@@ -132,13 +132,15 @@ async def sqlite(engine: float) -> dict[str, float]:
         directory = Path(name)
         normal, full = _each(_commit(directory, "NORMAL")), _each(_commit(directory, "FULL"))
         whole = await _on_sqlite(f"sqlite:///{name}/f.db")
-        rest = await _on_sqlite(f"sqlite:///{name}/n.db?synchronous=normal") - normal - engine
+        here = await _on_sqlite(f"sqlite:///{name}/n.db?synchronous=normal")
+        away = await _on_sqlite(f"sqlite:///{name}/t.db?synchronous=normal&inline=no")
         return {
             "the engine, as above, without its store": engine,
             "the statements of the transaction": normal,
-            "the way to the thread and back, and what is cold afterwards": rest,
+            "the driver around them: its queue, two turns of the event loop": here - normal - engine,
             "the flush to the disk (synchronous=full)": full - normal,
             "**all**, measured as a whole": whole,
+            "where it is made in a thread: the way there and back, and what is cold afterwards": away - here,
         }
 
 
