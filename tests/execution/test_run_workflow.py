@@ -12,6 +12,7 @@ import pytest
 from tests.support import World
 from workflow_sdk import (
     AlreadyExistsError,
+    Client,
     CodecError,
     ConflictError,
     Context,
@@ -354,3 +355,56 @@ async def test_the_alarm_of_a_second_try_is_stored_whole(world: World) -> None:
         await world.once(naps, driver=FaultyDriver(driver, fail_at=puts_away), mode="yield")
     assert await driver.get(keys.alarm(began + 5)) is not None
     assert await driver.get(keys.field(Field.ALARM)) is not None
+
+
+async def test_a_timer_that_is_due_while_the_instance_is_put_away(world: World) -> None:
+    """On the wall's clock, with a store that takes longer to write than the instance is to sleep."""
+
+    @workflow
+    async def naps(ctx: Context) -> None:
+        await ctx.sleep("nap", 0.01)
+
+    slow = FaultyDriver(world.driver, latency=0.05)
+    result: RunResult[None] = RunResult(Status.PENDING)
+    with anyio.fail_after(10):
+        while result.status is not Status.COMPLETED:
+            result = await run_workflow(naps, driver=slow, instance_id="i", mode="yield")
+            assert result.status in (Status.SLEEPING, Status.COMPLETED)
+
+
+async def test_a_timer_is_kept_when_putting_away_is_overtaken_by_a_message(world: World) -> None:
+    """The instance goes on with the message, and with its timer while it still runs."""
+    ran: list[str] = []
+
+    @workflow
+    async def two(ctx: Context) -> None:
+        async def naps(ctx: Context) -> None:
+            await ctx.sleep("nap", 0.05)
+            ran.append("timer")
+
+        async def listens(ctx: Context) -> None:
+            await ctx.listen("m")
+            await ctx.step("long", slowly)
+            ran.append("step")
+
+        await ctx.join("both", {"naps": naps, "listens": listens})
+
+    async def slowly() -> None:
+        await anyio.sleep(0.5)
+
+    keys = InstanceKeys("i")
+    told = False
+
+    class Told(FaultyDriver):
+        async def commit(self, batch: Batch) -> None:
+            nonlocal told
+            if Clear(keys.lease) in batch.writes and not told:
+                told = True
+                async with Client(world.driver) as client:
+                    await client.handle(two, "i").send("m")
+            await super().commit(batch)
+
+    with anyio.fail_after(10):
+        result = await run_workflow(two, driver=Told(world.driver), instance_id="i", mode="yield")
+    assert told
+    assert (result.status, ran) == (Status.COMPLETED, ["timer", "step"])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.laws.slips import NAMED, SLIPS, Slip, give
 from tests.support import SETTINGS, Setting, World
-from workflow_sdk import Break, Context, RunResult, Status, Workflow, workflow
+from workflow_sdk import Break, Context, DefinitionError, RunResult, Status, Workflow, workflow
 
 
 class Scene:
@@ -244,3 +244,29 @@ async def test_a_time_that_is_past_is_no_mistake(world: World, when: float) -> N
 
     assert (await world.run(job)).output == ["nothing"]
     assert "nap" in await world.history()
+
+
+@pytest.mark.parametrize("swallowed", [False, True], ids=["raised", "swallowed"])
+async def test_the_ctx_of_an_instance_that_was_put_away(world: World, swallowed: bool) -> None:
+    """The mistake is that of the instance whose code makes it."""
+    kept: list[Context] = []
+
+    @workflow
+    async def lends(ctx: Context) -> None:
+        kept.append(ctx)
+        await ctx.listen("m")
+
+    @workflow
+    async def borrows(ctx: Context) -> None:
+        try:
+            await kept[0].step("s", lambda: None)
+        except DefinitionError:
+            if not swallowed:
+                raise
+
+    assert (await world.once(lends, id="lends", mode="yield")).status is Status.WAITING
+    result = await world.once(borrows, id="borrows")
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert "another branch or instance" in result.error.message
+    assert (await world.once(lends, id="lends", mode="yield")).status is Status.WAITING

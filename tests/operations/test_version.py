@@ -261,3 +261,22 @@ async def test_removed_in_a_loop_covers_each_turn(world: World) -> None:
 
     await world.once(turning("there"), mode="yield")
     assert (await world.run(turning("without"), script=[("go", None)] * 3)).output == "without"
+
+
+async def test_the_start_of_another_instance_can_be_removed_by_the_name_of_its_call(world: World) -> None:
+    @workflow
+    async def successor(ctx: Context) -> None: ...
+
+    @workflow(name="changes")
+    async def before(ctx: Context) -> None:
+        await ctx.continue_with("gone", successor, id="successor")
+        await ctx.listen("go")
+
+    @workflow(name="changes")
+    async def after(ctx: Context) -> str:
+        await ctx.removed("gone", "continue_with")
+        await ctx.listen("go")
+        return "end"
+
+    assert (await world.once(before, mode="yield")).status is Status.WAITING
+    assert (await world.run(after, script=[("go", None)])).output == "end"

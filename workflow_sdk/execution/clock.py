@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NoReturn, Protocol
 
 import anyio
+import anyio.lowlevel
 
 __all__ = ["Activity", "Clock", "SystemClock", "Timeout", "pause"]
 
@@ -93,6 +94,9 @@ class SystemClock:
         if until is None:
             await event.wait()
             return
+        if until <= time.time():
+            # Others go on, however often somebody waits for what is over.
+            await anyio.lowlevel.checkpoint()
         while (left := until - time.time()) > 0 and not event.is_set():
             # A day at most: the clock on the wall can be set while we sleep.
             with anyio.move_on_after(min(left, 86_400)):

@@ -152,7 +152,8 @@ class Idling(ABC):
 
     @property
     def next_time(self) -> float | None:
-        return self._waits.next_time
+        # What nobody is woken for is nothing to wait for: the time that is over would be over again and again.
+        return None if self.halted or self._leaving else self._waits.next_time
 
     @property
     def listens(self) -> bool:
@@ -291,6 +292,8 @@ class Idling(ABC):
             # It is not put away after all, and what goes on now must not be stored as waiting.
             self.journal.set_field(Field.ALARM, None)
             self._leave_idle()
+            self._leaving = False
+            self.host.waits_changed(self)
 
     async def _has_mail(self, nudge: bytes | None) -> bool:
         """After a conflict: whether it was a message that came meanwhile, which is taken in."""

@@ -155,11 +155,12 @@ class Scope:
 
     def admit(self, kind: Kind, name: str, *, derived: bool = False) -> str:
         """The name of an operation that may begin here. Mistakes of the author are raised here, where they are made."""
-        if self.interrupted is not None and not self.fate.lost:
+        caller = current_scope.get()
+        # Not if it is the mistake of another instance.
+        if self.interrupted is not None and not self.fate.lost and (caller is None or caller.engine is self.engine):
             raise self._interrupted()
         if self.engine.world is not None:
             self.note(self.engine.world)
-        caller = current_scope.get()
         if caller is not self or self.ended:
             raise self._foreign(kind, name, caller)
         if self.busy is not None:

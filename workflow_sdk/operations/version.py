@@ -45,6 +45,8 @@ def start_removed(scope: Scope, name: str, kind: str) -> Coroutine[Any, Any, Non
     """Register what was here before; its coroutine passes over it."""
     kinds = [known.value for known in Kind if known is not Kind.BRANCH]
     place = register(scope, Kind.STEP, name)
+    if kind == "continue_with":
+        kind = Kind.CONTINUE.value  # as its call is named
     if kind not in kinds:
         raise place.slip(f"removed {place.path!r}: the kind is one of {', '.join(kinds)}, not {kind!r}")
     place.kind = Kind(kind)
