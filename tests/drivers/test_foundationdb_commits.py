@@ -269,6 +269,26 @@ async def test_a_slow_cluster_is_waited_for() -> None:
         assert await driver.get(b"count") == b"1"
 
 
+@pytest.mark.parametrize("code", [0, 1025, 1031])
+async def test_a_commit_that_still_has_to_learn_its_version_does_not_come_late(code: int) -> None:
+    """The client goes on asking for it after the transaction was cancelled, and the version is then a newer one than
+    that of any commit: the slot would not keep it off."""
+    double = Double()
+    async with opened(double, timeout=0.3) as driver:
+        await driver.commit(counting(None, b"1"))
+        batch = Batch()
+        batch.append(b"log", b"2")
+        double.cluster.faults.add("read_version", code, late=True, silent=not code)
+        if code:
+            await driver.commit(batch)
+        else:
+            with pytest.raises(StorageError, match="could not commit within") as caught:
+                await driver.commit(batch)
+            assert "not known" not in str(caught.value)
+        await eventually(double)
+        assert await logged(driver) == [b"1", b"2"][: 1 + bool(code)]
+
+
 # Cancellation.
 
 

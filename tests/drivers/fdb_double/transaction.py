@@ -318,7 +318,7 @@ class Transaction:
                 version = self._version
                 self._cluster.request(lambda: self._send(future, Commit(version, *sent)))
             else:
-                self._cluster.request(lambda: self._send(future, Commit(self._cluster.read_version(), *sent)))
+                self._cluster.request(lambda: self._send_at_newest(future, *sent))
         if self.limits.milliseconds:
             network.post(lambda: self._fail(future, 1031), self.limits.milliseconds / 1000)
         return future
@@ -336,6 +336,23 @@ class Transaction:
             self._cluster.request(partial(self._cluster.watch, key, value, watch))
         self._unset = []
         future.set()
+
+    def _send_at_newest(
+        self, future: Future, reads: list[Range], writes: list[Range], mutations: list[Mutation]
+    ) -> None:
+        """In the network thread: what has read nothing takes its version now, even if it is cancelled meanwhile."""
+        fault = self._cluster.faults.take("read_version")
+        if fault is None:
+            self._send(future, Commit(self._cluster.read_version(), reads, writes, mutations))
+            return
+        if fault.late:
+            self._cluster.faults.late.append(
+                lambda: arrive(
+                    self._cluster, with_conflict(Commit(self._cluster.read_version(), reads, writes, mutations))
+                )
+            )
+        if not fault.silent:
+            self._fail(future, fault.code)
 
     def _send(self, future: Future, commit: Commit) -> None:
         """In the network thread: the commit is with the cluster."""
