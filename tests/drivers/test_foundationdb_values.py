@@ -162,6 +162,26 @@ async def test_two_drivers_that_store_a_large_value_at_one_key(double: Double, d
     await other.aclose()
 
 
+@pytest.mark.parametrize("first", [set_large, set_small, clear])
+@pytest.mark.parametrize("second", [set_large, set_small, clear])
+async def test_two_drivers_that_replace_a_large_value_at_once(
+    double: Double, driver: FoundationDBDriver, first: Callable[[Batch], None], second: Callable[[Batch], None]
+) -> None:
+    """Each has found the same value to clear. Whoever comes second has to clear what the first has stored."""
+    other = await connected(double)
+    await driver.commit(sets(k=large(1)))
+    await other.commit(sets(other=large(1)))  # from now on, both know that there are large values
+    double.cluster.latency = 0.005
+    async with anyio.create_task_group() as tasks:
+        for one, change in ((driver, first), (other, second)):
+            batch = Batch()
+            change(batch)
+            tasks.start_soon(one.commit, batch)
+    left = [value for _, value in await driver.scan(b"", b"\xff") if len(value) > 99_999]
+    assert (count(double, LARGE), count(double, CHUNKS)) == (len(left), 3 * len(left))
+    await other.aclose()
+
+
 # Together too large for a transaction.
 
 
