@@ -70,6 +70,7 @@ class Transaction:
         self._wrong = 0
         """What the commit answers, for a call that had nothing to answer itself."""
         self._committing = False
+        """Also when it has ended: only `on_error` or `reset` give the transaction another life."""
         self._committed: tuple[int, bytes] | None = None
 
     @property
@@ -331,7 +332,6 @@ class Transaction:
             waiting[-1].on_ready(lambda _: network.post(lambda: self._after_reads(then)))
 
     def _committed_nothing(self, future: Future) -> None:
-        self._committing = False
         for key, value, watch in self._unset:
             self._cluster.request(partial(self._cluster.watch, key, value, watch))
         self._unset = []
@@ -372,7 +372,6 @@ class Transaction:
             self._fail(future, error.code)
             return
         if fault is None:
-            self._committing = False
             self._committed = done
             for key, value, watch in self._unset:
                 self._cluster.watch(key, value, watch)
@@ -384,7 +383,6 @@ class Transaction:
             self._fail(future, fault.code)
 
     def _fail(self, future: Future, code: int) -> None:
-        self._committing = False
         for _, _, watch in self._unset:
             watch.fail(code)
         self._unset = []
@@ -401,7 +399,10 @@ class Transaction:
         fault = self._cluster.faults.take("on_error")
         if fault is not None and not fault.silent:
             future.fail(fault.code)
+        elif self._broken:
+            future.fail(self._broken)
         elif code not in RETRYABLE:
+            self.cancel()
             future.fail(code)
         elif fault is None:
             pause = self._backoff * random()
