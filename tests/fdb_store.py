@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from tests.drivers.fdb_double import Double
 from workflow_drivers.foundationdb import FoundationDBDriver
-from workflow_drivers.foundationdb._binding import Binding, load
+from workflow_drivers.foundationdb._binding import Binding, as_chosen, load
 from workflow_drivers.foundationdb._driver import connect
 from workflow_drivers.foundationdb._keys import space_of
 from workflow_drivers.foundationdb._url import Settings, parse
@@ -61,7 +61,7 @@ def settings_for(name: str, **changes: Any) -> Settings:
 def fdb_binding(name: str) -> Binding:
     """What leads to the cluster. With the double, each name has a cluster, as long as somebody has it open."""
     if CLUSTER_FILE:
-        return load(Settings())
+        return load(as_chosen(Settings()))
     double = _doubles.get(name)
     if double is None:
         double = _doubles[name] = Double()
@@ -92,7 +92,7 @@ def clear_all() -> None:
     ranges = [run_range()] if BEGAN_THE_RUN else [(space.begin, space.end) for space in spaces]
     if not ranges:
         return
-    database = cast("Any", load(Settings()).open(CLUSTER_FILE))
+    database = cast("Any", load(as_chosen(Settings())).open(CLUSTER_FILE))
     database.options.set_transaction_timeout(1000 * CLEARING_SECONDS)
     for begin, end in ranges:
         database.clear_range(begin, end)

@@ -25,7 +25,7 @@ Rows = list[tuple[bytes, bytes]]
 # `transaction_timed_out`, `transaction_cancelled` and `cluster_version_changed` says so.
 UNKNOWN = [1021, 1025, 1031, 1039, 1500]
 LATE = [1025, 1031, 1039]
-PASSING = [1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213]
+PASSING = [1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213, 1223, 1235]
 
 
 @asynccontextmanager

@@ -290,7 +290,7 @@ async def test_scans_go_on_from_page_to_page(double: Double, driver: FoundationD
     rows = [(b"%03d" % number, b"v" * 50) for number in range(100)]
     await driver.commit(sets(**{key.decode(): value for key, value in rows}))
     double.cluster.page_bytes = 500
-    for limit in (None, 0, 1, 9, 10, 11, 99, 100, 101):
+    for limit in (None, 0, 1, 9, 10, 11, 99, 100, 101, 2**40):
         assert await driver.scan(b"", b"\xff", limit=limit) == rows[:limit]
         assert await driver.scan(b"", b"\xff", limit=limit, reverse=True) == rows[::-1][:limit]
     assert await driver.scan(b"010", b"090", reverse=True) == rows[89:9:-1]

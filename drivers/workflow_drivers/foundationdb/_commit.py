@@ -36,7 +36,7 @@ WHAT = "commit"
 # What a commit may answer that says: it did not happen and will not. By FoundationDB's documentation, these are the
 # ones that its predicate "retryable, not committed" is true for, and the mistakes of a caller from 2000 on. Whatever
 # else it answers leaves the batch in doubt.
-NOT_HAPPENED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
+NOT_HAPPENED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223, 1235})
 MISTAKES = range(2000, 3000)
 
 # The part of `timeout` that is kept for ending the doubt about a commit that has not answered.

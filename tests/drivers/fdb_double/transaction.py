@@ -136,6 +136,7 @@ class Transaction:
         is_snapshot: bool,
     ) -> Future:
         assert iteration >= 1, "pages are numbered from 1"
+        assert 0 <= limit < 2**31, "an int of C"
         low, high = self._edge(begin), self._edge(end)
         if low > high:
             return failed(2005)
