@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import fdb_store
+from tests.patience import be_patient
 from tests.support import SETTINGS, Setting, World, open_store
 
 
@@ -19,6 +20,13 @@ def pytest_report_header() -> str:
 def pytest_sessionfinish() -> None:
     """Leave nothing behind where others have data too."""
     fdb_store.clear_all()
+
+
+@pytest.fixture(autouse=True)
+def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests on a real cluster wait for it."""
+    if fdb_store.CLUSTER_FILE and "fdb" in request.node.name:
+        be_patient(monkeypatch)
 
 
 @pytest.fixture(params=SETTINGS, ids=str)

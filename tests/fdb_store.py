@@ -1,7 +1,7 @@
 """Stores in FoundationDB for tests: in a real cluster where one is given, else in the double.
 
 WORKFLOW_SDK_FDB_CLUSTER_FILE names the cluster file. Every store there has a random prefix of its own; all of them are
-cleared at the end of the run, and no key outside of them is touched.
+cleared at the end of the run, those of processes that died as well, and no key outside of them is touched.
 """
 
 from __future__ import annotations
@@ -16,15 +16,28 @@ from weakref import WeakValueDictionary
 
 from tests.drivers.fdb_double import Double
 from workflow_drivers.foundationdb import FoundationDBDriver
-from workflow_drivers.foundationdb._binding import Binding, load
+from workflow_drivers.foundationdb._binding import Binding, as_chosen, load
 from workflow_drivers.foundationdb._driver import connect
 from workflow_drivers.foundationdb._keys import space_of
 from workflow_drivers.foundationdb._url import Settings, parse
 
-__all__ = ["CLUSTER_FILE", "clear_all", "connected", "described", "fdb_binding", "open_fdb"]
+__all__ = [
+    "CLUSTER_FILE",
+    "clear_all",
+    "connected",
+    "described",
+    "fdb_binding",
+    "open_fdb",
+    "run_range",
+    "settings_for",
+]
 
 CLUSTER_FILE = os.environ.get("WORKFLOW_SDK_FDB_CLUSTER_FILE")
-RUN = uuid4().hex
+_RUN_VARIABLE = "WORKFLOW_SDK_TEST_RUN"
+BEGAN_THE_RUN = _RUN_VARIABLE not in os.environ
+"""Else it is one of the processes that were started for it, which all know its number."""
+RUN = os.environ.setdefault(_RUN_VARIABLE, uuid4().hex)
+CLEARING_SECONDS = 60
 
 _prefixes: set[str] = set()
 _doubles: WeakValueDictionary[str, Double] = WeakValueDictionary()
@@ -39,7 +52,7 @@ def described() -> str:
 
 def settings_for(name: str, **changes: Any) -> Settings:
     """Settings of a store that is nobody else's."""
-    prefix = f"test-{RUN}-{sha256(name.encode()).hexdigest()[:16]}"
+    prefix = f"test-{RUN}-{os.getpid()}-{sha256(name.encode()).hexdigest()[:16]}"
     _prefixes.add(prefix)
     settings = parse(f"fdb://{CLUSTER_FILE}") if CLUSTER_FILE else Settings()
     return replace(settings, prefix=prefix, **changes)
@@ -48,7 +61,7 @@ def settings_for(name: str, **changes: Any) -> Settings:
 def fdb_binding(name: str) -> Binding:
     """What leads to the cluster. With the double, each name has a cluster, as long as somebody has it open."""
     if CLUSTER_FILE:
-        return load(Settings())
+        return load(as_chosen(Settings()))
     double = _doubles.get(name)
     if double is None:
         double = _doubles[name] = Double()
@@ -65,11 +78,21 @@ async def connected(double: Double, prefix: str = "test", **changes: Any) -> Fou
     return await connect(cast("Binding", double), replace(Settings(), prefix=prefix, **changes))
 
 
+def run_range() -> tuple[bytes, bytes]:
+    """Where all stores of the run lie, whichever process has opened them."""
+    begin = space_of(f"test-{RUN}-").root.removesuffix(b"\x00")
+    return begin, begin[:-1] + bytes([begin[-1] + 1])
+
+
 def clear_all() -> None:
-    """Take everything out of the real cluster again."""
-    if not CLUSTER_FILE or not _prefixes:
+    """Take everything out of the real cluster again: the others what is theirs, and who has begun the run the rest."""
+    if not CLUSTER_FILE:
         return
-    database = cast("Any", load(Settings()).open(CLUSTER_FILE))
-    for prefix in sorted(_prefixes):
-        space = space_of(prefix)
-        database.clear_range(space.begin, space.end)
+    spaces = [space_of(prefix) for prefix in sorted(_prefixes)]
+    ranges = [run_range()] if BEGAN_THE_RUN else [(space.begin, space.end) for space in spaces]
+    if not ranges:
+        return
+    database = cast("Any", load(as_chosen(Settings())).open(CLUSTER_FILE))
+    database.options.set_transaction_timeout(1000 * CLEARING_SECONDS)
+    for begin, end in ranges:
+        database.clear_range(begin, end)

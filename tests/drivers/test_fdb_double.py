@@ -251,7 +251,10 @@ def test_on_error_waits_and_resets_what_can_be_tried_again(database: Database) -
     transaction.on_error(FDBError(1020)).wait()
     assert transaction.get(b"k").value == b"1"
     for wrong in (1025, 1031, 1500, 2101):
+        transaction = database.create_transaction()
         assert code(transaction.on_error(wrong)) == wrong
+        assert code(transaction.get(b"k")) == 1025, "puts a transaction into an error state, since API version 610"
+        assert code(transaction.on_error(1020)) == 1025
 
 
 def test_a_transaction_is_not_used_during_its_commit(database: Database) -> None:
@@ -262,6 +265,16 @@ def test_a_transaction_is_not_used_during_its_commit(database: Database) -> None
     transaction.commit()
     assert code(transaction.get(b"k")) == 2017
     database.cluster.answer()
+
+
+def test_a_transaction_is_not_used_after_its_commit_either(database: Database) -> None:
+    """... "Transactions no longer reset after a successful commit", since API version 410."""
+    transaction = database.create_transaction()
+    transaction.set(b"k", b"1")
+    transaction.commit().wait()
+    assert code(transaction.get(b"k")) == 2017
+    transaction.reset()
+    assert transaction.get(b"k").value == b"1"
 
 
 def test_a_cancelled_transaction(database: Database) -> None:

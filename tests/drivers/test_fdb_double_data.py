@@ -238,6 +238,22 @@ def test_a_late_commit_conflicts_as_any(database: Database) -> None:
         assert database.create_transaction().get(b"late%d" % other).value == (None if other else b"1")
 
 
+def test_a_commit_goes_on_asking_for_its_version(database: Database) -> None:
+    """`Transaction::commit` keeps what it has begun, and `ReadYourWritesTransaction::cancel` ends only the wait for it.
+    `simulateTimeoutInFlightCommit` there says what follows: "this transaction could get a read version _after_"."""
+    transaction = database.create_transaction()
+    transaction.add_read_conflict_key(b"k")
+    transaction.set(b"k", b"late")
+    database.cluster.faults.add("read_version", late=True, silent=True)
+    transaction.commit()
+    settle()
+    transaction.cancel()
+    put(database, k=b"1")
+    database.cluster.arrive()
+    settle()
+    assert database.create_transaction().get(b"k").value == b"late"
+
+
 def test_silence_and_slowness(database: Database) -> None:
     database.cluster.faults.add("get", silent=True)
     transaction = database.create_transaction()

@@ -25,7 +25,7 @@ Rows = list[tuple[bytes, bytes]]
 # `transaction_timed_out`, `transaction_cancelled` and `cluster_version_changed` says so.
 UNKNOWN = [1021, 1025, 1031, 1039, 1500]
 LATE = [1025, 1031, 1039]
-PASSING = [1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213]
+PASSING = [1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213, 1223, 1235]
 
 
 @asynccontextmanager
@@ -267,6 +267,26 @@ async def test_a_slow_cluster_is_waited_for() -> None:
         double.cluster.latency = 0.03
         await driver.commit(counting(None, b"1"))
         assert await driver.get(b"count") == b"1"
+
+
+@pytest.mark.parametrize("code", [0, 1025, 1031])
+async def test_a_commit_that_still_has_to_learn_its_version_does_not_come_late(code: int) -> None:
+    """The client goes on asking for it after the transaction was cancelled, and the version is then a newer one than
+    that of any commit: the slot would not keep it off."""
+    double = Double()
+    async with opened(double, timeout=0.3) as driver:
+        await driver.commit(counting(None, b"1"))
+        batch = Batch()
+        batch.append(b"log", b"2")
+        double.cluster.faults.add("read_version", code, late=True, silent=not code)
+        if code:
+            await driver.commit(batch)
+        else:
+            with pytest.raises(StorageError, match="could not commit within") as caught:
+                await driver.commit(batch)
+            assert "not known" not in str(caught.value)
+        await eventually(double)
+        assert await logged(driver) == [b"1", b"2"][: 1 + bool(code)]
 
 
 # Cancellation.

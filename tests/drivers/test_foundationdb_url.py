@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from workflow_drivers import foundationdb
-from workflow_drivers.foundationdb._binding import load
+from workflow_drivers.foundationdb._binding import as_chosen, load
 from workflow_drivers.foundationdb._keys import space_of
 from workflow_drivers.foundationdb._url import Settings, parse
 from workflow_sdk.driver import open_driver
@@ -126,6 +126,21 @@ def test_the_api_version_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None
         load(Settings(api_version=740))
 
 
+def test_a_version_that_is_chosen_already_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the application, that uses FoundationDB itself."""
+    module = _Fdb()
+    _install(monkeypatch, module)
+    assert as_chosen(parse("fdb://")).api_version == 730
+    module.chosen = 710
+    assert as_chosen(parse("fdb://")).api_version == 710
+    for url in ("fdb://?api_version=730", "fdb://?automatic_idempotency=yes"):
+        with pytest.raises(DefinitionError, match="has chosen 710"):
+            load(as_chosen(parse(url)))
+    module.chosen = 630
+    with pytest.raises(DefinitionError, match=r"api_version=730.*has chosen 630"):
+        load(as_chosen(parse("fdb://")))
+
+
 async def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Exception("Unable to locate the FoundationDB API shared library!")
     _install(monkeypatch, _Fdb(missing))
@@ -149,6 +164,15 @@ def test_a_package_newer_than_the_library_speaks_as_the_library_does(monkeypatch
     assert declared.fdb_run() == "fdb_run"
     with pytest.raises(NotImplementedError, match="too old for fdb_newest_of_all"):
         declared.fdb_newest_of_all()
+
+
+async def test_a_package_that_does_not_tell_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before 7.3 have it only where they choose."""
+    module = _Fdb()
+    _install(monkeypatch, module, _Library(710, "fdb_run"))
+    monkeypatch.delattr(_Fdb, "LATEST_API_VERSION")
+    load(Settings(api_version=710))
+    assert module.chosen == 710
 
 
 def test_the_package_is_what_the_binding_is_taken_for() -> None:

@@ -162,6 +162,26 @@ async def test_two_drivers_that_store_a_large_value_at_one_key(double: Double, d
     await other.aclose()
 
 
+@pytest.mark.parametrize("first", [set_large, set_small, clear])
+@pytest.mark.parametrize("second", [set_large, set_small, clear])
+async def test_two_drivers_that_replace_a_large_value_at_once(
+    double: Double, driver: FoundationDBDriver, first: Callable[[Batch], None], second: Callable[[Batch], None]
+) -> None:
+    """Each has found the same value to clear. Whoever comes second has to clear what the first has stored."""
+    other = await connected(double)
+    await driver.commit(sets(k=large(1)))
+    await other.commit(sets(other=large(1)))  # from now on, both know that there are large values
+    double.cluster.latency = 0.005
+    async with anyio.create_task_group() as tasks:
+        for one, change in ((driver, first), (other, second)):
+            batch = Batch()
+            change(batch)
+            tasks.start_soon(one.commit, batch)
+    left = [value for _, value in await driver.scan(b"", b"\xff") if len(value) > 99_999]
+    assert (count(double, LARGE), count(double, CHUNKS)) == (len(left), 3 * len(left))
+    await other.aclose()
+
+
 # Together too large for a transaction.
 
 
@@ -270,7 +290,7 @@ async def test_scans_go_on_from_page_to_page(double: Double, driver: FoundationD
     rows = [(b"%03d" % number, b"v" * 50) for number in range(100)]
     await driver.commit(sets(**{key.decode(): value for key, value in rows}))
     double.cluster.page_bytes = 500
-    for limit in (None, 0, 1, 9, 10, 11, 99, 100, 101):
+    for limit in (None, 0, 1, 9, 10, 11, 99, 100, 101, 2**40):
         assert await driver.scan(b"", b"\xff", limit=limit) == rows[:limit]
         assert await driver.scan(b"", b"\xff", limit=limit, reverse=True) == rows[::-1][:limit]
     assert await driver.scan(b"010", b"090", reverse=True) == rows[89:9:-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from tests.laws.composing import ids_of, left_behind
@@ -14,6 +15,7 @@ from workflow_sdk import (
     Runtime,
     Status,
     Workflow,
+    WorkflowCancelledError,
     workflow,
 )
 
@@ -92,6 +94,9 @@ async def story(runtime: Runtime) -> None:
     await lead.result()
     await box.result()
     assert await runtime.handle(follows, "lead/then").result() == 2
+    # It was asked to end when its race was over, and does so by itself.
+    with suppress(WorkflowCancelledError):
+        await runtime.handle(dawdles, "lead/race/slow/dawdle").result()
 
 
 async def check(driver: Driver) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import anyio
+
 from workflow_sdk import Batch, Driver
 
 __all__ = ["Counting"]
+
+QUIET_SECONDS = 0.1
 
 
 class Counting:
@@ -23,6 +27,13 @@ class Counting:
     def calls(self) -> int:
         """All of them."""
         return self.gets + self.scans + self.commits + self.watches
+
+    async def until_quiet(self) -> None:
+        """Return once nothing more is asked. A store that is some milliseconds away takes its time to answer."""
+        before = -1
+        while before != self.calls:
+            before = self.calls
+            await anyio.sleep(QUIET_SECONDS)
 
     async def get(self, key: bytes, /) -> bytes | None:
         """As the driver."""

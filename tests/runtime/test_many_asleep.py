@@ -82,7 +82,7 @@ async def test_many_asleep(driver: Driver) -> None:
         async with Runtime(
             counting, workflows=FLOWS, clock=clock, max_resident=MAX_RESIDENT, concurrency=CONCURRENCY
         ) as runtime:
-            await anyio.sleep(0.3)
+            await counting.until_quiet()
             calls, rows = counting.calls, counting.rows
             await anyio.sleep(0.3)
             memory = tracemalloc.get_traced_memory()[1]

@@ -61,7 +61,7 @@ async def test_it_asks_the_store_for_nothing(driver: Driver) -> None:
     async with Runtime(counting, workflows=FLOWS) as runtime, anyio.create_task_group() as group:
         handle = await runtime.start(listens, id="i")
         await until_status(handle, Status.WAITING)
-        await anyio.sleep(0.05)
+        await counting.until_quiet()
         before = counting.calls
         for _ in range(100):
             group.start_soon(wait_into, handle, got)

@@ -204,7 +204,7 @@ async def test_nobody_knows_the_workflow(driver: Driver, clock: VirtualClock) ->
             with pytest.raises(DefinitionError, match="was not given the workflow 'reports'"):
                 await stranger.schedule("t", reports, every=1)
             clock.advance(3.5 * HOUR)
-            await anyio.sleep(0.05)
+            await counting.until_quiet()
             calls = counting.calls
             await anyio.sleep(0.2)
             assert counting.calls - calls < 10

@@ -123,7 +123,7 @@ async def test_time_does_not_run_away(driver: Driver) -> None:
             group.start_soon(beside)
             await anyio.sleep(0.3)
             group.cancel_scope.cancel()
-        assert clock.time() == began
+        assert clock.time() - began < 1, "no more than the store has taken to answer"
 
 
 @pytest.mark.parametrize("beside", [False, True])

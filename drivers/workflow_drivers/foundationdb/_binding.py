@@ -7,13 +7,26 @@ for the C library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Any, Protocol, cast
 
-from workflow_drivers.foundationdb._url import Settings
+from workflow_drivers.foundationdb._url import API_VERSION_MIN, IDEMPOTENCY_API_VERSION_MIN, Settings
 from workflow_sdk.errors import DefinitionError, StorageError
 
-__all__ = ["Binding", "Database", "Future", "KeyValue", "Options", "Reads", "Transaction", "Value", "code_of", "load"]
+__all__ = [
+    "Binding",
+    "Database",
+    "Future",
+    "KeyValue",
+    "Options",
+    "Reads",
+    "Transaction",
+    "Value",
+    "as_chosen",
+    "code_of",
+    "load",
+]
 
 
 class Future(Protocol):
@@ -66,6 +79,7 @@ class Transaction(Reads, Protocol):
     def snapshot(self) -> Reads: ...
     @property
     def options(self) -> Options: ...
+    def get_read_version(self) -> Future: ...
     def set(self, key: bytes, value: bytes, /) -> None: ...
     def clear(self, key: bytes, /) -> None: ...
     def clear_range(self, begin: bytes, end: bytes, /) -> None: ...
@@ -154,7 +168,7 @@ def _accept_older_library(module: Any) -> None:
     impl = cast("Any", fdb.impl)
     library = impl._capi  # noqa: SLF001  # the binding has no public way to ask for the library's version
     known = int(library.fdb_get_max_api_version())
-    if known >= module.LATEST_API_VERSION:
+    if known >= getattr(module, "LATEST_API_VERSION", 0):  # packages before 7.3 do not say theirs
         return
     module.LATEST_API_VERSION = known
     for name in impl.init_c_api.__code__.co_names:
@@ -167,6 +181,20 @@ def _missing(name: str) -> Callable[..., Any]:
         raise NotImplementedError(f"the FoundationDB client library is too old for {name}")
 
     return missing
+
+
+def as_chosen(settings: Settings) -> Settings:
+    """The settings, with the API version that the process has chosen before if the URL leaves it open."""
+    import fdb
+
+    module = cast("Any", fdb)
+    with _loading:
+        if settings.names_api_version or not module.is_api_version_selected():
+            return settings
+        chosen = int(module.get_api_version())
+    # What can't do is left to `load` to refuse.
+    needed = IDEMPOTENCY_API_VERSION_MIN if settings.automatic_idempotency else API_VERSION_MIN
+    return replace(settings, api_version=chosen) if chosen >= needed else settings
 
 
 def load(settings: Settings) -> Binding:

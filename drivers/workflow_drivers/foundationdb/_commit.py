@@ -7,7 +7,7 @@ it has read that slot. Then:
 - Whoever reads the number there knows that the batch was applied. The checks of a batch that is tried again may fail
   because it was applied the first time, so the slot is looked at before them.
 - Of two tries, one at most is applied: both have read the slot, and both write to it. Whichever comes first, the
-  other conflicts with it.
+  other conflicts with it. For that, each has to know the version that it has read before it is sent off.
 - Before anything but success is reported of a batch in doubt, something else is written into the slot. Once that is
   committed, no try that is still on its way can be.
 """
@@ -36,7 +36,7 @@ WHAT = "commit"
 # What a commit may answer that says: it did not happen and will not. By FoundationDB's documentation, these are the
 # ones that its predicate "retryable, not committed" is true for, and the mistakes of a caller from 2000 on. Whatever
 # else it answers leaves the batch in doubt.
-NOT_HAPPENED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
+NOT_HAPPENED = frozenset({1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223, 1235})
 MISTAKES = range(2000, 3000)
 
 # The part of `timeout` that is kept for ending the doubt about a commit that has not answered.
@@ -199,6 +199,12 @@ class Committer:
             # As if it had been read. Before the write, or it would have no effect.
             transaction.add_read_conflict_key(token.key)
         reads = [transaction.get(key) for key, _ in plan.checks]
+        if not marks and not reads:
+            # A commit that has read nothing asks for its version itself, and goes on doing so when it is given up. It
+            # would come with a newer one than what ends the doubt about it, and conflict with nothing.
+            version = transaction.get_read_version()
+            await ready(version)
+            version.wait()
         await all_ready([*marks, *reads])
         if mark is not None and mark.value == token.value:
             return True

@@ -10,7 +10,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from workflow_drivers.foundationdb._binding import Binding, Transaction, load
+from workflow_drivers.foundationdb._binding import Binding, Transaction, as_chosen, load
 from workflow_drivers.foundationdb._commit import Committer
 from workflow_drivers.foundationdb._keys import space_of
 from workflow_drivers.foundationdb._plan import Plan, plan_of
@@ -158,7 +158,7 @@ class FoundationDBDriver:
 
 async def open(url: str) -> FoundationDBDriver:
     """Open the store that `url` names. The cluster is asked whether it is there."""
-    settings = parse(url)
+    settings = as_chosen(parse(url))
     return await connect(load(settings), settings)
 
 

@@ -12,6 +12,8 @@ from workflow_sdk.errors import StorageError
 
 CHUNKS_AT_ONCE = 100
 """About as many as the largest value has: 10 MB that are on their way together."""
+LIMIT_MAX = 2**31 - 1
+"""To the library it is an `int` of C: a larger one would be taken for another number."""
 
 
 async def get_row(reads: Reads, key: bytes) -> bytes | None:
@@ -40,7 +42,7 @@ async def scan_raw(
     after: bytes | None = None
     page = 1
     while True:
-        left = 0 if limit is None else limit - len(found)
+        left = 0 if limit is None else min(limit - len(found), LIMIT_MAX)
         future = get_range(session.binding, reads, begin, end, left, reverse, after, page)
         await ready(future)
         rows, more = rows_of(future)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
@@ -33,6 +33,8 @@ class Settings:
     timeout: float = 10.0
     """Seconds after which an operation that has not come to an end is an error."""
     automatic_idempotency: bool = False
+    names_api_version: bool = field(default=False, compare=False)
+    """Else it is the default, which gives way to what the process has chosen before."""
 
     def __str__(self) -> str:
         return f"{SCHEME}{self.cluster_file or ''}?prefix={self.prefix}"
@@ -69,6 +71,7 @@ def _with_options(cluster_file: str | None, url: str, query: str) -> Settings:
         _api_version(values.get("api_version"), DEFAULTS.api_version),
         _seconds(values.get("timeout"), DEFAULTS.timeout),
         _yes_or_no(values.get("automatic_idempotency", "no")),
+        "api_version" in values,
     )
     if found.automatic_idempotency and found.api_version < IDEMPOTENCY_API_VERSION_MIN:
         raise DefinitionError(f"automatic_idempotency needs api_version={IDEMPOTENCY_API_VERSION_MIN} or later")

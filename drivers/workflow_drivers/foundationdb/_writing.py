@@ -51,6 +51,7 @@ class LargeValues:
             rows = await scan_raw(self._session, transaction, space.large + begin, space.large + end)
             found += [(key[skip:], id) for key, id in rows]
         # Of the snapshot: what is overlooked here keeps its key among the large, and is found by the next who writes.
+        # What is found is held to be there still, when it is cleared.
         points = [*plan.clears, *(key for key, _ in plan.sets)]
         return found + await self._at(transaction, points)
 
@@ -86,14 +87,16 @@ def write(
     for key in plan.clears:
         transaction.clear(space.rows + key)
     for key, id in large:
+        # Whoever replaces the value at the same time has found the same chunks, and the second has to clear those of
+        # the first. Before the write, or it would have no effect.
+        transaction.add_read_conflict_key(space.large + key)
         transaction.clear(space.large + key)
         transaction.clear_range(*space.chunks_of(id))
     for key, row in plan.sets:
         if isinstance(row, bytes):
             transaction.set(space.rows + key, row)
         else:
-            # Before the write, or it would have no effect: of two who store a large value at one key at the same time,
-            # the second has to clear the chunks of the first.
+            # The same, of two who store a large value where there was none.
             transaction.add_read_conflict_key(space.large + key)
             transaction.set(space.rows + key, row.about.row)
             transaction.set(space.large + key, row.about.id)

@@ -33,7 +33,7 @@ DESCRIPTIONS = {
 
 # What `on_error` tries again. The first are those after which the commit may have happened all the same.
 MAYBE_COMMITTED = frozenset({1021, 1039})
-RETRYABLE = MAYBE_COMMITTED | {1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213}
+RETRYABLE = MAYBE_COMMITTED | {1007, 1009, 1020, 1037, 1038, 1042, 1051, 1078, 1213, 1223, 1235}
 
 
 class FDBError(Exception):

@@ -22,7 +22,8 @@ class Fault:
     applied: bool = False
     """Of a commit: it happens all the same, and then the error is told."""
     late: bool = False
-    """Of a commit: it is still on its way when the error is told, and comes when `arrive` is called."""
+    """Of a commit: it is still on its way when the error is told, and comes when `arrive` is called. Of a read version:
+    the commit that has begun to ask for it goes on doing so, and comes with the version of that time."""
     silent: bool = False
     """Nothing is told."""
 

@@ -70,6 +70,7 @@ class Transaction:
         self._wrong = 0
         """What the commit answers, for a call that had nothing to answer itself."""
         self._committing = False
+        """Also when it has ended: only `on_error` or `reset` give the transaction another life."""
         self._committed: tuple[int, bytes] | None = None
 
     @property
@@ -135,6 +136,7 @@ class Transaction:
         is_snapshot: bool,
     ) -> Future:
         assert iteration >= 1, "pages are numbered from 1"
+        assert 0 <= limit < 2**31, "an int of C"
         low, high = self._edge(begin), self._edge(end)
         if low > high:
             return failed(2005)
@@ -318,7 +320,7 @@ class Transaction:
                 version = self._version
                 self._cluster.request(lambda: self._send(future, Commit(version, *sent)))
             else:
-                self._cluster.request(lambda: self._send(future, Commit(self._cluster.read_version(), *sent)))
+                self._cluster.request(lambda: self._send_at_newest(future, *sent))
         if self.limits.milliseconds:
             network.post(lambda: self._fail(future, 1031), self.limits.milliseconds / 1000)
         return future
@@ -331,11 +333,27 @@ class Transaction:
             waiting[-1].on_ready(lambda _: network.post(lambda: self._after_reads(then)))
 
     def _committed_nothing(self, future: Future) -> None:
-        self._committing = False
         for key, value, watch in self._unset:
             self._cluster.request(partial(self._cluster.watch, key, value, watch))
         self._unset = []
         future.set()
+
+    def _send_at_newest(
+        self, future: Future, reads: list[Range], writes: list[Range], mutations: list[Mutation]
+    ) -> None:
+        """In the network thread: what has read nothing takes its version now, even if it is cancelled meanwhile."""
+        fault = self._cluster.faults.take("read_version")
+        if fault is None:
+            self._send(future, Commit(self._cluster.read_version(), reads, writes, mutations))
+            return
+        if fault.late:
+            self._cluster.faults.late.append(
+                lambda: arrive(
+                    self._cluster, with_conflict(Commit(self._cluster.read_version(), reads, writes, mutations))
+                )
+            )
+        if not fault.silent:
+            self._fail(future, fault.code)
 
     def _send(self, future: Future, commit: Commit) -> None:
         """In the network thread: the commit is with the cluster."""
@@ -355,7 +373,6 @@ class Transaction:
             self._fail(future, error.code)
             return
         if fault is None:
-            self._committing = False
             self._committed = done
             for key, value, watch in self._unset:
                 self._cluster.watch(key, value, watch)
@@ -367,7 +384,6 @@ class Transaction:
             self._fail(future, fault.code)
 
     def _fail(self, future: Future, code: int) -> None:
-        self._committing = False
         for _, _, watch in self._unset:
             watch.fail(code)
         self._unset = []
@@ -384,7 +400,10 @@ class Transaction:
         fault = self._cluster.faults.take("on_error")
         if fault is not None and not fault.silent:
             future.fail(fault.code)
+        elif self._broken:
+            future.fail(self._broken)
         elif code not in RETRYABLE:
+            self.cancel()
             future.fail(code)
         elif fault is None:
             pause = self._backoff * random()
