@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import fdb_store
-from tests.patience import be_patient
+from tests.cluster_clock import be_patient
 from tests.support import SETTINGS, Setting, World, open_store
 
 

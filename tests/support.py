@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import anyio
 
 from tests.fdb_store import open_fdb
+from tests.patience import PATIENCE
 from workflow_sdk import (
     Driver,
     History,
@@ -139,7 +140,7 @@ class World:
 
     async def until_waiting(self, id: str = "i") -> None:
         """Return once the instance is recorded as waiting for a message."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while True:
                 try:
                     if (await self.history(id)).status is Status.WAITING:

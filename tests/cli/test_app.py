@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.line import Line
 from tests.cli.shop import fails
+from tests.patience import PATIENCE
 from workflow_sdk import cli as package
 from workflow_sdk.cli.commands import cli
 from workflow_sdk.cli.options import Given, given_store
@@ -156,7 +157,7 @@ def test_a_reader_that_has_had_enough(line: Line, command: tuple[str, ...]) -> N
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(timeout=30) == 141
+    assert process.wait(timeout=PATIENCE) == 141
     process.stderr.close()
 
 
@@ -204,7 +205,7 @@ main()
 
 def test_the_library_needs_neither_click_nor_rich() -> None:
     program = "import sys, workflow_sdk; sys.exit(bool({'click', 'rich'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE).returncode == 0
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.line import Line
 from tests.cli.shop import calls, checkout, claims, fails, refused, slips
+from tests.patience import PATIENCE
 from workflow_sdk import Workflow
 from workflow_sdk.cli import instances
 
@@ -97,7 +98,7 @@ def test_show_draws_the_history(line: Line) -> None:
 def test_show_in_ascii(line: Line) -> None:
     line.run(checkout, "ö", id="order-1")
     process = line.process("show", "order-1", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (0, "")
     assert "   |  `- packed  listen waiting" in output
 

@@ -22,6 +22,7 @@ from rich.cells import cell_len
 
 from tests.cli.line import FOLDER, Line
 from tests.cli.shop import checkout, claims, echoes, fails, says, slips
+from tests.patience import PATIENCE
 from workflow_sdk import Status, Workflow
 from workflow_sdk.cli.output import age, in_json, local_time, span
 
@@ -63,8 +64,8 @@ class Terminal:
 
     def ends(self) -> tuple[int, str, str]:
         """Exit code, output without colours, and errors."""
-        _, errors = self.process.communicate(timeout=30)
-        self.thread.join(timeout=10)
+        _, errors = self.process.communicate(timeout=PATIENCE)
+        self.thread.join(timeout=PATIENCE)
         os.close(self.ours)
         return self.process.returncode, ESCAPES.sub("", self.raw.decode()).replace("\r\n", "\n"), errors
 
@@ -170,7 +171,7 @@ def test_nothing_does_things_to_the_terminal(line: Line, command: tuple[str, ...
 def test_a_terminal_that_can_only_print(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
     terminal = Terminal(line, "watch", "order-1", width=60, TERM="dumb")
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while b"for packed" not in terminal.raw and time.monotonic() < until:
         time.sleep(0.01)
     line("cancel", "order-1")
@@ -193,7 +194,7 @@ def test_watching_over_a_pipe(line: Line) -> None:
     assert re.search(r"^both/pack/packed  listen waiting .* for packed until ", seen, re.MULTILINE)
     line("send", "order-1", "packed", '"tea"')
     line.run(checkout, id="order-1")
-    rest, errors = watcher.communicate(timeout=20)
+    rest, errors = watcher.communicate(timeout=PATIENCE)
     assert (watcher.returncode, errors) == (0, "")
     events = [row.split("  ")[0] for row in rest.splitlines()]
     assert events[-1] == "order-1"
@@ -205,7 +206,7 @@ def test_watching_in_a_terminal(line: Line) -> None:
     terminal = Terminal(line, "watch", "order-1", width=60, height=6)
     try:
         # Of a tree that is too long, the heading and the end are shown.
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE
         while not (b"\x1b[2m... " in terminal.raw and b"undo" in terminal.raw) and time.monotonic() < until:
             time.sleep(0.01)
         line("send", "order-1", "packed", '"tea"')
@@ -233,7 +234,7 @@ def test_a_watcher_that_is_interrupted(line: Line) -> None:
     assert watcher.stdout is not None
     watcher.stdout.readline()
     watcher.send_signal(signal.SIGINT)
-    _, errors = watcher.communicate(timeout=20)
+    _, errors = watcher.communicate(timeout=PATIENCE)
     assert watcher.returncode == 130
     assert errors.strip() == ""
 
@@ -241,7 +242,7 @@ def test_a_watcher_that_is_interrupted(line: Line) -> None:
 def test_an_interrupt_gives_the_cursor_back(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
     terminal = Terminal(line, "watch", "order-1", width=80)
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while b"for packed" not in terminal.raw and time.monotonic() < until:
         time.sleep(0.01)
     terminal.process.send_signal(signal.SIGINT)

@@ -17,6 +17,7 @@ import anyio.lowlevel
 import pytest
 
 from tests.cli.line import Line
+from tests.patience import PATIENCE
 from workflow_sdk import Driver
 from workflow_sdk.cli import team
 from workflow_sdk.core.keys import WorkerKeys
@@ -58,10 +59,10 @@ def test_a_worker_runs_what_is_due_until_it_is_stopped(line: Line, target: str, 
         line("start", "checkout", '"o"', "--id", "order-2")
         for id in ("order-1", "order-2"):
             line("send", id, "packed", '"tea"')
-            assert '"packed": "tea"' in line("result", id, "--timeout", "20").output
+            assert '"packed": "tea"' in line("result", id, "--timeout", str(PATIENCE)).output
         line("start", "checkout", '"o"', "--id", "order-3")
         worker.send_signal(sent)
-        output, errors = worker.communicate(timeout=20)
+        output, errors = worker.communicate(timeout=PATIENCE)
         assert (worker.returncode, output) == (0, ""), errors
     assert line("send", "order-3", "packed").output in ("accepted\n", "queued\n"), "it is left for the next"
 
@@ -69,9 +70,9 @@ def test_a_worker_runs_what_is_due_until_it_is_stopped(line: Line, target: str, 
 def test_several_processes_are_stopped_together(line: Line) -> None:
     line("start", "fails", "--id", "f1")
     with working(line, "shop:make", "--processes", "2") as (worker, pids):
-        assert "no tea" in line("result", "f1", "--timeout", "20", code=1).stderr
+        assert "no tea" in line("result", "f1", "--timeout", str(PATIENCE), code=1).stderr
         worker.terminate()
-        _, errors = worker.communicate(timeout=20)
+        _, errors = worker.communicate(timeout=PATIENCE)
         assert worker.returncode == 0, errors
         assert not any(map(is_alive, pids))
 
@@ -80,35 +81,35 @@ def test_several_processes_are_stopped_together(line: Line) -> None:
 def test_a_worker_on_another_event_loop(line: Line, processes: int) -> None:
     with working(line, "shop:make", "--processes", str(processes), "--uvloop") as (worker, _):
         assert line("start", "tells_its_loop", "--id", f"l{processes}").output
-        assert line("result", f"l{processes}", "--timeout", "20").output == '"uvloop"\n'
+        assert line("result", f"l{processes}", "--timeout", str(PATIENCE)).output == '"uvloop"\n'
         worker.terminate()
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=PATIENCE) == 0
 
 
 def test_a_process_that_was_killed_is_started_again(line: Line) -> None:
     with working(line, "shop:make", "--processes", "2") as (worker, pids):
         line("start", "kills_once", f'"{line.folder}/marker"', "--id", "k1")
-        assert line("result", "k1", "--timeout", "30").output == '"survived"\n'
+        assert line("result", "k1", "--timeout", str(PATIENCE)).output == '"survived"\n'
         assert worker.stderr is not None
         assert re.fullmatch(
             r"workflow: process \d+ was killed by signal 9; another is started in 1 s\n", worker.stderr.readline()
         )
         assert pid_in(worker.stderr.readline()) not in pids
         worker.terminate()
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=PATIENCE) == 0
 
 
 def test_a_process_that_fails_while_it_runs_is_started_again(line: Line) -> None:
     with working(line, "shop:make", "--processes", "2") as (worker, pids):
         line("start", "exits_once", f'"{line.folder}/marker"', "--id", "e1")
-        assert line("result", "e1", "--timeout", "30").output == '"survived"\n'
+        assert line("result", "e1", "--timeout", str(PATIENCE)).output == '"survived"\n'
         assert worker.stderr is not None
         assert re.fullmatch(
             r"workflow: process \d+ has ended with exit code 3; another is started in 1 s\n", worker.stderr.readline()
         )
         assert pid_in(worker.stderr.readline()) not in pids
         worker.terminate()
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=PATIENCE) == 0
 
 
 def test_a_process_that_is_stopped_by_itself_is_replaced(line: Line) -> None:
@@ -136,7 +137,7 @@ def test_processes_shut_down_when_the_one_that_keeps_them_is_killed(line: Line) 
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -152,9 +153,9 @@ def test_a_worker_whose_messages_nobody_reads_goes_on(line: Line) -> None:
     assert worker.stderr is not None
     worker.stderr.close()
     try:
-        assert "no tea" in line("result", "f1", "--timeout", "20", code=1).stderr
+        assert "no tea" in line("result", "f1", "--timeout", str(PATIENCE), code=1).stderr
         worker.terminate()
-        assert worker.wait(timeout=20) == 0
+        assert worker.wait(timeout=PATIENCE) == 0
     finally:
         worker.kill()
         worker.wait()
@@ -188,7 +189,7 @@ def test_the_pause_before_another_is_started_grows(monkeypatch: pytest.MonkeyPat
 def test_a_process_that_fails_ends_them_all(line: Line) -> None:
     began = time.monotonic()
     worker = line.process("worker", "shop:raises", "--processes", "2")
-    _, errors = worker.communicate(timeout=30)
+    _, errors = worker.communicate(timeout=PATIENCE)
     assert worker.returncode == 1
     assert "workflow: shop:raises has made no runtime: RuntimeError: no database (" in errors
     assert time.monotonic() - began < 20

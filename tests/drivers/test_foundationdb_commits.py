@@ -15,6 +15,7 @@ import pytest
 
 from tests.drivers.fdb_double import Double
 from tests.fdb_store import connected
+from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
@@ -214,7 +215,7 @@ async def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
     async with opened(double, timeout=0.2) as driver:
         await driver.commit(counting(None, b"1"))
         double.cluster.hang()
-        with anyio.fail_after(2):
+        with anyio.fail_after(PATIENCE):
             for call in (driver.get(b"k"), driver.scan(b"", b"\xff"), driver.changed(b"count", b"1")):
                 with pytest.raises(StorageError, match=r"within 0\.2 s \(timeout\): no answer"):
                     await call
@@ -229,7 +230,7 @@ async def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
 async def test_a_cluster_that_does_not_answer_is_an_error_when_it_is_opened() -> None:
     double = Double()
     double.cluster.hang()
-    with anyio.fail_after(2), pytest.raises(StorageError, match=r"could not open the store.*Is it up"):
+    with anyio.fail_after(PATIENCE), pytest.raises(StorageError, match=r"could not open the store.*Is it up"):
         await connected(double, timeout=0.05)
 
 

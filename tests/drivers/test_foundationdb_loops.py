@@ -18,6 +18,7 @@ import pytest
 
 from tests.drivers.fdb_double import Double, Future, Network, failures, network
 from tests.fdb_store import connected
+from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_drivers.foundationdb._waiting import Waker, ready, settled
 from workflow_sdk.driver import Batch
@@ -139,7 +140,7 @@ async def test_a_future_that_becomes_ready_in_between() -> None:
     late = Late()
     late._ready = False
     network.post(late.set)
-    with anyio.fail_after(2):
+    with anyio.fail_after(PATIENCE):
         await ready(late)
 
 
@@ -147,7 +148,7 @@ async def test_a_waker_can_be_woken_often() -> None:
     waker = Waker()
     for _ in range(3):
         waker.wake()
-    with anyio.fail_after(1):
+    with anyio.fail_after(PATIENCE):
         await waker.wait()
 
 

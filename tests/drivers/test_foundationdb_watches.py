@@ -13,6 +13,7 @@ import pytest
 
 from tests.drivers.fdb_double import Double
 from tests.fdb_store import connected
+from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
@@ -42,7 +43,7 @@ async def put(driver: FoundationDBDriver, value: bytes | None, key: bytes = KEY)
 
 
 async def until_watched(double: Double, count: int = 1) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         while double.cluster.watched != count:  # noqa: ASYNC110  # the cluster tells nobody
             await anyio.sleep(0.001)
 
@@ -216,7 +217,7 @@ async def test_a_cluster_that_stops_answering_ends_the_wait_only_when_it_is_aske
         await anyio.sleep(0.2)
         assert not failed
         driver._watches._wake(next(iter(driver._watches._watched.values())))
-        with anyio.fail_after(2):
+        with anyio.fail_after(PATIENCE):
             while not failed:  # noqa: ASYNC110  # tells nobody
                 await anyio.sleep(0.01)
     double.cluster.answer()

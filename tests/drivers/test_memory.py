@@ -14,6 +14,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from tests.patience import PATIENCE
 from workflow_drivers import memory
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk.driver import BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, Batch
@@ -54,7 +55,7 @@ def test_a_name_is_shared_and_none_is_fresh(backend: str) -> None:
 def test_a_change_through_one_handle_wakes_another(backend: str) -> None:
     async def body() -> None:
         first, second = await memory.open(f"memory://wake-{backend}"), await memory.open(f"memory://wake-{backend}")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(first.changed, b"k", None)
                 await anyio.sleep(0.01)
@@ -76,7 +77,7 @@ def test_a_change_in_another_thread_is_seen(backend: str, other: str) -> None:
         driver = await memory.open(name)
         thread = threading.Timer(0.02, anyio.run, (write,), {"backend": other})
         thread.start()
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await driver.changed(b"k", None)
         thread.join()
         assert await driver.get(b"k") == b"1"
@@ -98,7 +99,7 @@ def test_a_busy_workflow_starves_nobody_and_seldom_waits(backend: str) -> None:
         driver = MemoryDriver()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sibling)
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 while turns < 3:
                     await driver.commit(one(b"k", b"v"))
             before = turns
@@ -117,7 +118,7 @@ def test_an_append_wakes_who_guessed_its_key(backend: str) -> None:
         driver, batch = MemoryDriver(), Batch()
         batch.append(b"q", b"message")
         key = b"q\x33" + bytes(11) + b"\x01"
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(driver.changed, key, None)
                 await anyio.sleep(0.01)

@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
 from workflow_drivers.sqlite._pace import SHORT_ENOUGH, Pace
@@ -234,7 +235,7 @@ async def test_those_who_wait_for_a_change_hear_of_it(tmp_path: Path, monkeypatc
         wait = asyncio.ensure_future(store.driver.changed(b"a", None))
         await asyncio.sleep(0.05)
         assert await store.put(b"a") == HERE
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             await wait
 
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from tests.ledger import Gate, add, read
+from tests.patience import PATIENCE
 from tests.support import open_store
 from workflow_sdk import open_driver
 from workflow_sdk.driver import Batch, Driver, Transacting, transacting
@@ -166,7 +167,7 @@ async def test_who_waits_for_a_change_hears_of_it(driver: Driver) -> None:
         await driver.changed(b"record", None)
         heard.append(await driver.get(b"record"))
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             await anyio.sleep(0.05)
@@ -176,7 +177,7 @@ async def test_who_waits_for_a_change_hears_of_it(driver: Driver) -> None:
 
 
 async def test_an_iterator_that_ends_in_the_function_is_an_error_like_others(driver: Driver) -> None:
-    with anyio.fail_after(10), pytest.raises(RuntimeError, match="StopIteration"):
+    with anyio.fail_after(PATIENCE), pytest.raises(RuntimeError, match="StopIteration"):
         await of(driver).transact(lambda tr: add(tr, "a") and next(iter(())), recording)
     assert await read(driver, "a") == 0
 

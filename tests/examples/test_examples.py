@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Lines that have to be there, in this order.
@@ -217,6 +219,6 @@ def test_the_demo_can_fail() -> None:
         "sys.argv = ['demo.py', '--no-pauses']; sys.exit(demo.main())"
     )
     command = [sys.executable, "-c", program, str(EXAMPLES)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "✗" in result.stdout

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run_workflow, workflow
 from workflow_sdk.execution.clock import Activity, Clock, SystemClock
@@ -32,21 +33,22 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 async def test_the_clock_on_the_wall() -> None:
     clock: Clock = SystemClock()
-    assert abs(clock.time() - time.time()) < 1
+    before = time.time()
+    assert before <= clock.time() <= time.time()
     began = time.monotonic()
     await clock.wait(anyio.Event(), clock.time() + 0.05, IDLE)
     assert time.monotonic() - began >= 0.045
     await clock.wait(anyio.Event(), clock.time() - 5, IDLE)
     event = anyio.Event()
     event.set()
-    with anyio.fail_after(1):
+    with anyio.fail_after(PATIENCE):
         await clock.wait(event, None, IDLE)
         await clock.wait(event, clock.time() + 100, IDLE)
 
 
 async def test_an_event_ends_a_wait_on_the_wall() -> None:
     clock, event = SystemClock(), anyio.Event()
-    with anyio.fail_after(1):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(clock.wait, event, clock.time() + 1000, IDLE)
             await anyio.sleep(0.01)
@@ -58,7 +60,7 @@ async def test_a_timeout_on_the_wall() -> None:
     with SystemClock().timeout(0.01) as limit:
         await anyio.sleep_forever()
     assert limit.cancelled_caught
-    with SystemClock().timeout(1) as limit:
+    with SystemClock().timeout(PATIENCE) as limit:
         await anyio.lowlevel.checkpoint()
     assert not limit.cancelled_caught
 
@@ -92,7 +94,7 @@ async def test_it_jumps_to_the_first_timer_when_all_is_idle() -> None:
         await clock.wait(anyio.Event(), began + seconds, IDLE)
         ended.append(clock.time() - began)
 
-    with anyio.fail_after(2):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             for seconds in (3600, 86_400 * 30, 5):
                 group.start_soon(wait, seconds)
@@ -104,13 +106,13 @@ async def test_it_does_not_jump_while_one_has_something_to_do() -> None:
     began = clock.time()
     activity = [Activity.THREAD]
     with anyio.move_on_after(0.3) as scope:
-        await clock.wait(anyio.Event(), began + 5, lambda: activity[0])
+        await clock.wait(anyio.Event(), began + 3600, lambda: activity[0])
     assert scope.cancelled_caught
-    assert began < clock.time() < began + 1, "it goes on as on the wall"
+    assert began < clock.time() < began + PATIENCE, "it goes on as on the wall"
     activity[0] = Activity.NONE
-    with anyio.fail_after(2):
-        await clock.wait(anyio.Event(), began + 5, lambda: activity[0])
-    assert clock.time() == began + 5
+    with anyio.fail_after(PATIENCE):
+        await clock.wait(anyio.Event(), began + 3600, lambda: activity[0])
+    assert clock.time() == began + 3600
 
 
 async def turns(count: int) -> None:
@@ -129,7 +131,7 @@ async def test_it_does_not_jump_past_who_was_woken(after: int) -> None:
         await clock.wait(event, None, IDLE)
         woken.append(clock.time() - began)
 
-    with anyio.fail_after(2):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(clock.wait, anyio.Event(), began + 3600, IDLE)
             group.start_soon(wakes)
@@ -151,7 +153,7 @@ async def test_it_does_not_jump_over_what_begins_while_it_looks(lasts: int, afte
         await clock.wait(event, None, IDLE)
         woken.append(clock.time() - began)
 
-    with anyio.fail_after(2):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(clock.wait, anyio.Event(), began + 3600, lambda: activity[0])
             group.start_soon(wakes)
@@ -167,18 +169,18 @@ async def test_it_does_not_jump_over_what_begins_while_it_looks(lasts: int, afte
 async def test_advance_wakes_what_is_due() -> None:
     clock = VirtualClock()
     began = clock.time()
-    with anyio.fail_after(2):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
-            group.start_soon(clock.wait, anyio.Event(), began + 5, doing(Activity.THREAD))
+            group.start_soon(clock.wait, anyio.Event(), began + 3600, doing(Activity.THREAD))
             await anyio.sleep(0.01)
-            clock.advance(5)
-    assert clock.time() == began + 5
+            clock.advance(3600)
+    assert began + 3600 <= clock.time() < began + 3600 + PATIENCE
 
 
 async def test_an_event_ends_a_virtual_wait() -> None:
     clock, event = VirtualClock(), anyio.Event()
     began = clock.time()
-    with anyio.fail_after(2):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(clock.wait, event, None, IDLE)
             await anyio.sleep(0.01)
@@ -210,10 +212,10 @@ async def test_a_step_that_hangs_is_timed_out_after_a_quiet_time() -> None:
             return str((ctx.now()).timestamp() - began)
         return "no timeout"
 
-    began, real = driver_clock.time(), time.monotonic()
-    result = await run_workflow(hangs, driver=MemoryDriver(), clock=driver_clock)
+    began = driver_clock.time()
+    with anyio.fail_after(PATIENCE):
+        result = await run_workflow(hangs, driver=MemoryDriver(), clock=driver_clock)
     assert result.output == "3600.0"
-    assert time.monotonic() - real < 5
 
 
 async def test_a_plain_function_takes_real_time_only() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
@@ -143,7 +144,7 @@ async def test_a_cancelled_flush_is_finished_first() -> None:
             await anyio.lowlevel.checkpoint()
             raise AssertionError("the cancellation is not forgotten")
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(cancelled)
             await settle()
@@ -169,7 +170,7 @@ async def test_a_crash_leaves_nobody_waiting() -> None:
         except SimulatedCrash as crash:
             crashes.append(crash)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(flush)
             await settle()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.execution.killed import count
+from tests.patience import PATIENCE
 from workflow_sdk import EntryStatus, Status, open_driver, read_history, run_workflow
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +32,13 @@ class Victim:
         command = [sys.executable, "-m", "tests.execution.killed", str(self.database), str(self.log)]
         process = subprocess.Popen([*command, str(self.steps), str(hang_at)], cwd=ROOT)
         try:
-            give_up = time.monotonic() + 30
+            give_up = time.monotonic() + PATIENCE
             while len(self.ran()) < at_least and process.poll() is None:
                 assert time.monotonic() < give_up, "the process does not get on"
                 time.sleep(0.005)
         finally:
             process.kill()
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE)
 
     async def finish(self) -> int | None:
         """Go on in this process, to the end."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 # What a careless change would add, by the id of the contract that has to object.
@@ -32,7 +34,7 @@ def lint(root: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
         "from importlinter.cli import lint_imports_command; lint_imports_command()\n"
     )
     command = [sys.executable, "-c", program, "--no-cache", *chosen]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=5 * PATIENCE)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 
+from tests.patience import PATIENCE
 from workflow_sdk import Batch, Client, Driver, Handle, Runtime, Status, Workflow
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
@@ -28,7 +29,6 @@ __all__ = [
     "until_there",
 ]
 
-SECONDS = 10
 """Real ones, after which a system has no end."""
 
 _PARTS = {3: "inbox", 9: "waits", 12: "outside", 7: "takings"}
@@ -68,28 +68,28 @@ async def ids_of(driver: Driver) -> list[str]:
 
 async def until_there(driver: Driver, id: str) -> None:
     """Return once there is an instance with this id."""
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(PATIENCE):
         while id not in await ids_of(driver):  # noqa: ASYNC110  # any process may start it
             await anyio.sleep(0.001)
 
 
 async def until_count(driver: Driver, count: int) -> None:
     """Return once there are so many instances."""
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(PATIENCE):
         while len(await ids_of(driver)) < count:  # noqa: ASYNC110  # any process may start them
             await anyio.sleep(0.001)
 
 
 async def until_input(handle: Handle[Any], value: object) -> None:
     """Return once the instance has begun with this input."""
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(PATIENCE):
         while (await handle.info()).input != value:  # noqa: ASYNC110  # any process may run it
             await anyio.sleep(0.001)
 
 
 async def until_status(handle: Handle[Any], *statuses: Status) -> None:
     """Return once the instance has one of the statuses."""
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(PATIENCE):
         while (await handle.info()).status not in statuses:  # noqa: ASYNC110  # any process may change it
             await anyio.sleep(0.001)
 
@@ -99,7 +99,7 @@ async def running(
     driver: Driver, workflows: Sequence[Workflow[Any, Any]], clock: VirtualClock | None = None, **options: Any
 ) -> AsyncGenerator[Runtime]:
     """A runtime with a clock that jumps; a test in it that has no end fails."""
-    with anyio.fail_after(SECONDS):
+    with anyio.fail_after(PATIENCE):
         async with Runtime(driver, workflows=workflows, clock=clock or VirtualClock(quiet=0.1), **options) as runtime:
             yield runtime
 

@@ -12,6 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from tests.laws.composing import ids_of, left_behind, running, until_count, until_status, until_there
+from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.support import open_store
 from workflow_sdk import (
@@ -312,7 +313,7 @@ async def test_cancelled_at_any_moment(after: bool, rollback: bool) -> None:
         async with running(driver, FLOWS, clock) as runtime:
             top = await runtime.start(parent, 0, id="p")
             if not cancelled or not cancelled[0]:
-                with anyio.move_on_after(5):
+                with anyio.move_on_after(PATIENCE):
                     while not any(cancelled) and len(await ids_of(inside)) < 3:
                         await anyio.lowlevel.checkpoint()
                     for kid in (await ids_of(inside))[1:]:
@@ -320,7 +321,7 @@ async def test_cancelled_at_any_moment(after: bool, rollback: bool) -> None:
             with suppress(WorkflowCancelledError):
                 await top.result()
             for id in await ids_of(inside):
-                with anyio.fail_after(3):
+                with anyio.fail_after(PATIENCE):
                     while not (await runtime.handle("parent", id).info()).status.is_terminal:
                         await anyio.lowlevel.checkpoint()
         left = await left_behind(inside)

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from tests.laws.composing import Counted, ids_of, left_behind, running, until_count
+from tests.patience import PATIENCE
 from workflow_sdk import Client, Context, ContinueAsNew, Runtime, Status, open_driver, workflow
 from workflow_sdk.testing import VirtualClock
 
@@ -170,6 +171,6 @@ async def test_a_thousand_that_are_cancelled_with_their_parent() -> None:
 
 
 async def until_asleep(runtime: Runtime, count: int) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         while len((await runtime.list(status=Status.WAITING, limit=1000)).items) < count:  # noqa: ASYNC110
             await anyio.sleep(0.01)

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from tests.laws.watching import WatchedDriver
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Batch,
@@ -260,7 +261,7 @@ async def test_siblings_stop_when_the_store_fails(world: World) -> None:
 
     async def slow() -> None:
         try:
-            await anyio.sleep(30)
+            await anyio.sleep(3600)
         except anyio.get_cancelled_exc_class():
             stopped.append("slow")
             raise
@@ -272,7 +273,7 @@ async def test_siblings_stop_when_the_store_fails(world: World) -> None:
     async def both(ctx: Context) -> None:
         await ctx.join("join", {"a": a, "b": author.branch})
 
-    with pytest.raises(StorageError), anyio.fail_after(10):
+    with pytest.raises(StorageError), anyio.fail_after(PATIENCE):
         await world.once(both, driver=FaultyDriver(world.driver, fail_at=[2]))
     assert (stopped, author.caught) == (["slow"], [])
 

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Backoff,
@@ -269,7 +270,7 @@ async def test_code_that_shields_itself_is_unwound_all_the_same(world: World, fa
         await ctx.join("join", {"a": author.shield})
         return "end"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         if fails:
             with pytest.raises(StorageError):
                 await world.run(shielded, driver=FaultyDriver(world.driver, fail_at=[3]))
@@ -284,7 +285,7 @@ async def test_cancelling_the_run_reaches_code_that_shields_itself(world: World)
         with anyio.CancelScope(shield=True):
             await ctx.listen("never")
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: world.once(shielded, mode="live"))
             await world.until_waiting()

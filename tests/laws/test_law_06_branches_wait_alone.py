@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from tests.laws.watching import Change, WatchedDriver
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Backoff,
@@ -119,7 +120,7 @@ def joining(branches: dict[str, Branch]) -> Workflow[None, dict[str, Any]]:
 async def test_a_timer_resumes_its_branch_while_a_sibling_works(world: World, name: str) -> None:
     pair = Pair()
     both = joining({"waits": pair.waits(TIMED[name]), "works": pair.sibling})
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         result = await world.once(both)
     assert result.output == {"waits": "went on", "works": "worked"}
     # The sibling was at work all the time, so that there was no moment to put the instance away.
@@ -130,7 +131,7 @@ async def test_a_retry_resumes_its_branch_while_a_sibling_works(world: World) ->
     pair = Pair()
     shaky = failing_once()
     waits = pair.waits(lambda ctx: ctx.step("shaky", shaky, backoff=Backoff(initial=3600)))
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         result = await world.once(joining({"waits": waits, "works": pair.sibling}))
     assert result.status is Status.COMPLETED
 
@@ -138,7 +139,7 @@ async def test_a_retry_resumes_its_branch_while_a_sibling_works(world: World) ->
 async def test_a_message_resumes_its_branch_while_a_sibling_works(world: World) -> None:
     pair = Pair()
     both = joining({"waits": pair.waits(listen), "works": pair.sibling})
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
 
             async def send() -> None:
@@ -155,7 +156,7 @@ async def test_a_timer_goes_by_the_clock_on_the_wall(world: World) -> None:
     pair = Pair()
     waits = pair.waits(lambda ctx: ctx.sleep("nap", 0.05))
     both = joining({"waits": waits, "works": pair.sibling})
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         result = await run_workflow(both, driver=world.driver, instance_id="i", mode=world.setting.mode)
     assert result.output == {"waits": "went on", "works": "worked"}
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.laws.parts import Branch, endless, give, nap, refuse
 from tests.laws.watching import Change, WatchedDriver
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Context,
@@ -28,7 +29,7 @@ from workflow_sdk import (
 class Slow:
     """A step that takes its time, and writes down how it ended."""
 
-    def __init__(self, seconds: float = 0.9) -> None:
+    def __init__(self, seconds: float = 3600) -> None:
         self.seconds = seconds
         self.ends: list[str] = []
         self.begun = anyio.Event()
@@ -56,20 +57,21 @@ async def test_the_sleep_wins_at_once_by_the_clock_on_the_wall(world: World) -> 
         return result.winner, result.value
 
     begun = time.monotonic()
-    result = await run_workflow(racing, driver=world.driver, instance_id="i", mode=world.setting.mode)
+    with anyio.fail_after(PATIENCE):
+        result = await run_workflow(racing, driver=world.driver, instance_id="i", mode=world.setting.mode)
     assert result.output == ("nap", "rested")
     assert slow.ends == ["cancelled"]
-    assert 0.2 <= time.monotonic() - begun < 0.8
+    assert time.monotonic() - begun >= 0.2
 
 
 async def test_the_sleep_wins_at_once_by_the_virtual_clock(world: World) -> None:
-    slow = Slow(30)
+    slow = Slow()
 
     @workflow
     async def racing(ctx: Context) -> str:
         return (await ctx.race("race", {"slow": slow.branch, "nap": nap})).winner
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         assert (await world.run(racing)).output == "nap"
     assert slow.ends == ["cancelled"]
 
@@ -91,7 +93,7 @@ async def test_a_loser_in_a_thread_is_not_waited_for(world: World) -> None:
     undone: list[int] = []
 
     def blocked() -> int:
-        release.wait(10)
+        release.wait(3 * PATIENCE)
         return 1
 
     async def undo(value: int) -> None:
@@ -111,7 +113,7 @@ async def test_a_loser_in_a_thread_is_not_waited_for(world: World) -> None:
         result = await run_workflow(racing, driver=world.driver, instance_id="i", mode=world.setting.mode)
     finally:
         release.set()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < PATIENCE
     # Its result is dropped, and so there is nothing to undo.
     assert (result.status, undone) == (Status.FAILED, [])
 
@@ -167,7 +169,7 @@ async def test_a_branch_that_fails_is_out_of_the_race(world: World) -> None:
 
 
 async def test_a_rollback_error_ends_the_race(world: World) -> None:
-    slow = Slow(30)
+    slow = Slow()
 
     async def unwinds(ctx: Context) -> None:
         await ctx.sleep("nap", 1)
@@ -177,7 +179,7 @@ async def test_a_rollback_error_ends_the_race(world: World) -> None:
     async def racing(ctx: Context) -> None:
         await ctx.race("race", {"slow": slow.branch, "unwinds": unwinds})
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         result = await world.run(racing)
     assert result.status is Status.FAILED
     assert result.error is not None
@@ -237,7 +239,7 @@ async def test_a_branch_that_returns_at_once_wins(world: World) -> None:
     async def at_once(ctx: Context) -> str:
         return "at once"
 
-    slow = Slow(30)
+    slow = Slow()
 
     @workflow
     async def racing(ctx: Context) -> str:
@@ -245,7 +247,7 @@ async def test_a_branch_that_returns_at_once_wins(world: World) -> None:
         second = await ctx.race("second", {"slow": slow.branch, "at once": at_once})
         return f"{first.winner}, {second.winner}"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         assert (await world.run(racing)).output == "at once, at once"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.laws.parts import Branch, endless, give, refuse
 from tests.laws.watching import crash_at, everywhere
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, workflow
 
@@ -154,7 +155,7 @@ async def test_a_message_that_comes_back_resumes_who_waits_for_it(world: World) 
     async def both(ctx: Context) -> str:
         return str((await ctx.join("join", {"races": races, "waits": waits}))["waits"])
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         await world.once(both, mode="yield")
         await world.send("word", "hello")
         result = await world.run(both)

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from tests.laws.counting_driver import Row, WatchedDriver, rows_of
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     ConflictError,
@@ -50,7 +51,7 @@ class Rivals:
         newer: object = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._older)
-            with anyio.fail_after(10):
+            with anyio.fail_after(PATIENCE):
                 await self.stopped.wait()
             newer = await self.world.run(self.workflow) if takeover is None else await takeover()
             self.rows = await rows_of(self.world.driver)

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Context,
@@ -87,7 +88,7 @@ async def test_branches_run_side_by_side(world: World) -> None:
 
         return branch
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         result = await world.run(joining({"a": meeting("a", "b"), "b": meeting("b", "a")}))
     assert result.output == {"a": "a", "b": "b"}
 

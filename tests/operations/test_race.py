@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Context,
@@ -114,7 +115,7 @@ async def test_losers_are_cancelled_at_once_running_steps_included(world: World)
         log.append("decided")
         return value
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         assert (await world.run(races)).output == "quick"
     assert log == ["began", "cancelled", "decided"]
     assert "race/slow" not in await world.history()

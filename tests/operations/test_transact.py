@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from tests.ledger import Gate, add, read, total
+from tests.patience import PATIENCE
 from tests.support import SETTINGS, World
 from workflow_sdk import (
     Backoff,
@@ -118,7 +119,7 @@ async def test_an_iterator_that_ends_is_a_failure_like_others(world: World) -> N
             return error.error.message
         return "went on"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         assert (await world.run(iterates)).output == "the function raised StopIteration"
     assert await read(world.driver, "a") == 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 
+from tests.patience import PATIENCE
 from workflow_sdk import Context, Driver, Handle, Status, open_driver, workflow
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
@@ -40,7 +41,7 @@ async def opened(url: str) -> AsyncGenerator[Driver]:
         await driver.aclose()
 
 
-async def until_status(handle: Handle[Any], *statuses: Status, seconds: float = 5) -> None:
+async def until_status(handle: Handle[Any], *statuses: Status, seconds: float = PATIENCE) -> None:
     """Return once the instance has one of the statuses."""
     with anyio.fail_after(seconds):
         while (await handle.info()).status not in statuses:  # noqa: ASYNC110  # any process may change it

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from tests.patience import PATIENCE
+
 __all__ = ["until"]
 
 
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 5) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = PATIENCE) -> None:
     """Return once it holds; it is looked at again and again."""
     with anyio.fail_after(seconds):
         while not await holds():  # noqa: ASYNC110  # what another process does sets no event here

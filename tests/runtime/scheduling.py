@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Log
 from workflow_sdk import Batch, Client, Context, Driver, Workflow, workflow
 from workflow_sdk.core.keys import SCHEDULES
@@ -51,7 +52,7 @@ def reset() -> None:
     log.clear()
 
 
-async def until(holds: Callable[[], Awaitable[bool] | bool], seconds: float = 10) -> None:
+async def until(holds: Callable[[], Awaitable[bool] | bool], seconds: float = PATIENCE) -> None:
     """Return as soon as it holds. A clock that jumps does so meanwhile."""
     with anyio.fail_after(seconds):
         while True:

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Rows
 from tests.runtime.polling import until
 from workflow_sdk import Client, Context, Driver, Handle, open_driver, run_workflow, workflow
@@ -29,7 +30,7 @@ async def adds_up(ctx: Context) -> list[Any]:
 
 async def asked(handle: Handle[Any], got: list[Any]) -> None:
     """One question after the other."""
-    got.extend([await handle.ask("add", 10**number, timeout=20) for number in range(QUESTIONS)])
+    got.extend([await handle.ask("add", 10**number, timeout=PATIENCE) for number in range(QUESTIONS)])
 
 
 async def at_commit(driver: Driver, when: str, number: int) -> bool:
@@ -50,7 +51,7 @@ async def at_commit(driver: Driver, when: str, number: int) -> bool:
             group.start_soon(work)
             group.start_soon(asked, handle, got)
         assert got == [1, 11, 111]
-        assert await handle.result(timeout=5) == [111, [1, 10, 100]]
+        assert await handle.result(timeout=PATIENCE) == [111, [1, 10, 100]]
     return faulty.crashed
 
 
@@ -82,7 +83,7 @@ async def test_whoever_asks_dies(anyio_backend: str, when: str) -> None:
             group.start_soon(work)
             async with Client(FaultyDriver(driver, **options)) as dying:
                 with pytest.raises((SimulatedCrash, BaseExceptionGroup)):
-                    await dying.handle(adds_up, "i").ask("add", 5, timeout=5)
+                    await dying.handle(adds_up, "i").ask("add", 5, timeout=PATIENCE)
 
             async def taken() -> bool:
                 history = await handle.history()
@@ -91,5 +92,5 @@ async def test_whoever_asks_dies(anyio_backend: str, when: str) -> None:
             if there:
                 await until(taken)
             for number in range(QUESTIONS - there):
-                assert await handle.ask("add", 1, timeout=5) == 5 * there + number + 1
-        assert await handle.result(timeout=5) == ([5 + 2, [5, 1, 1]] if there else [3, [1, 1, 1]])
+                assert await handle.ask("add", 1, timeout=PATIENCE) == 5 * there + number + 1
+        assert await handle.result(timeout=PATIENCE) == ([5 + 2, [5, 1, 1]] if there else [3, [1, 1, 1]])

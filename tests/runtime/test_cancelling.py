@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Log, Rows, Stop, until_status
 from tests.runtime.polling import until
@@ -59,7 +60,7 @@ def _fresh() -> None:
 async def expect_cancelled(handle: Handle[Any]) -> None:
     """It is over, as the world sees it."""
     with pytest.raises(WorkflowCancelledError) as caught:
-        await handle.result(timeout=5)
+        await handle.result(timeout=PATIENCE)
     error = caught.value.error
     assert error is not None
     assert (caught.value.status, error.kind) == ("cancelled", "cancelled")
@@ -70,7 +71,7 @@ async def expect_cancelled(handle: Handle[Any]) -> None:
 async def reach(handle: Handle[Any], then: str) -> None:
     """Return once the instance is there."""
     if then == "works":
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await stops[0].reached.wait()
     else:
         await until_status(handle, Status.WAITING if then == "waits" else Status.SLEEPING)
@@ -116,7 +117,7 @@ async def test_a_running_step_is_cancelled_soon(driver: Driver) -> None:
         handle = await runtime.start(hangs)
         await stops[0].reached.wait()
         await handle.cancel()
-        with anyio.fail_after(2):
+        with anyio.fail_after(PATIENCE):
             await ended.wait()
         await expect_cancelled(handle)
 
@@ -159,7 +160,7 @@ async def test_an_instance_of_a_stranger(driver: Driver) -> None:
 async def test_what_has_ended_stays_as_it_ended(driver: Driver) -> None:
     async with Runtime(driver, workflows=[books]) as runtime:
         handle = await runtime.start(books, "ends")
-        assert await handle.result(timeout=5) == "done"
+        assert await handle.result(timeout=PATIENCE) == "done"
         with pytest.raises(InstanceStateError, match="is completed"):
             await handle.cancel(rollback=True)
         assert await handle.result() == "done"
@@ -183,7 +184,7 @@ async def test_while_it_is_cancelled_with_a_rollback(driver: Driver) -> None:
         await until_status(handle, Status.WAITING)
         await handle.cancel(rollback=True)
         assert (await handle.info()).status is Status.ROLLING_BACK
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await slow.reached.wait()
         await handle.cancel()
         await handle.cancel(rollback=True)

@@ -10,6 +10,7 @@ from uuid import UUID
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, doubles, naps, until_status
 from workflow_sdk import (
     AlreadyExistsError,
@@ -87,7 +88,7 @@ async def test_an_instance_runs_to_its_end(driver: Driver) -> None:
         order = Order("o-1", [1, 2, 3])
         handle = await runtime.start(checkout, order, id="order-1")
         assert (handle.id, await handle.result()) == ("order-1", Receipt(order, 6))
-        assert await handle.result(timeout=0.5) == Receipt(order, 6), "it can be asked again"
+        assert await handle.result(timeout=PATIENCE) == Receipt(order, 6), "it can be asked again"
         assert await runtime.run(doubles, 21) == 42
     rows = await Rows.of(driver)
     assert (rows.leases, rows.alarms, rows.workers) == ([], [], []), "nothing is left of the worker"
@@ -110,7 +111,7 @@ async def test_a_client_starts_and_a_runtime_runs(driver: Driver) -> None:
         with pytest.raises(TimeoutError):
             await handle.result(timeout=0.01)
         async with Runtime(driver, workflows=FLOWS):
-            assert (await client.handle(checkout, "i").result(timeout=5)).total == 4
+            assert (await client.handle(checkout, "i").result(timeout=PATIENCE)).total == 4
         info = await handle.info()
         assert (info.status, info.output["total"], info.waits, info.wake_at) == (Status.COMPLETED, 4, [], None)
         assert info.workflow_version == 1
@@ -135,7 +136,7 @@ async def test_starting_twice_is_starting_once(driver: Driver) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(10):
                 group.start_soon(start)
-        assert [await handle.result(timeout=5) for handle in handles] == ["x"] * 10
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["x"] * 10
         again = await runtime.start(once, "x", id="i")
         assert await again.result() == "x", "ended or not"
         assert await (await runtime.start("once", "x", id="i")).result() == "x", "by name it is the same"
@@ -252,7 +253,7 @@ async def test_every_other_end(driver: Driver, how: str, error: type[Any], kind:
         found: list[Any] = []
         for _ in range(2):
             with pytest.raises(error) as caught:
-                await handle.result(timeout=5)
+                await handle.result(timeout=PATIENCE)
             found.append(caught.value)
         assert [error.status for error in found] == [kind] * 2
         info = await handle.info()
@@ -265,11 +266,11 @@ async def test_every_other_end(driver: Driver, how: str, error: type[Any], kind:
 async def test_who_gives_up_waiting_does_no_harm(driver: Driver, give_up: str) -> None:
     async with Runtime(driver, workflows=FLOWS) as runtime:
         handle = await runtime.start(naps, 0.15)
-        with anyio.move_on_after(0.02 if give_up == "cancel" else 5):
+        with anyio.move_on_after(0.02 if give_up == "cancel" else PATIENCE):
             with pytest.raises(TimeoutError) if give_up == "timeout" else anyio.CancelScope():
                 await handle.result(timeout=0.02 if give_up == "timeout" else None)
         assert (await handle.info()).status is Status.SLEEPING
-        assert await handle.result(timeout=5) == "awake"
+        assert await handle.result(timeout=PATIENCE) == "awake"
 
 
 async def test_many_wait_for_one(driver: Driver) -> None:
@@ -278,7 +279,7 @@ async def test_many_wait_for_one(driver: Driver) -> None:
         handle = await runtime.start(naps, 0.05)
 
         async def wait() -> None:
-            got.append(await handle.result(timeout=5))
+            got.append(await handle.result(timeout=PATIENCE))
 
         async with anyio.create_task_group() as group:
             for _ in range(100):
@@ -395,7 +396,7 @@ async def defaults(ctx: Context, number: int = 5) -> int:
 async def test_an_input_that_is_left_out(driver: Driver) -> None:
     async with Client(driver) as client, Runtime(driver, workflows=[defaults]) as runtime:
         known, by_name = await runtime.start(defaults), await client.start("defaults")
-        assert (await known.result(timeout=5), await by_name.result(timeout=5)) == (5, 5)
+        assert (await known.result(timeout=PATIENCE), await by_name.result(timeout=PATIENCE)) == (5, 5)
         assert await runtime.run(defaults, 6) == 6
 
 
@@ -423,7 +424,7 @@ async def test_a_handle_of_another_workflow(driver: Driver) -> None:
 async def test_no_time_to_wait_is_time_to_look(driver: Driver) -> None:
     async with Runtime(driver, workflows=[defaults, naps]) as runtime:
         ended = await runtime.start(defaults, 3)
-        assert await ended.result(timeout=5) == 3
+        assert await ended.result(timeout=PATIENCE) == 3
         assert await ended.result(timeout=0) == 3
         with pytest.raises(TimeoutError):
             await (await runtime.start(naps, 600)).result(timeout=0)

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Batch,
@@ -119,7 +120,7 @@ async def test_senders_while_it_runs(world: World) -> None:
     async def run() -> None:
         outputs.append((await world.once(collects, mode="live")).output)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await world.until_waiting()
@@ -175,7 +176,7 @@ async def test_a_message_that_comes_between_two_waits(world: World) -> None:
 async def test_a_conflict_that_is_none_is_not_tried_for_ever(world: World) -> None:
     await world.once(listens, mode="yield")
     driver = FaultyDriver(world.driver, conflict_at=range(1, 100))
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE):
         with pytest.raises(ConflictError):
             await send_message(driver, "i", "first")
 

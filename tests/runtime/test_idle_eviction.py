@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Log, Rows, naps, until_status
 from tests.runtime.polling import until
 from workflow_sdk import Context, Driver, Runtime, Status, Workflow, workflow
@@ -34,13 +35,13 @@ async def listens(ctx: Context) -> Any:
 FLOWS: list[Workflow[Any, Any]] = [listens, naps]
 
 
-async def until_resident(runtime: Runtime, count: int, seconds: float = 5) -> None:
+async def until_resident(runtime: Runtime, count: int) -> None:
     """Return once it has so many in memory."""
 
     async def reached() -> bool:
         return runtime.resident == count
 
-    await until(reached, seconds)
+    await until(reached)
 
 
 async def test_idle_for_long(driver: Driver) -> None:
@@ -60,7 +61,7 @@ async def test_idle_for_long(driver: Driver) -> None:
         assert 590 < when - time.time() < 601, "due when it has slept enough"
         assert [(await handle.info()).status for handle in (waits, sleeps)] == [Status.WAITING, Status.SLEEPING]
         await waits.send("m", "stop")
-        assert await waits.result(timeout=5) == 0
+        assert await waits.result(timeout=PATIENCE) == 0
         assert log == ["w", "w"]
 
 
@@ -81,7 +82,7 @@ async def test_a_sign_of_life_begins_the_time_anew(driver: Driver) -> None:
         assert sorted(log) == ["lively", "quiet", "quiet"]
         for handle in (lively, quiet):
             await handle.send("m", "stop")
-        assert [await handle.result(timeout=5) for handle in (lively, quiet)] == [7, 1]
+        assert [await handle.result(timeout=PATIENCE) for handle in (lively, quiet)] == [7, 1]
 
 
 async def test_not_idle_at_all(driver: Driver) -> None:
@@ -95,8 +96,8 @@ async def test_not_idle_at_all(driver: Driver) -> None:
             async with anyio.create_task_group() as group:
                 for handle in handles:
                     group.start_soon(handle.send, "m", text)
-        assert [await handle.result(timeout=5) for handle in handles] == [1] * 10
-        assert await (await runtime.start(naps, 0.05)).result(timeout=5) == "awake"
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == [1] * 10
+        assert await (await runtime.start(naps, 0.05)).result(timeout=PATIENCE) == "awake"
         await until_resident(runtime, 0)
         assert (await Rows.of(driver)).leases == []
 
@@ -114,15 +115,15 @@ async def test_on_a_virtual_clock(driver: Driver) -> None:
         await until_resident(runtime, 0)
         assert clock.time() - began == pytest.approx(60, abs=1)
         nap = await runtime.start(naps, 86_400, id="s")
-        assert await nap.result(timeout=5) == "awake"
+        assert await nap.result(timeout=PATIENCE) == "awake"
         assert clock.time() - began == pytest.approx(86_460, abs=2)
         await handle.send("m", "stop")
-        assert await handle.result(timeout=5) == 0
+        assert await handle.result(timeout=PATIENCE) == 0
 
 
 async def test_a_nap_shorter_than_the_idle_time(driver: Driver) -> None:
     clock = VirtualClock()
     async with Runtime(driver, workflows=FLOWS, max_idle=60, clock=clock) as runtime:
         began = clock.time()
-        assert await (await runtime.start(naps, 59)).result(timeout=5) == "awake"
+        assert await (await runtime.start(naps, 59)).result(timeout=PATIENCE) == "awake"
         assert clock.time() - began == pytest.approx(59, abs=1)

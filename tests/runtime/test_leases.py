@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, until_status
 from tests.runtime.polling import until
@@ -52,7 +53,7 @@ async def first_owner(driver: Driver, group: anyio.abc.TaskGroup, flow: Any, *ar
     await mortal.is_open.wait()
     handle = await mortal.runtime.start(flow, *args, id="i")
     if flow is works:
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             await stop[0].reached.wait()
     else:
         await until_status(handle, Status.WAITING, Status.SLEEPING)
@@ -67,7 +68,7 @@ async def test_the_dead_are_inherited(driver: Driver) -> None:
         stop[0] = Stop()
         stop[0].go_on.set()
         async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
-            assert await client.handle(works, "i").result(timeout=5) == ["a", "b", "c"]
+            assert await client.handle(works, "i").result(timeout=PATIENCE) == ["a", "b", "c"]
             assert anyio.current_time() - died < 2 * TTL + 0.3, "within the lease, a heartbeat, and what the work takes"
     assert log == ["a", "b", "b", "c"], "what was recorded does not run again"
     rows = await Rows.of(driver)
@@ -83,7 +84,7 @@ async def test_a_waiting_instance_is_inherited(driver: Driver, flow: Any) -> Non
         if flow is listens:
             await handle.send("m", "letter to a dead worker")
         async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
-            assert await handle.result(timeout=5) == ("awake" if flow is naps else "letter to a dead worker")
+            assert await handle.result(timeout=PATIENCE) == ("awake" if flow is naps else "letter to a dead worker")
 
 
 async def test_the_living_keep_what_they_have(driver: Driver) -> None:
@@ -94,7 +95,7 @@ async def test_the_living_keep_what_they_have(driver: Driver) -> None:
             await anyio.sleep(3 * TTL)
             assert log == ["a", "b"]
             stop[0].go_on.set()
-            assert await handle.result(timeout=5) == ["a", "b", "c"]
+            assert await handle.result(timeout=PATIENCE) == ["a", "b", "c"]
     assert log == ["a", "b", "c"]
 
 
@@ -107,8 +108,8 @@ async def test_what_a_shut_down_worker_had_is_taken_at_once(driver: Driver) -> N
             await until_status(first, Status.SLEEPING)
             await until_status(second, Status.WAITING)
         await two.handle(listens, "j").send("m", 1)
-        assert await two.handle(naps, "i").result(timeout=3) == "awake"
-        assert await two.handle(listens, "j").result(timeout=3) == 1
+        assert await two.handle(naps, "i").result(timeout=PATIENCE) == "awake"
+        assert await two.handle(listens, "j").result(timeout=PATIENCE) == 1
 
 
 async def test_who_has_lost_an_instance_lets_go(driver: Driver) -> None:
@@ -139,14 +140,14 @@ async def test_a_zombie_does_not_stand_in_the_way(driver: Driver) -> None:
         await until_status(handle, Status.WAITING)
         assert (await run_workflow(listens, driver=driver, instance_id="i")).status is Status.WAITING
         await handle.send("m", "after all")
-        assert await handle.result(timeout=3) == "after all"
+        assert await handle.result(timeout=PATIENCE) == "after all"
 
 
 async def test_an_alarm_that_a_stranger_sets_is_seen(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS) as runtime:
         await anyio.sleep(0.02)
         assert (await run_workflow(naps, 0.05, driver=driver, instance_id="i")).status is Status.SLEEPING
-        assert await runtime.handle(naps, "i").result(timeout=3) == "awake"
+        assert await runtime.handle(naps, "i").result(timeout=PATIENCE) == "awake"
 
 
 class Flaky:
@@ -180,7 +181,7 @@ async def test_a_store_that_is_away_for_a_while(driver: Driver) -> None:
         older.go_on.set()
         await anyio.sleep(0.15)
         flaky.is_down = False
-        assert await handle.result(timeout=3) == ["a", "b", "c"]
+        assert await handle.result(timeout=PATIENCE) == ["a", "b", "c"]
         assert await runtime.run(doubles, 2) == 4
     assert log == ["a", "b", "b", "c"]
 
@@ -193,7 +194,7 @@ async def test_one_commit_that_fails(driver: Driver, number: int) -> None:
         handle = await client.start(works, id="i")
         faulty = FaultyDriver(driver, fail_at=[number + 1])
         async with Runtime(faulty, workflows=FLOWS, lease_ttl=TTL):
-            assert await handle.result(timeout=5) == ["a", "b", "c"]
+            assert await handle.result(timeout=PATIENCE) == ["a", "b", "c"]
         history = await handle.history()
         assert [entry.status for entry in history] == [EntryStatus.COMPLETED] * 3
     assert [log.count(what) <= 2 for what in "abc"] == [True] * 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, doubles, naps
 from workflow_sdk import Client, Context, DefinitionError, Driver, Runtime, Status, run_workflow, workflow
 from workflow_sdk.testing import VirtualClock
@@ -134,7 +135,7 @@ async def test_pruning_many_pages(driver: Driver) -> None:
     async with Runtime(driver, workflows=[doubles]) as runtime:
         handles = [await runtime.start(doubles, number) for number in range(230)]
         for handle in handles:
-            await handle.result(timeout=5)
+            await handle.result(timeout=PATIENCE)
         assert await runtime.prune(older_than=0) == 230
         assert await ids(runtime) == []
 

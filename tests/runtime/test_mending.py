@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Client,
@@ -78,7 +79,7 @@ async def test_a_failed_instance_shows_its_kind_and_runs_again(world: World, err
     async with Runtime(world.driver, workflows=[order]) as runtime:
         handle = await runtime.start(order, id="i")
         with pytest.raises(WorkflowFailedError) as failure:
-            await handle.result(timeout=5)
+            await handle.result(timeout=PATIENCE)
         assert failure.value.error is not None
         assert failure.value.error.kind == kind
         info = await handle.info()
@@ -90,7 +91,7 @@ async def test_a_failed_instance_shows_its_kind_and_runs_again(world: World, err
         assert charge.error.kind == kind
         down.clear()
         await handle.recover()
-        assert await handle.result(timeout=5) == "charge"
+        assert await handle.result(timeout=PATIENCE) == "charge"
         assert tries == ["charge", "charge"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Stop
 from tests.runtime.polling import until
 from workflow_sdk import Context, Driver, Runtime, workflow
@@ -57,5 +58,5 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
         await anyio.sleep(0.05)
         assert sorted(began) == ["loser"] * losers + ["winner", "works"], "nothing new is begun"
         works.go_on.set()
-        assert await handle.result(timeout=5) == ["winner", "works"]
+        assert await handle.result(timeout=PATIENCE) == ["winner", "works"]
     assert sorted(ended) == sorted(["loser"] * losers + ["winner", "works", "winner"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import until_status
 from tests.runtime.polling import until
 from workflow_sdk import Client, Context, Driver, Runtime, StaleError, Status, workflow
@@ -41,7 +42,7 @@ async def test_nobody_is_asked_any_more(driver: Driver) -> None:
             await until_status(client.handle(patient, "i/both/delegates/help"), Status.WAITING)
         async with Runtime(driver, workflows=[after, patient]) as runtime:
             await runtime.handle(after, "i").wake()
-            assert await runtime.handle(after, "i").result(timeout=5) == "simpler"
+            assert await runtime.handle(after, "i").result(timeout=PATIENCE) == "simpler"
 
             async def is_cancelled() -> bool:
                 return (await client.handle(patient, "i/both/delegates/help").info()).status is Status.CANCELLED

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, opened, until_status
 from tests.runtime.polling import until
 from workflow_sdk import Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
@@ -81,8 +81,8 @@ async def test_the_longest_idle_goes_first(driver: Driver) -> None:
         for handle in (*handles, late):
             await handle.send("m", 1)
             await handle.send("m", 2)
-        assert await handles[0].result(timeout=5) == ["a sign of life", 1]
-        assert [await handle.result(timeout=5) for handle in (handles[1], late)] == [[1, 2]] * 2
+        assert await handles[0].result(timeout=PATIENCE) == ["a sign of life", 1]
+        assert [await handle.result(timeout=PATIENCE) for handle in (handles[1], late)] == [[1, 2]] * 2
     assert sorted(log) == ["0", "1", "1", "2", "late"], "waking a resident runs nothing again"
 
 
@@ -97,7 +97,7 @@ async def test_never_more_than_that(driver: Driver, max_resident: int) -> None:
         for handle in handles:
             await handle.send("m", handle.id)
             await handle.send("m", handle.id)
-        assert [await handle.result(timeout=5) for handle in handles] == [[str(n), str(n)] for n in range(20)]
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == [[str(n), str(n)] for n in range(20)]
 
 
 async def test_no_more_run_at_once_than_that(driver: Driver) -> None:
@@ -107,13 +107,13 @@ async def test_no_more_run_at_once_than_that(driver: Driver) -> None:
         await anyio.sleep(0.02)
         assert log == ["begins"] * 2
         stop[0].go_on.set()
-        assert [await handle.result(timeout=5) for handle in handles] == ["then"] * 5
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["then"] * 5
 
 
 async def test_sleepers_do_not_count_as_running(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS, concurrency=2) as runtime:
         handles = [await runtime.start(naps, 0.1) for _ in range(20)]
-        assert [await handle.result(timeout=5) for handle in handles] == ["awake"] * 20
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["awake"] * 20
 
 
 async def test_in_order_of_time(driver: Driver) -> None:
@@ -125,18 +125,17 @@ async def test_in_order_of_time(driver: Driver) -> None:
         handles = [await client.start(notes, number) for number in range(30)]
         async with Runtime(driver, workflows=[notes], concurrency=1):
             for handle in handles:
-                await handle.result(timeout=5)
+                await handle.result(timeout=PATIENCE)
     assert log == list(range(30))
 
 
 async def test_shutting_down_puts_everything_away(driver: Driver) -> None:
-    async with Runtime(driver, workflows=FLOWS) as runtime:
-        waiting = [await runtime.start(listens, id=str(number)) for number in range(5)]
-        sleeping = await runtime.start(naps, 600, id="nap")
-        for handle in (*waiting, sleeping):
-            await until_status(handle, Status.WAITING, Status.SLEEPING)
-        began = time.monotonic()
-    assert time.monotonic() - began < 1
+    with anyio.fail_after(PATIENCE):
+        async with Runtime(driver, workflows=FLOWS, grace=3600) as runtime:
+            waiting = [await runtime.start(listens, id=str(number)) for number in range(5)]
+            sleeping = await runtime.start(naps, 600, id="nap")
+            for handle in (*waiting, sleeping):
+                await until_status(handle, Status.WAITING, Status.SLEEPING)
     rows = await Rows.of(driver)
     assert (rows.leases, rows.workers, [id for _, id in rows.alarms]) == ([], [], ["nap"])
     async with Client(driver) as client:
@@ -146,7 +145,7 @@ async def test_shutting_down_puts_everything_away(driver: Driver) -> None:
 
 async def test_a_running_step_may_end(driver: Driver) -> None:
     async with Client(driver) as client:
-        async with Runtime(driver, workflows=FLOWS, grace=5) as runtime, anyio.create_task_group() as group:
+        async with Runtime(driver, workflows=FLOWS, grace=PATIENCE) as runtime, anyio.create_task_group() as group:
             handle = await runtime.start(works, id="i")
             await stop[0].reached.wait()
 
@@ -159,22 +158,21 @@ async def test_a_running_step_may_end(driver: Driver) -> None:
         handle = client.handle(works, "i")
         assert (await handle.history())["work"].value == "worked"
         async with Runtime(driver, workflows=FLOWS):
-            assert await handle.result(timeout=5) == "then"
+            assert await handle.result(timeout=PATIENCE) == "then"
     assert log == ["begins", "then"], "nothing is lost or run twice"
 
 
 async def test_a_step_that_takes_too_long_runs_again(driver: Driver) -> None:
     async with Client(driver) as client:
-        async with Runtime(driver, workflows=FLOWS, grace=0.05) as runtime:
-            await runtime.start(works, id="i")
-            await stop[0].reached.wait()
-            began = time.monotonic()
-        assert time.monotonic() - began < 1
+        with anyio.fail_after(PATIENCE):
+            async with Runtime(driver, workflows=FLOWS, grace=0.05) as runtime:
+                await runtime.start(works, id="i")
+                await stop[0].reached.wait()
         rows = await Rows.of(driver)
         assert (rows.leases, rows.workers, [id for _, id in rows.alarms]) == ([], [], ["i"])
         stop[0].go_on.set()
         async with Runtime(driver, workflows=FLOWS):
-            assert await client.handle(works, "i").result(timeout=5) == "then"
+            assert await client.handle(works, "i").result(timeout=PATIENCE) == "then"
             assert (await client.handle(works, "i").info()).attempts == {}
     assert log == ["begins", "begins", "then"]
 
@@ -184,14 +182,13 @@ async def test_shutting_down_in_the_middle_of_starts(driver: Driver) -> None:
     async with Client(driver) as client:
         handles = [await client.start(doubles, number) for number in range(60)]
         for _ in range(12):
-            began = time.monotonic()
-            async with Runtime(driver, workflows=FLOWS, concurrency=4):
-                await anyio.sleep(0.002)
-            assert time.monotonic() - began < 2, "it does not wait for the grace period to be over"
+            with anyio.fail_after(PATIENCE):  # it does not wait for the grace period to be over
+                async with Runtime(driver, workflows=FLOWS, concurrency=4, grace=3600):
+                    await anyio.sleep(0.002)
             rows = await Rows.of(driver)
             assert (rows.leases, rows.workers) == ([], [])
         async with Runtime(driver, workflows=FLOWS):
-            assert [await handle.result(timeout=5) for handle in handles] == [2 * number for number in range(60)]
+            assert [await handle.result(timeout=PATIENCE) for handle in handles] == [2 * number for number in range(60)]
 
 
 async def test_a_runtime_that_is_cancelled(driver: Driver) -> None:
@@ -218,14 +215,14 @@ async def test_serve_ends_with_a_signal(tmp_path: Path, number: signal.Signals) 
     try:
         async with opened(url) as driver, Client(driver) as client:
             napping, slow = await client.start("naps", 600, id="nap"), await client.start("slow", 0.3, id="slow")
-            await until_status(napping, Status.SLEEPING, seconds=10)
+            await until_status(napping, Status.SLEEPING)
             await until_status(slow, Status.RUNNING)
             process.send_signal(number)
-            assert process.wait(timeout=10) == 0
+            assert process.wait(timeout=PATIENCE) == 0
             assert (await slow.info()).status in (Status.COMPLETED, Status.RUNNING)
             rows = await Rows.of(driver)
             assert (rows.leases, rows.workers) == ([], [])
             assert (await slow.history())["work"].value == 0.3, "the running step has ended"
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=PATIENCE)

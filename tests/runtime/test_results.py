@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
 from tests.runtime.parts import Stop, until_status
 from tests.runtime.polling import until
@@ -53,7 +54,7 @@ FLOWS: list[Workflow[Any, Any]] = [listens, fails_first]
 
 async def wait_into(handle: Handle[Any], got: list[Any]) -> None:
     """Wait, and note the output."""
-    got.append(await handle.result(timeout=10))
+    got.append(await handle.result(timeout=PATIENCE))
 
 
 async def test_it_asks_the_store_for_nothing(driver: Driver) -> None:
@@ -68,7 +69,7 @@ async def test_it_asks_the_store_for_nothing(driver: Driver) -> None:
         await anyio.sleep(0.1)
         assert counting.calls == before
         await handle.send("m", "all of you")
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while len(got) < 100:  # noqa: ASYNC110  # they are the ones that are waited for
                 await anyio.sleep(0.001)
         assert counting.calls - before <= 10, "the message, and the end"
@@ -92,7 +93,7 @@ async def test_waiters_that_give_up(driver: Driver) -> None:
             giving_up.cancel_scope.cancel()
         assert runtime.resident == 1
         await handle.send("m", 1)
-        assert await handle.result(timeout=5) == 1
+        assert await handle.result(timeout=PATIENCE) == 1
     assert got == [1] * 5
 
 
@@ -115,9 +116,9 @@ async def test_put_away_and_ended_by_another(driver: Driver) -> None:
             # Whichever of them takes it.
             async with Runtime(driver, workflows=FLOWS) as two:
                 await two.handle(listens, "i").send("m", 7)
-                assert await two.handle(listens, "i").result(timeout=5) == 7
+                assert await two.handle(listens, "i").result(timeout=PATIENCE) == 7
         assert got == [7] * 3
-        assert await handle.result(timeout=5) == 7
+        assert await handle.result(timeout=PATIENCE) == 7
 
 
 async def test_put_away_again_and_again(driver: Driver) -> None:
@@ -143,7 +144,7 @@ async def test_shut_down_while_waited_for(driver: Driver) -> None:
             group.start_soon(wait_into, handle, got)
             await anyio.sleep(0.01)
         await two.handle(listens, "i").send("m", "later")
-        assert await two.handle(listens, "i").result(timeout=5) == "later"
+        assert await two.handle(listens, "i").result(timeout=PATIENCE) == "later"
     assert got == ["later"]
 
 
@@ -153,13 +154,13 @@ async def test_failed_and_recovered(driver: Driver) -> None:
         stop[0].go_on.set()
         for _ in range(2):
             with pytest.raises(WorkflowFailedError, match="not yet"):
-                await handle.result(timeout=5)
+                await handle.result(timeout=PATIENCE)
         stop[0] = Stop()
         await handle.recover()
         got: list[Any] = []
         async with anyio.create_task_group() as group:
             group.start_soon(wait_into, handle, got)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await stop[0].reached.wait()
             fails[0] = False
             stop[0].go_on.set()
@@ -176,7 +177,7 @@ async def test_what_people_decide(driver: Driver, how: str) -> None:
 
         async def wait() -> None:
             try:
-                got.append(await handle.result(timeout=10))
+                got.append(await handle.result(timeout=PATIENCE))
             except (WorkflowCancelledError, InstanceNotFoundError) as error:
                 got.append(type(error))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.polling import until
 from workflow_sdk import (
     Context,
@@ -66,14 +67,14 @@ async def test_a_failed_instance_recovers_with_fresh_attempts() -> None:
     async with Runtime("memory://", workflows=[branching]) as runtime:
         handle = await runtime.start(branching, id="i")
         with pytest.raises(WorkflowFailedError):
-            await handle.result(timeout=5)
+            await handle.result(timeout=PATIENCE)
         assert (await handle.info()).status is Status.FAILED
         down.clear()
         before = list(ran)
         await handle.recover()
         await handle.send("say", "hello")
         # What the author caught stays as it was; only what made it fail is done again.
-        assert await handle.result(timeout=5) == ["False", "one", "two", "hello"]
+        assert await handle.result(timeout=PATIENCE) == ["False", "one", "two", "hello"]
         assert ran[len(before) :] == ["two", "last"]
         with pytest.raises(InstanceStateError, match="completed"):
             await handle.recover()
@@ -83,10 +84,10 @@ async def test_restart_from_a_path_forgets_what_came_after_it() -> None:
     async with Runtime("memory://", workflows=[branching]) as runtime:
         handle = await runtime.start(branching, id="i")
         await handle.send("say", "hello")
-        await handle.result(timeout=5)
+        await handle.result(timeout=PATIENCE)
         ran.clear()
         await handle.restart_from("both/two/two")
-        assert await handle.result(timeout=5) == ["True", "one", "two", "hello"]
+        assert await handle.result(timeout=PATIENCE) == ["True", "one", "two", "hello"]
         assert ran == ["two", "last"]
 
 
@@ -94,10 +95,10 @@ async def test_restart_from_the_beginning_gives_messages_back() -> None:
     async with Runtime("memory://", workflows=[branching]) as runtime:
         handle = await runtime.start(branching, id="i")
         await handle.send("say", "hello")
-        await handle.result(timeout=5)
+        await handle.result(timeout=PATIENCE)
         ran.clear()
         await handle.restart_from()
-        assert await handle.result(timeout=5) == ["True", "one", "two", "hello"]
+        assert await handle.result(timeout=PATIENCE) == ["True", "one", "two", "hello"]
         assert sorted(ran) == sorted(["first", "tried", "one", "before", "two", "last"])
         with pytest.raises(DefinitionError, match="no entry 'nowhere'"):
             await handle.restart_from("nowhere")
@@ -118,5 +119,5 @@ async def test_an_evicted_instance_goes_on_when_it_is_needed() -> None:
         await until(is_away)
         assert (await handle.info()).status is Status.WAITING
         await handle.send("say", "hello")
-        assert await handle.result(timeout=5) == ["True", "one", "two", "hello"]
+        assert await handle.result(timeout=PATIENCE) == ["True", "one", "two", "hello"]
         assert ran.count("first") == 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Break,
@@ -498,9 +499,9 @@ async def test_by_a_handle_while_it_runs() -> None:
     async with Runtime("memory://", workflows=[counts]) as runtime:
         handle = await runtime.start(counts, id="i")
         await handle.send("go")
-        assert await handle.result(timeout=5) == 40
+        assert await handle.result(timeout=PATIENCE) == 40
         for number in (36, 35, 38):
             with rerun() as again:
                 await handle.restart_from(f"loop/~{number}/a")
-                assert await handle.result(timeout=5) == 40
+                assert await handle.result(timeout=PATIENCE) == 40
             assert again == [f"a{n}" for n in range(number, 41)]

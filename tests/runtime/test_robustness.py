@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Rows, doubles, until_status
 from tests.runtime.polling import until
@@ -70,7 +71,7 @@ async def test_messages_while_it_is_put_away(driver: Driver, max_resident: int, 
                     async with anyio.create_task_group() as both:
                         both.start_soon(handle.evict)
                         both.start_soon(handle.evict)
-            assert await client.handle(takes_six, id).result(timeout=10) == list(range(6))
+            assert await client.handle(takes_six, id).result(timeout=PATIENCE) == list(range(6))
 
         for turn in range(2):
             async with anyio.create_task_group() as group:
@@ -83,7 +84,7 @@ async def test_branches_keep_the_turn_of_their_instance(driver: Driver) -> None:
     async with Runtime(driver, workflows=[two_branches], concurrency=1) as runtime:
         handles = [await runtime.start(two_branches) for _ in range(4)]
         for handle in handles:
-            await handle.result(timeout=10)
+            await handle.result(timeout=PATIENCE)
     assert max(most) == 1
 
 
@@ -116,7 +117,7 @@ async def test_one_message_for_one_wait(driver: Driver, is_resident: bool) -> No
         got = await outcomes(client.handle(takes_one, "i"), 5, token=wait.token)
         assert sorted(got) == [Delivery.ACCEPTED, *[Delivery.STALE] * 4]
         await handle.send("end")
-        assert await handle.result(timeout=5) in range(5)
+        assert await handle.result(timeout=PATIENCE) in range(5)
 
 
 async def test_two_that_prune(driver: Driver) -> None:
@@ -172,7 +173,7 @@ class Moody:
 async def test_a_store_with_exceptions_of_its_own(driver: Driver) -> None:
     async with Client(driver) as client, Runtime(Moody(driver), workflows=[doubles], lease_ttl=TTL):
         handles = [await client.start(doubles, number) for number in range(20)]
-        assert [await handle.result(timeout=20) for handle in handles] == [2 * number for number in range(20)]
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == [2 * number for number in range(20)]
 
 
 async def test_a_worker_that_was_buried_and_died(driver: Driver) -> None:
@@ -191,7 +192,7 @@ async def test_a_worker_that_was_buried_and_died(driver: Driver) -> None:
         async with Runtime(driver, workflows=[takes_one], lease_ttl=TTL):
             await client.handle(takes_one, "i").send("m", 5)
             await client.handle(takes_one, "i").send("end")
-            assert await client.handle(takes_one, "i").result(timeout=5) == 5
+            assert await client.handle(takes_one, "i").result(timeout=PATIENCE) == 5
             await mortal.until_forgotten(driver)
     assert (await Rows.of(driver)).workers == []
 

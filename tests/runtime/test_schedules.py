@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
 from tests.runtime.parts import Rows
 from tests.runtime.scheduling import BEGAN, FLOWS, HOUR, begun, hears, lasts, log, moves_on, put, reports, tick, until
@@ -71,7 +72,7 @@ async def test_by_cron(driver: Driver, clock: VirtualClock) -> None:
         await until(lambda: has(3))
         assert log[:3] == [f"nightly/2030-01-0{day}T03:00:00Z" for day in (1, 2, 3)]
         handle = runtime.handle(reports, log[0])
-        assert await handle.result(timeout=5) == "sales"
+        assert await handle.result(timeout=PATIENCE) == "sales"
         info = await handle.info()
         assert hours(info) == pytest.approx(3, abs=0.01)
         assert info.input == "sales"
@@ -97,7 +98,7 @@ async def test_a_tick_comes_in_time(driver: Driver) -> None:
         await anyio.sleep(0.05)
         began = time.monotonic()
         await client.schedule("s", "reports", "x", every=0.2)
-        await until(lambda: has(2), 5)
+        await until(lambda: has(2))
         assert 0.35 < time.monotonic() - began < 2
         await client.schedules.delete("s")
 
@@ -137,7 +138,7 @@ async def test_the_process_dies_with_the_tick(driver: Driver, clock: VirtualCloc
         async with Runtime(driver, workflows=FLOWS, clock=clock) as runtime:
             await until(lambda: has(2))
             assert log[:2] == [tick(1), tick(2)]
-            assert await runtime.handle(reports, tick(1)).result(timeout=5) == "all"
+            assert await runtime.handle(reports, tick(1)).result(timeout=PATIENCE) == "all"
 
 
 async def test_a_store_that_fails_for_a_while(
@@ -288,7 +289,7 @@ async def test_no_more_than_so_many_wait(driver: Driver, clock: VirtualClock, ca
         async def is_full() -> bool:
             return "more are left out" in caplog.text
 
-        await until(is_full, 30)
+        await until(is_full)
         seen = await runtime.schedules.get("s")
     assert seen.waiting == tuple(BEGAN + timedelta(hours=number) for number in range(2, 102))
     assert log == [tick(1)]
@@ -400,7 +401,7 @@ async def test_what_waits_begins_after_the_pause(driver: Driver, clock: VirtualC
         await until(waits)
         await runtime.schedules.pause("s")
         await runtime.handle(hears, tick(1)).send("end")
-        await runtime.handle(hears, tick(1)).result(timeout=5)
+        await runtime.handle(hears, tick(1)).result(timeout=PATIENCE)
         await anyio.sleep(0.05)
         assert log == [tick(1)]
         await runtime.schedules.resume("s")
@@ -597,4 +598,4 @@ async def test_values_that_pass_through_a_codec(driver: Driver, clock: VirtualCl
         made = await runtime.schedule("s", reports, "secret", every=HOUR)
         assert await runtime.schedule("s", reports, "secret", every=HOUR) == made
         await until(lambda: has(1))
-        assert await runtime.handle(reports, tick(1)).result(timeout=5) == "secret"
+        assert await runtime.handle(reports, tick(1)).result(timeout=PATIENCE) == "secret"

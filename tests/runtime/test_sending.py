@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Rows, doubles, until_status
 from tests.runtime.polling import until
@@ -76,7 +77,7 @@ async def test_in_order(driver: Driver, max_resident: int) -> None:
         handle = await waiting(runtime, 20)
         for number in range(20):
             await handle.send("m", {"n": number})
-        assert await handle.result(timeout=5) == [{"n": number} for number in range(20)]
+        assert await handle.result(timeout=PATIENCE) == [{"n": number} for number in range(20)]
 
 
 async def test_what_the_sender_is_told(driver: Driver) -> None:
@@ -84,7 +85,7 @@ async def test_what_the_sender_is_told(driver: Driver) -> None:
         handle = await waiting(runtime)
         assert await handle.send("other") is Delivery.QUEUED
         assert await handle.send("m", 1) is Delivery.ACCEPTED
-        assert await handle.result(timeout=5) == [1]
+        assert await handle.result(timeout=PATIENCE) == [1]
         before = await driver.scan(b"", b"\xff")
         assert await handle.send("m", 2) is Delivery.CLOSED
         assert await driver.scan(b"", b"\xff") == before
@@ -99,7 +100,7 @@ async def test_before_it_is_run(driver: Driver) -> None:
         handle = await client.start(listens, 2, id="i")
         assert [await handle.send("m", number) for number in range(2)] == [Delivery.QUEUED] * 2
         async with Runtime(driver, workflows=FLOWS):
-            assert await handle.result(timeout=5) == [0, 1]
+            assert await handle.result(timeout=PATIENCE) == [0, 1]
 
 
 async def test_a_key_is_delivered_once(driver: Driver) -> None:
@@ -117,7 +118,7 @@ async def test_a_key_is_delivered_once(driver: Driver) -> None:
         assert await handle.send("m", "other", key="another") is not Delivery.DUPLICATE
         assert await handle.send("m", "once more", key="k") is Delivery.DUPLICATE, "also when it was taken"
         await handle.send("m", "end")
-        assert await handle.result(timeout=5) == ["once", "other", "end"]
+        assert await handle.result(timeout=PATIENCE) == ["once", "other", "end"]
 
 
 async def test_a_token_reaches_its_wait_only(driver: Driver) -> None:
@@ -129,13 +130,13 @@ async def test_a_token_reaches_its_wait_only(driver: Driver) -> None:
         assert await handle.send("m", token="nonsense") is Delivery.STALE
         assert await handle.send("m", "a", token=first.token) is Delivery.ACCEPTED
         second = first
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             while second.name != "wait 1":
                 await anyio.sleep(0.001)
                 (second,) = (await handle.info()).waits or [first]
         assert await handle.send("m", "late", token=first.token) is Delivery.STALE
         assert await handle.send("m", "b", token=second.token) is Delivery.ACCEPTED
-        assert await handle.result(timeout=5) == ["a", "b"]
+        assert await handle.result(timeout=PATIENCE) == ["a", "b"]
 
 
 async def test_an_older_version_is_stale(driver: Driver) -> None:
@@ -152,17 +153,17 @@ async def test_an_older_version_is_stale(driver: Driver) -> None:
         await until(moved_on)
         assert await handle.send("m", expected_version=wait.version) is Delivery.STALE
         await handle.send("m", "b")
-        assert await handle.result(timeout=5) == ["a", "b"]
+        assert await handle.result(timeout=PATIENCE) == ["a", "b"]
 
 
 async def test_asking(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS) as runtime:
         handle = await runtime.start(answers, id="i")
-        assert await handle.ask("ask", "a", timeout=5) == ["a", 0]
+        assert await handle.ask("ask", "a", timeout=PATIENCE) == ["a", 0]
         got: list[Any] = []
 
         async def ask(number: int) -> None:
-            got.append((number, (await handle.ask("ask", number, timeout=5))[0]))
+            got.append((number, (await handle.ask("ask", number, timeout=PATIENCE))[0]))
 
         async with anyio.create_task_group() as group:
             for number in range(20):
@@ -171,9 +172,9 @@ async def test_asking(driver: Driver) -> None:
         with pytest.raises(TimeoutError):
             await handle.ask("unheard of", timeout=0.02)
         await handle.send("stop")
-        assert await handle.result(timeout=5) == 21
+        assert await handle.result(timeout=PATIENCE) == 21
         with pytest.raises(InstanceStateError, match=r"'i' has ended, and answers no 'ask' any more"):
-            await handle.ask("ask", timeout=5)
+            await handle.ask("ask", timeout=PATIENCE)
     keys = [unpack(key[len(ROOT) :]) for key, _ in await driver.scan(b"", b"\xff")]
     assert [key for key in keys if key[0] == 11] == [], "answers that were read are gone"
 
@@ -217,7 +218,7 @@ class Scene:
                 driver.left.clear()
                 for deed in left:
                     await deed()
-                assert sorted(await handle.result(timeout=2)) == [1, 2]
+                assert sorted(await handle.result(timeout=PATIENCE)) == [1, 2]
             await self.check(client)
             return calls
 
@@ -284,4 +285,4 @@ async def test_two_that_talk(driver: Driver) -> None:
                 for handle in handles:
                     group.start_soon(send, runtime, handle.id)
         for handle in handles:
-            assert sorted(await handle.result(timeout=10)) == sorted([*range(10), *range(10)])
+            assert sorted(await handle.result(timeout=PATIENCE)) == sorted([*range(10), *range(10)])

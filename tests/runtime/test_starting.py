@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
 from tests.runtime.mortal import TTL
 from tests.runtime.parts import Log, Rows, Stop, doubles
@@ -73,7 +74,7 @@ async def test_it_is_one_commit(driver: Driver) -> None:
         assert [id for _, id in rows.claimed] == ["i"]
         assert (await handle.info()).status is Status.RUNNING
         stop[0].go_on.set()
-        assert await handle.result(timeout=5) == "x"
+        assert await handle.result(timeout=PATIENCE) == "x"
 
 
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
@@ -90,7 +91,7 @@ async def test_the_process_dies_with_that_commit(driver: Driver, kind: str) -> N
         if kind == "crash_before":
             assert await is_new(driver, "i")
             await other.start(works, "y", id="i")
-        assert await client.handle(works, "i").result(timeout=5) == "y"
+        assert await client.handle(works, "i").result(timeout=PATIENCE) == "y"
         assert log == ["i"]
 
         async def buried() -> bool:
@@ -136,7 +137,7 @@ async def test_nobody_knows_whether_it_was_started(driver: Driver, monkeypatch: 
         with pytest.raises(StorageError):
             await runtime.start(works, "y", id="i")
         again = await runtime.start(works, "y", id="i")
-        assert await again.result(timeout=5) == "y"
+        assert await again.result(timeout=PATIENCE) == "y"
         assert log == ["i"]
 
 
@@ -148,7 +149,7 @@ async def test_another_one_with_this_id(driver: Driver) -> None:
         with pytest.raises(AlreadyExistsError, match="'notes'"):
             await runtime.start(notes, "a", id="i")
         stop[0].go_on.set()
-        assert await handle.result(timeout=5) == "a"
+        assert await handle.result(timeout=PATIENCE) == "a"
         with pytest.raises(AlreadyExistsError):
             await runtime.start(works, "b", id="i")
         assert await runtime.run(works, "a", id="i") == "a"
@@ -162,7 +163,7 @@ async def test_the_same_id_from_two_runtimes(driver: Driver) -> None:
         results: list[Any] = []
 
         async def start(runtime: Runtime, id: str) -> None:
-            results.append(await (await runtime.start(notes, id, id=id)).result(timeout=5))
+            results.append(await (await runtime.start(notes, id, id=id)).result(timeout=PATIENCE))
 
         async with anyio.create_task_group() as group:
             for number in range(30):
@@ -188,11 +189,11 @@ async def test_a_crowded_runtime_leaves_it_to_whoever_is_free(driver: Driver) ->
         assert sorted(id for *_, id in rows.alarms) == ["0", "1", "2"]
         assert [(await handle.info()).status for handle in handles] == [Status.PENDING] * 3
         async with Runtime(driver, workflows=FLOWS):
-            assert [await handle.result(timeout=5) for handle in handles] == ["0", "1", "2"]
+            assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["0", "1", "2"]
         late = await runtime.start(notes, "late")
         stop[0].go_on.set()
-        assert await busy.result(timeout=5) == "x"
-        assert await late.result(timeout=5) == "late", "and what nobody took is run here, when there is room"
+        assert await busy.result(timeout=PATIENCE) == "x"
+        assert await late.result(timeout=PATIENCE) == "late", "and what nobody took is run here, when there is room"
 
 
 @pytest.mark.parametrize("latency", [0.02, 0.06])
@@ -212,7 +213,7 @@ async def test_a_start_that_is_cancelled(driver: Driver, latency: float) -> None
             await anyio.sleep(latency)
             await until(settled)
             if not await is_new(driver, id):
-                assert await client.handle(works, id).result(timeout=5) == "y"
+                assert await client.handle(works, id).result(timeout=PATIENCE) == "y"
         assert await runtime.run(doubles, 2) == 4
     assert (await Rows.of(driver)).workers == []
 
@@ -234,4 +235,4 @@ async def test_starting_while_it_shuts_down(driver: Driver) -> None:
         stop[0].go_on.set()
         async with Runtime(driver, workflows=FLOWS):
             for number in range(5):
-                assert await client.handle(works, str(number)).result(timeout=5) == "x"
+                assert await client.handle(works, str(number)).result(timeout=PATIENCE) == "x"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, until_status
 from tests.runtime.polling import until
@@ -130,7 +130,7 @@ async def test_stalled_for_longer_than_its_lease(driver: Driver) -> None:
     results: list[Any] = []
 
     async def wait_for(handle: Handle[Any]) -> None:
-        results.append(await handle.result(timeout=10))
+        results.append(await handle.result(timeout=PATIENCE))
 
     async with Runtime(stalling, workflows=FLOWS, lease_ttl=TTL) as one:
         busy, waiting = await one.start(works, id="busy"), await one.start(listens, id="waiting")
@@ -147,10 +147,10 @@ async def test_stalled_for_longer_than_its_lease(driver: Driver) -> None:
             async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as two:
                 for id in ("busy", "waiting"):
                     await until_lost(driver, id, me)
-                assert await two.handle(works, "busy").result(timeout=5) == "c"
+                assert await two.handle(works, "busy").result(timeout=PATIENCE) == "c"
                 await two.handle(listens, "waiting").send("m", 1)
                 await two.handle(listens, "waiting").send("m", 2)
-                assert await two.handle(listens, "waiting").result(timeout=5) == [1, 2]
+                assert await two.handle(listens, "waiting").result(timeout=PATIENCE) == [1, 2]
                 stalling.go_on.set()
                 older.go_on.set()
 
@@ -183,7 +183,7 @@ async def test_only_its_heartbeat_is_gone(driver: Driver) -> None:
         assert one.resident == 1
         await handle.send("m", 1)
         await handle.send("m", 2)
-        assert await handle.result(timeout=5) == [1, 2]
+        assert await handle.result(timeout=PATIENCE) == [1, 2]
 
 
 async def test_a_clock_that_is_ahead(driver: Driver) -> None:
@@ -200,12 +200,12 @@ async def test_a_clock_that_is_ahead(driver: Driver) -> None:
                 for number in range(5)
                 for runtime in (one, ahead)
             ]
-            assert [await handle.result(timeout=10) for handle in handles] == ["c"] * 10
+            assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["c"] * 10
             async with anyio.create_task_group() as group:
                 for number in (1, 2):
                     await waiting.send("m", number)
                 group.start_soon(waiting.result, 10)
-            assert await ahead.handle(listens, "waiting").result(timeout=5) == [1, 2]
+            assert await ahead.handle(listens, "waiting").result(timeout=PATIENCE) == [1, 2]
             assert log.count("c") >= 10
 
             async def empty() -> bool:
@@ -232,13 +232,13 @@ async def test_what_is_due_and_what_was_left_at_once(driver: Driver) -> None:
             mortal.die()
             await anyio.sleep(3 * TTL)
             stop[0].go_on.set()
-            assert await busy.result(timeout=5) == "c"
-            assert [await handle.result(timeout=5) for handle in due] == [2 * number for number in range(20)]
+            assert await busy.result(timeout=PATIENCE) == "c"
+            assert [await handle.result(timeout=PATIENCE) for handle in due] == [2 * number for number in range(20)]
             for number in range(5):
                 inherited = client.handle(listens, f"left {number}")
                 await inherited.send("m", 1)
                 await inherited.send("m", 2)
-                assert await inherited.result(timeout=5) == [1, 2]
+                assert await inherited.result(timeout=PATIENCE) == [1, 2]
             await mortal.until_forgotten(driver)
     assert (await Rows.of(driver)).workers == []
 
@@ -274,7 +274,7 @@ async def test_taking_back_ones_own_is_no_death(driver: Driver, monkeypatch: pyt
     async with Runtime(failing, workflows=FLOWS, lease_ttl=TTL) as runtime:
         handle = await runtime.start(works, id="i")
         for _ in range(7):
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 await stop[0].reached.wait()
             older, stop[0] = stop[0], Stop()
             failing.fails = True
@@ -287,7 +287,7 @@ async def test_taking_back_ones_own_is_no_death(driver: Driver, monkeypatch: pyt
             failing.fails = False
             assert await deaths(driver, "i") == 0
         stop[0].go_on.set()
-        assert await handle.result(timeout=5) == "c"
+        assert await handle.result(timeout=PATIENCE) == "c"
     assert log == ["a", *["b"] * 8, "c"]
 
 
@@ -298,20 +298,18 @@ async def test_five_deaths_are_enough(driver: Driver) -> None:
             async with anyio.create_task_group() as group:
                 mortal = Mortal(driver, FLOWS)
                 group.start_soon(mortal.live)
-                with anyio.fail_after(5):
+                with anyio.fail_after(PATIENCE):
                     await stop[0].reached.wait()
                 assert await deaths(driver, "i") == number
                 stop[0] = Stop()
                 mortal.die()
         async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as runtime:
-            began = time.monotonic()
             with pytest.raises(WorkflowStuckError, match="5 workers in a row died"):
-                await handle.result(timeout=5)
-            assert time.monotonic() - began < 5
+                await handle.result(timeout=PATIENCE)
             assert runtime.resident == 0
             assert (await Rows.of(driver)).leases == []
             stop[0].go_on.set()
             await handle.recover()
-            assert await handle.result(timeout=5) == "c"
+            assert await handle.result(timeout=PATIENCE) == "c"
             assert await deaths(driver, "i") == 0
     assert log == ["a", *["b"] * 6, "c"]

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.looking import Bench
 from tests.runtime.parts import until_status
 from tests.runtime.polling import until
@@ -73,7 +74,7 @@ async def test_many_at_once(driver: Driver) -> None:
             for number, task in enumerate(reversed(found)):
                 tasks = (runtime if number % 2 else client).tasks
                 group.start_soon(partial(tasks.complete, task.id, task.payload * 2, by="ann"))
-        assert await handle.result(timeout=5) == [number * 2 for number in range(30)]
+        assert await handle.result(timeout=PATIENCE) == [number * 2 for number in range(30)]
         assert await all_of(client.tasks) == []
 
 
@@ -151,6 +152,6 @@ async def test_a_race_of_people(driver: Driver) -> None:
         if first.path != "race/a/task":
             first, second = second, first
         await runtime.tasks.complete(second.id, "b was it", by="bob")
-        assert await handle.result(timeout=5) == ["b", "b was it"]
+        assert await handle.result(timeout=PATIENCE) == ["b", "b was it"]
         assert await all_of(runtime.tasks) == []
         await unchanged(driver, runtime.tasks, first.id, StaleError, "is cancelled")

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, opened
 from tests.runtime.polling import until
 from tests.runtime.worker import pongs, tells
@@ -47,7 +48,7 @@ class Workers:
         async def reached() -> bool:
             return len(self.told()) >= count
 
-        await until(reached, 15)
+        await until(reached)
 
 
 @pytest.fixture
@@ -56,12 +57,12 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     yield found
     for process in found.processes:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=PATIENCE)
 
 
 async def expect_all(handle: Handle[Any], workers: Workers, again: int) -> None:
     """It ends as it should, and hardly any step ran twice."""
-    assert await handle.result(timeout=20) == [str(number) for number in range(STEPS)]
+    assert await handle.result(timeout=PATIENCE) == [str(number) for number in range(STEPS)]
     counts = Counter(workers.told())
     assert sorted(counts) == list(range(STEPS))
     assert sum(counts.values()) <= STEPS + again
@@ -76,7 +77,7 @@ async def test_a_worker_and_a_client(workers: Workers) -> None:
         handle = await client.start(tells, (str(workers.log), STEPS), id="i")
         await expect_all(handle, workers, 0)
         worker.send_signal(signal.SIGTERM)
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             assert await anyio.to_thread.run_sync(worker.wait) == 0
     async with opened(workers.url) as driver:
         assert (await Rows.of(driver)).workers == []
@@ -110,7 +111,7 @@ async def test_a_worker_sleeps_past_its_lease(workers: Workers) -> None:
             process.send_signal(signal.SIGTERM)
             assert await anyio.to_thread.run_sync(process.wait) == 0
         other = await client.start(pongs, 1)
-        assert await other.ask("ping", "x", timeout=5) == ["x", 0]
+        assert await other.ask("ping", "x", timeout=PATIENCE) == ["x", 0]
 
 
 async def test_thousands_of_ping_pongs(workers: Workers) -> None:
@@ -123,9 +124,9 @@ async def test_thousands_of_ping_pongs(workers: Workers) -> None:
 
         async def talk(handle: Handle[int]) -> None:
             for number in range(each):
-                assert await handle.ask("ping", number, timeout=30) == [number, number]
+                assert await handle.ask("ping", number, timeout=PATIENCE) == [number, number]
 
-        with anyio.fail_after(90):
+        with anyio.fail_after(5 * PATIENCE):
             async with anyio.create_task_group() as group:
                 for handle in handles:
                     group.start_soon(talk, handle)
@@ -142,5 +143,5 @@ async def test_two_runtimes_here_and_one_there(workers: Workers) -> None:
         handles = [await one.start(pongs, 10) for _ in range(5)]
         for number in range(10):
             for handle in handles:
-                assert await handle.ask("ping", number, timeout=30) == [number, number]
-        assert [await handle.result(timeout=10) for handle in handles] == [10] * 5
+                assert await handle.ask("ping", number, timeout=PATIENCE) == [number, number]
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == [10] * 5

@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 
+from tests.patience import PATIENCE
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Rows, doubles, naps, until_status
 from workflow_sdk import Client, Context, Driver, Runtime, Status, workflow
@@ -33,7 +34,7 @@ async def test_it_waits_for_someone_who_knows_it(driver: Driver) -> None:
             await anyio.sleep(0.02)
             assert (await handle.info()).status is Status.WAITING
         async with Runtime(driver, workflows=[listens]):
-            assert await handle.result(timeout=5) == 1
+            assert await handle.result(timeout=PATIENCE) == 1
 
 
 async def test_many_of_them_are_not_in_the_way(driver: Driver) -> None:
@@ -42,7 +43,8 @@ async def test_many_of_them_are_not_in_the_way(driver: Driver) -> None:
             await client.start(naps, number)
         for number in range(10):
             assert (
-                await runtime.handle(doubles, (await runtime.start(doubles, number)).id).result(timeout=3) == 2 * number
+                await runtime.handle(doubles, (await runtime.start(doubles, number)).id).result(timeout=PATIENCE)
+                == 2 * number
             )
         assert len((await client.list(status=Status.PENDING)).items) == 20
 
@@ -60,4 +62,4 @@ async def test_what_a_dead_worker_has_left(driver: Driver) -> None:
             await anyio.sleep(2 * TTL)
             assert (await client.handle(naps, "i").info()).status is Status.SLEEPING
             async with Runtime(driver, workflows=[naps], lease_ttl=TTL):
-                assert await client.handle(naps, "i").result(timeout=5) == "awake"
+                assert await client.handle(naps, "i").result(timeout=PATIENCE) == "awake"

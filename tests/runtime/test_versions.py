@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.looking import Bench, Through, dump
 from tests.runtime.polling import until
@@ -324,7 +325,7 @@ async def test_with_a_runtime(driver: Driver) -> None:
         handle = await one.start(flow, id="i")
         for turn in range(5):
             await (one, two)[turn % 2].handle(flow, "i").send("m")
-        await handle.result(timeout=5)
+        await handle.result(timeout=PATIENCE)
         assert counted.seen == list(range(1, counted.seen[-1] + 1))
         assert (await handle.info()).version == counted.seen[-1]
     assert await dump(driver)

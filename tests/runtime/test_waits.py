@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.patience import PATIENCE
 from tests.runtime.looking import Bench, dump
 from tests.runtime.parts import Rows, Stop, until_status
 from tests.runtime.polling import until
@@ -385,4 +386,4 @@ async def test_reached_from_where_it_runs_and_from_elsewhere(driver: Driver) -> 
             found = [await other.send("go", n, token=wait.token, expected_version=wait.version) for n in range(2)]
             assert found[0] is Delivery.ACCEPTED
             assert found[1] in (Delivery.STALE, Delivery.CLOSED)
-            assert await handle.result(timeout=5) == "0"
+            assert await handle.result(timeout=PATIENCE) == "0"

@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.patience import PATIENCE
 from tests.runtime.looking import Through, dump
 from tests.runtime.parts import Stop, opened, until_status
 from workflow_sdk import (
@@ -68,7 +69,7 @@ async def test_all_that_changes_is_seen(driver: Driver, watcher: str) -> None:
     async with Runtime(driver, workflows=[advances]) as runtime, Client(driver) as client:
         handle = await runtime.start(advances, id="i")
         infos: list[InstanceInfo] = []
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(seen, (runtime if watcher == "here" else client).handle(advances, "i"), infos)
                 group.start_soon(go_on, handle)
@@ -90,7 +91,7 @@ async def test_what_has_ended_is_seen_once(driver: Driver) -> None:
     async with Runtime(driver, workflows=[advances]) as runtime:
         handle = await runtime.start(advances, id="i")
         await handle.send("end")
-        await handle.result(timeout=5)
+        await handle.result(timeout=PATIENCE)
         assert [info.status async for info in handle.watch()] == [Status.COMPLETED]
         with pytest.raises(InstanceNotFoundError):
             await anext(runtime.handle(advances, "another").watch())
@@ -105,7 +106,7 @@ async def test_stuck_is_no_end(driver: Driver) -> None:
         handle = await runtime.start(slips, id="i")
         await until_status(handle, Status.STUCK)
         infos: list[InstanceInfo] = []
-        with anyio.fail_after(5):
+        with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(seen, handle, infos)
                 await anyio.sleep(0.02)
@@ -183,7 +184,7 @@ async def test_nobody_looks_again_and_again(anyio_backend: str) -> None:
         await watched.aclose()
         assert quiet.waiting == 0
         await handle.send("end")
-        assert await handle.result(timeout=5) == "end"
+        assert await handle.result(timeout=PATIENCE) == "end"
 
 
 async def test_the_store_fails(driver: Driver) -> None:
@@ -196,7 +197,7 @@ async def test_the_store_fails(driver: Driver) -> None:
         watched = client.handle(advances, "i").watch()
         await anext(watched)
         quiet.broken.set()
-        with pytest.raises(StorageError, match="the store is gone"), anyio.fail_after(5):
+        with pytest.raises(StorageError, match="the store is gone"), anyio.fail_after(PATIENCE):
             await anext(watched)
 
 
@@ -208,7 +209,7 @@ async def test_deleted_while_it_is_watched(driver: Driver) -> None:
         assert (await anext(watched)).status is Status.PENDING
         await handle.cancel()
         await client.delete("i")
-        with pytest.raises(InstanceNotFoundError), anyio.fail_after(5):
+        with pytest.raises(InstanceNotFoundError), anyio.fail_after(PATIENCE):
             await anext(watched)
 
 
@@ -227,7 +228,7 @@ async def test_from_another_process(tmp_path: Path) -> None:
         handle = await runtime.start(advances, id="i")
         async with await anyio.open_process([sys.executable, "-c", watch], cwd=ROOT, stderr=subprocess.STDOUT) as other:
             assert other.stdout is not None
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 text = (await other.stdout.receive()).decode()
                 stops[0].go_on.set()
                 await until_status(handle, Status.WAITING)

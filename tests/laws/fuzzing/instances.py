@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import (
     Backoff,
@@ -301,7 +302,7 @@ def do(what: Callable[[Driver, Client], Awaitable[object]], changed: Row | None 
             if changed is not None:
                 batch.set(*changed)
             await driver.commit(batch)
-            with anyio.fail_after(5):
+            with anyio.fail_after(PATIENCE):
                 async with Client(driver) as client:
                     return await what(driver, client)
 

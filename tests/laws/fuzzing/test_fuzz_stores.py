@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.laws.fuzzing.hostile import bounded, examples, mutated
+from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import _values
 from workflow_sdk import Batch, StorageError, open_driver
 
@@ -40,7 +41,7 @@ def test_a_size_that_is_too_large_takes_no_memory(row: bytes) -> None:
 
 async def use(path: Path) -> None:
     """Open a file, and do everything there is."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         driver = await open_driver(f"sqlite:///{path}?busy_timeout=0.2&synchronous=normal")
         try:
             await driver.get(b"a")

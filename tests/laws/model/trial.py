@@ -14,6 +14,7 @@ from tests.laws.model.engine import Interpreter
 from tests.laws.model.invariants import CheckedDriver
 from tests.laws.model.plain import MARGIN, Expected, Row
 from tests.laws.model.programs import Cancel, Letter, Program
+from tests.patience import PATIENCE
 from workflow_sdk import (
     Batch,
     Client,
@@ -235,7 +236,7 @@ class Trial:
             async with anyio.create_task_group() as group:
                 group.start_soon(evict)
                 with suppress(WorkflowFailedError, WorkflowStuckError):
-                    await handle.result(timeout=20)
+                    await handle.result(timeout=PATIENCE)
                 group.cancel_scope.cancel()
         self.result = await run_workflow(flow, driver=self.driver, instance_id=ID, clock=self.clock)
 

@@ -16,16 +16,17 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-__all__ = ["SECONDS", "Lines", "Workers", "chance", "is_whole", "until"]
+from tests.patience import PATIENCE
+
+__all__ = ["Lines", "Workers", "chance", "is_whole", "until"]
 
 ROOT = Path(__file__).parents[3]
 TTL = 0.5
 
-SECONDS = 60
 """How long anything may take. It is a limit for what does not end, and nothing waits for it."""
 
 
-async def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+async def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Return once it holds; it is looked at again and again."""
     give_up = time.monotonic() + seconds
     while not holds():  # what another process does sets no event here
@@ -42,7 +43,7 @@ def chance() -> random.Random:
 
 def is_whole(database: Path) -> bool:
     """Whether SQLite finds nothing wrong in the file. Another process may have it open."""
-    with closing(sqlite3.connect(database, timeout=30)) as connection:
+    with closing(sqlite3.connect(database, timeout=PATIENCE)) as connection:
         found = connection.execute("PRAGMA integrity_check").fetchall()
     assert found == [("ok",)], found
     return True
@@ -60,7 +61,7 @@ class Lines:
     def __len__(self) -> int:
         return len(self())
 
-    async def more(self, count: int, seconds: float = SECONDS) -> None:
+    async def more(self, count: int, seconds: float = PATIENCE) -> None:
         """Return once there are so many more than now."""
         enough = len(self) + count
         await until(lambda: len(self) >= enough, seconds)
@@ -110,7 +111,7 @@ class Workers:
 
     async def ended(self, process: subprocess.Popen[bytes]) -> int:
         """The exit code of one that is ending."""
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(PATIENCE):
             return await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
 
     async def terminate(self, process: subprocess.Popen[bytes]) -> int:
@@ -121,7 +122,7 @@ class Workers:
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """End one at once."""
         process.kill()
-        process.wait(timeout=SECONDS)
+        process.wait(timeout=PATIENCE)
 
     def kill_all(self) -> None:
         """Leave none of them."""

@@ -15,6 +15,7 @@ from tests.chaos import effort
 from tests.laws.processes.parts import Workers, chance, is_whole
 from tests.laws.processes.worker import stores
 from tests.ledger import read
+from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import Batch, Client, StorageError, WorkflowSDKError
 from workflow_sdk.core.keys import Field, InstanceKeys
@@ -31,7 +32,7 @@ async def fill(workers: Workers) -> bytes:
         for number in range(INSTANCES):
             await client.start(stores, (workers.log, STEPS, 200), id=f"i{number}")
         for number in range(INSTANCES):
-            await client.handle(stores, f"i{number}").result(timeout=60)
+            await client.handle(stores, f"i{number}").result(timeout=PATIENCE)
         assert await workers.terminate(worker) == 0
         await client.start(stores, (workers.log, STEPS, 200), id="open")
     assert not workers.database.with_name("app.db-wal").exists(), "the last to close has tidied up"
@@ -55,7 +56,7 @@ async def expect_right_or_refused(workers: Workers, right: dict[str, Any]) -> bo
     name = str(workers.database)
     found: dict[str, Any] = {}
     said: str | None = None
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE):
         try:
             found = await read_all(workers.url)
         except StorageError as error:
@@ -203,7 +204,7 @@ async def test_a_broken_log_of_a_dead_worker_is_read_as_far_as_it_is_whole(worke
     assert is_whole(workers.database)
     worker = workers.start()
     async with Client(workers.url) as client:
-        assert await client.handle(stores, "i").result(timeout=60) == [*range(1, steps + 1)]
+        assert await client.handle(stores, "i").result(timeout=PATIENCE) == [*range(1, steps + 1)]
     async with opened(workers.url) as driver:
         assert await read(driver, "stored") == steps
     assert await workers.terminate(worker) == 0

@@ -14,6 +14,7 @@ import pytest
 from tests.laws.processes.parts import Workers, is_whole
 from tests.laws.processes.worker import stores
 from tests.ledger import read
+from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_drivers import sqlite
 from workflow_sdk import Batch, Client, Driver, EntryStatus, Handle, Status, StorageError
@@ -38,7 +39,7 @@ async def expect_whole(workers: Workers, handle: Handle[list[int]], ended: bool 
 
 async def expect_end(workers: Workers, handle: Handle[list[int]]) -> None:
     """It ends as it should, and only what could not be recorded ran again."""
-    assert await handle.result(timeout=60) == [*range(1, STEPS + 1)]
+    assert await handle.result(timeout=PATIENCE) == [*range(1, STEPS + 1)]
     counts = Counter(workers.lines())
     assert set(counts) == set(map(str, range(STEPS)))
     assert sum(count > 1 for count in counts.values()) <= 1
@@ -113,7 +114,7 @@ async def test_a_disk_that_is_full_from_the_start(workers: Workers, disk: Path) 
     ballast.unlink()
     async with Client(workers.url) as client:
         worker = workers.start()
-        assert await (await client.start(stores, (workers.log, 3, 10), id="i")).result(timeout=60) == [1, 2, 3]
+        assert await (await client.start(stores, (workers.log, 3, 10), id="i")).result(timeout=PATIENCE) == [1, 2, 3]
         assert await workers.terminate(worker) == 0
 
 

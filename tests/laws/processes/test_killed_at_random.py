@@ -14,6 +14,7 @@ from tests.chaos import effort
 from tests.laws.processes.parts import Workers, chance, is_whole, until
 from tests.laws.processes.worker import MESSAGES, TURNS, mixes
 from tests.ledger import read
+from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import Client, EntryStatus, Handle, Status, WorkflowStuckError
 
@@ -88,7 +89,7 @@ class Load:
         for handle in self.handles:
             while True:
                 try:
-                    assert await handle.result(timeout=60) == expected(handle.id)
+                    assert await handle.result(timeout=PATIENCE) == expected(handle.id)
                 except WorkflowStuckError as error:
                     # Five workers in a row were killed under it before they had done anything.
                     assert "died while they ran it" in str(error)  # noqa: PT017  # it may come again

@@ -14,6 +14,7 @@ import pytest
 from tests.laws.processes.parts import Workers, is_whole
 from tests.laws.processes.worker import stores
 from tests.ledger import read
+from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import AlreadyExistsError, Client, Handle, InstanceNotFoundError, StorageError
 
@@ -30,13 +31,13 @@ def delete(workers: Workers, names: Sequence[str]) -> None:
 
 def copy_log(workers: Workers) -> None:
     """Have all that is committed by now in the database itself."""
-    with closing(sqlite3.connect(workers.database, timeout=30)) as connection:
+    with closing(sqlite3.connect(workers.database, timeout=PATIENCE)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 async def expect_end(workers: Workers, handle: Handle[list[int]]) -> None:
     """It ends as if nothing had been."""
-    assert await handle.result(timeout=60) == [*range(1, STEPS + 1)]
+    assert await handle.result(timeout=PATIENCE) == [*range(1, STEPS + 1)]
     assert set(workers.lines()) == set(map(str, range(STEPS)))
     async with opened(workers.url) as driver:
         assert await read(driver, "stored") == STEPS
@@ -98,7 +99,7 @@ async def test_deleted_while_a_worker_has_it_open_and_others_come(workers: Worke
     second = workers.start()
     async with Client(workers.url) as client:
         handle = client.handle(stores, "i")
-        assert await handle.result(timeout=60) == [*range(1, STEPS + 1)]
+        assert await handle.result(timeout=PATIENCE) == [*range(1, STEPS + 1)]
     assert await workers.terminate(second) == 0
     # The first is the last to close: what it still has is not put over what is newer.
     assert await workers.terminate(first) == 0
@@ -129,7 +130,7 @@ async def test_the_database_is_deleted_under_a_worker(workers: Workers, names: S
         await workers.lines.more(10)
         delete(workers, names)
         await workers.until_said(worker, f"'{workers.database}' {GONE}")
-        for call in (handle.info, partial(handle.send, "m"), partial(handle.result, timeout=60)):
+        for call in (handle.info, partial(handle.send, "m"), partial(handle.result, timeout=PATIENCE)):
             with pytest.raises(StorageError, match=GONE):
                 await call()
         assert await workers.terminate(worker) == 0

@@ -15,6 +15,7 @@ import pytest
 from tests.laws.processes.parts import Workers, is_whole
 from tests.laws.processes.worker import holds, stores
 from tests.ledger import read
+from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import Client, Driver, StorageError
 from workflow_sdk.core.keys import ROOT
@@ -59,7 +60,7 @@ async def test_a_paused_worker_is_fenced(workers: Workers) -> None:
         before = len(workers.lines)
         assert before < STEPS, "it is in the middle of it"
         second = workers.start()
-        assert await handle.result(timeout=60) == [*range(1, STEPS + 1)]
+        assert await handle.result(timeout=PATIENCE) == [*range(1, STEPS + 1)]
         rows = await instance_rows(driver)
         first.send_signal(signal.SIGCONT)
         await workers.until_said(first, "was taken over")
@@ -86,7 +87,7 @@ async def test_a_worker_paused_in_a_write_is_waited_for_and_named_busy(workers: 
         assert (await handle.info()).id == "i", "others can read"
         go_on.touch()
         worker.send_signal(signal.SIGCONT)
-        assert await handle.result(timeout=60) == 1
+        assert await handle.result(timeout=PATIENCE) == 1
         assert await client.start(holds, (workers.log, str(go_on)), id="j")
-        assert await client.handle(holds, "j").result(timeout=60) == 2
+        assert await client.handle(holds, "j").result(timeout=PATIENCE) == 2
     assert is_whole(workers.database)

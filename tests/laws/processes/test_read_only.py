@@ -13,6 +13,7 @@ import pytest
 
 from tests.laws.processes.parts import Workers, is_whole
 from tests.laws.processes.worker import stores
+from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_sdk import Client, StorageError
 
@@ -88,7 +89,7 @@ async def test_a_file_that_may_not_be_written(workers: Workers, reachable: Path,
     workers.database.chmod(0o600)
     async with Client(workers.url) as client:
         worker = workers.start()
-        assert await client.handle(stores, "i").result(timeout=60) == [1, 2, 3]
+        assert await client.handle(stores, "i").result(timeout=PATIENCE) == [1, 2, 3]
         assert await workers.terminate(worker) == 0
 
 
@@ -129,7 +130,7 @@ async def test_files_that_become_read_only(workers: Workers, seal: Seal) -> None
         assert len(await handle.history()) < 2 * STEPS, "others can read"
         for path in paths:
             seal(False, path)
-        assert await handle.result(timeout=60) == [*range(1, STEPS + 1)]
+        assert await handle.result(timeout=PATIENCE) == [*range(1, STEPS + 1)]
         assert await workers.terminate(worker) == 0
     assert len(workers.lines) <= len(set(workers.lines())) + 1
     assert is_whole(workers.database)
@@ -156,5 +157,5 @@ async def test_a_directory_that_is_immutable_from_the_start(workers: Workers, tm
         seal(False, workers.database.parent)
     async with Client(workers.url) as client:
         worker = workers.start()
-        assert await client.handle(stores, "i").result(timeout=60) == [1, 2, 3]
+        assert await client.handle(stores, "i").result(timeout=PATIENCE) == [1, 2, 3]
         assert await workers.terminate(worker) == 0
