@@ -19,6 +19,7 @@ __all__ = ["be_patient"]
 
 STEP_SECONDS = 1.0
 WORD_SECONDS = 0.1
+"""Longer is surer, and takes longer: tests with many jumps have seconds for all of them."""
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
