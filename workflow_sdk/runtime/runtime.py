@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,7 @@ from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
+from workflow_sdk.runtime.hosting import Hosting, new_hosting
 from workflow_sdk.runtime.nearby import Nearby
 from workflow_sdk.runtime.purging import Purging
 from workflow_sdk.runtime.residents import Residents
@@ -82,13 +83,16 @@ class Runtime(Client):
         self._claiming: Claiming | None = None
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
-        self._stack = AsyncExitStack()
+        self._hosting: Hosting | None = None
+        self._signals = ExitStack()
         self._life = ExitStack()
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         try:
             await self._beat()
+            self._hosting = new_hosting()
+            self._group = await self._hosting.open()
         except BaseException:
             await super().__aexit__(None, None, None)
             raise
@@ -99,7 +103,6 @@ class Runtime(Client):
             self.access.driver, self._clock, self._residents, self._workflows, claiming.look_for, self._retention
         )
 
-        self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
@@ -123,10 +126,10 @@ class Runtime(Client):
     ) -> None:
         try:
             await self._residents.put_all_away(self._grace)
-            self._group.cancel_scope.cancel()
         finally:
             try:
-                await self._stack.aclose()
+                with self._signals:
+                    await self._close()
             finally:
                 with anyio.CancelScope(shield=True):
                     try:
@@ -134,6 +137,10 @@ class Runtime(Client):
                             await self._leave()
                     finally:
                         await super().__aexit__(kind, error, trace)
+
+    async def _close(self) -> None:
+        assert self._hosting is not None, "it was opened"
+        await self._hosting.close()
 
     @property
     def resident(self) -> int:
@@ -152,7 +159,7 @@ class Runtime(Client):
         """
         if self._access is None:
             raise DefinitionError("a runtime serves while it is open: in `async with`")
-        signals = self._stack.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        signals = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         async for _ in signals:
             break
         return 0
