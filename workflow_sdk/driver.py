@@ -42,7 +42,9 @@ VALUE_BYTES_MAX = 10_000_000
 BATCH_BYTES_MAX = 100_000_000
 """All keys, values and expected values of one batch together. Their number has no limit."""
 APPENDED_BYTES = 13
-"""What `append` adds to its prefix."""
+"""What `append` adds to its prefix in the drivers that come with us."""
+APPENDED_BYTES_MAX = 64
+"""What it may add in any."""
 
 
 class Set(NamedTuple):
@@ -53,7 +55,11 @@ class Set(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Store `value` under a new key: `prefix`, 0x33, and 12 bytes that grow with every append (a versionstamp)."""
+    """Store `value` under a new key: `prefix` and up to 64 bytes, of which the first is not 0xFF.
+
+    It sorts after every key that was ever appended there. The drivers that come with us add 0x33 and 12 bytes, which is
+    how `fdb.tuple` writes a versionstamp.
+    """
 
     prefix: bytes
     value: bytes

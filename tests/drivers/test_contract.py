@@ -8,10 +8,11 @@ from typing import cast
 
 import anyio
 import pytest
+from fdb.tuple import Versionstamp, pack, unpack
 
 from tests.fdb_store import open_fdb
 from workflow_drivers import memory, sqlite
-from workflow_sdk.driver import Driver, open_driver
+from workflow_sdk.driver import APPENDED_BYTES, Batch, Driver, open_driver
 from workflow_sdk.testing.contract import CHECKS, Check, Make, check_driver, check_durability
 
 # `anyio.run` rather than the marker of anyio's pytest plugin: with `asyncio_mode = "auto"`, pytest-asyncio takes
@@ -40,6 +41,23 @@ def make(store: str, tmp_path: Path) -> Make:
 @pytest.mark.parametrize(("store", "backend"), BACKENDS)
 def test_promise(check: Check, make: Make, backend: str) -> None:
     check_on(backend, check, make)
+
+
+@pytest.mark.parametrize(("store", "backend"), BACKENDS)
+def test_an_appended_key_reads_as_a_versionstamp(make: Make, backend: str) -> None:
+    """In the drivers that come with us, so that every tool for FoundationDB's tuples can read it."""
+
+    async def check() -> None:
+        driver = await make()
+        batch = Batch()
+        batch.append(pack(("q",)), b"")
+        await driver.commit(batch)
+        ((key, _),) = await driver.scan(b"", b"\xff")
+        await driver.aclose()
+        name, stamp = unpack(key)
+        assert (name, isinstance(stamp, Versionstamp), len(key)) == ("q", True, len(pack(("q",))) + APPENDED_BYTES)
+
+    check_on(backend, check)
 
 
 @pytest.mark.parametrize(("store", "backend"), [BACKENDS[0], *BACKENDS[2:4]])

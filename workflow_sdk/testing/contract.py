@@ -16,7 +16,7 @@ from __future__ import annotations
 import anyio
 from anyio.lowlevel import checkpoint
 
-from workflow_sdk.driver import KEY_BYTES_MAX, VALUE_BYTES_MAX, Batch, Driver
+from workflow_sdk.driver import APPENDED_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, Batch, Driver
 from workflow_sdk.errors import ConflictError, StorageError
 from workflow_sdk.testing._promises import (
     CHECKS,
@@ -229,7 +229,9 @@ async def check_appends_keep_their_order(driver: Driver) -> None:
         expect([value for _, value in rows] == sent, "appended rows come in the order of their commits")
         expect(rows[0][0] > highest, "an append sorts after keys that have been cleared, too")
         for key, _ in rows:
-            expect(len(key) == 14 and key.startswith(b"q\x33"), "an appended key is prefix, 0x33 and 12 bytes")
+            added = key.removeprefix(b"q")
+            expect(0 < len(added) <= APPENDED_BYTES_MAX, "an appended key is its prefix and 1 to 64 bytes more")
+            expect(added < b"\xff", "an appended key sorts before the prefix followed by 0xFF, as all below it do")
         if turn % 2:
             highest, sent = rows[-1][0], []
             batch = Batch()
