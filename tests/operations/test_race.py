@@ -58,7 +58,9 @@ def racing(branches: dict[str, Branch]) -> Any:
         result = await ctx.race("race", branches)
         assert type(result) is RaceResult
         await ctx.sleep("pause", 60)
-        return [result.winner, result.value]
+        winner, value = result
+        assert (winner, value) == (result.winner, result.value)
+        return [winner, value]
 
     return races
 

@@ -255,7 +255,8 @@ async def test_every_other_end(driver: Driver, how: str, error: type[Any], kind:
             with pytest.raises(error) as caught:
                 await handle.result(timeout=PATIENCE)
             found.append(caught.value)
-        assert [error.status for error in found] == [kind] * 2
+        assert [error.status for error in found] == [Status(kind)] * 2
+        assert all(type(error.status) is Status for error in found)
         info = await handle.info()
         assert info.status == kind
         assert [error.error for error in found] == [info.error] * 2

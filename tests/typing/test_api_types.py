@@ -184,6 +184,9 @@ async def branches(ctx: Context, orders: list[Order]) -> None:
 
     assert_type(await ctx.join("join", {"a": branch, "b": other}, limit=2), dict[str, int])
     assert_type(await ctx.race("race", {"a": branch, "b": other}), RaceResult[int])
+    winner, first = await ctx.race("race again", {"a": branch, "b": other})
+    assert_type(winner, str)
+    assert_type(first, int)
     won = await ctx.race("race", {"a": branch})
     assert_type(won.winner, str)
     assert_type(won.value, int)

@@ -8,8 +8,7 @@ taken back in the inbox. What they have to undo if the workflow fails stays.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from workflow_sdk.core.entries import BranchesData, Entry
 from workflow_sdk.core.location import escape
@@ -25,9 +24,8 @@ __all__ = ["RaceResult", "start_race"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class RaceResult(Generic[T]):
-    """Who won a race, and with which value."""
+class RaceResult(NamedTuple, Generic[T]):
+    """Who won a race, and with which value: `winner, value = await ctx.race(...)`."""
 
     winner: str
     value: T

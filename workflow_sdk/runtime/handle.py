@@ -92,9 +92,9 @@ class Handle(Generic[T_co]):
             return output
         info = unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec)
         if status is Status.STUCK:
-            raise WorkflowStuckError(self.id, status.value, info)
+            raise WorkflowStuckError(self.id, status, info)
         kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
-        raise kind(self.id, status.value, info)
+        raise kind(self.id, status, info)
 
     async def send(
         self,
