@@ -5,9 +5,9 @@ writer's thread empties. The thread takes as late as it can, when it already hol
 have come until then share the one `fsync`, and a commit that is cancelled before can still be withdrawn. It goes on
 by itself until the queue is empty, so that there is no turn of the event loop between two transactions, and no task.
 
-What is small and expected to be short is committed in the event loop, once everything that is ready has had its turn:
-what comes of that joins it. Where many come at once, they go to the thread, which writes while the event loop goes on.
-See `_pace`.
+What is small and expected to be short is committed in the event loop, by the first who waits, once everything else
+that is ready has had its turn: what comes of that joins it. Where many come at once, they go to the thread, which
+writes while the event loop goes on. See `_pace`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workflow_sdk.errors import StorageError
 GROUP_BATCHES_MAX = 1024
 GROUP_BYTES_MAX = 8_000_000
 
-SHORT_SECONDS = 0.00025
+SHORT_SECONDS = 0.0005
 """As long as this, a commit may hold up the event loop: no longer than many a callback."""
 HERE_MOST = 64
 """After so many in the event loop, one is made in the thread, where the log may be copied into the database."""
@@ -72,8 +72,8 @@ class CommitQueue:
         self._waiting: deque[_Commit] = deque()
         self._running = False
         self._pace = Pace(SHORT_SECONDS, possible=session.settings.inline, most=HERE_MOST)
-        self._soon: asyncio.Handle | None = None
-        """The event loop's next look at the queue."""
+        self._leads = False
+        """Whether the first who waits will look at the queue, in the next turn of the event loop."""
 
     async def commit(self, batch: Batch, size: int) -> None:
         """Return when the batch is committed, or raise why it isn't. Cancelled, it is decided before this returns."""
@@ -83,12 +83,19 @@ class CommitQueue:
             start, self._running = not self._running, True
         if start:
             if self._pace.is_short:
-                self._soon = self._loop.call_soon(self._run_here)
+                self._leads = True
             else:
                 self._thread.post(self._run)
         try:
-            await commit.future
+            if start and self._leads:
+                await asyncio.sleep(0)
+                if self._leads:
+                    self._run_here()
+            if not commit.reported:
+                await commit.future
         except asyncio.CancelledError:
+            if start:
+                self.hand_over()  # those who have joined, if that was not decided yet
             if not self._withdraw(commit):
                 await self._decided(commit)
             raise
@@ -96,10 +103,9 @@ class CommitQueue:
             raise commit.error
 
     def hand_over(self) -> None:
-        """Leave what waits to the thread. What it is given after this, comes after that."""
-        if self._soon is not None:
-            self._soon.cancel()
-            self._soon = None
+        """Leave what waits for the event loop to the thread. What that is given after this, comes after it."""
+        if self._leads:
+            self._leads = False
             self._thread.post(self._run)
 
     def _run_here(self) -> None:
@@ -119,7 +125,7 @@ class CommitQueue:
         except Exception:  # noqa: BLE001  # another process is in the way, or worse: the thread has the time to find out
             self.hand_over()
             return
-        self._soon = None
+        self._leads = False
         commits = self._take()
         errors = self._written_or_not(commits)
         self._pace.note(monotonic() - began, here=True)
