@@ -13,6 +13,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.parts import Log, Rows, Stop, until_status
 from tests.runtime.polling import until
+from tests.runtime.shifted import Shifted
 from workflow_sdk import Break, Client, Context, Continue, Driver, Handle, Runtime, Status, Workflow, workflow
 
 log = Log()
@@ -130,8 +131,9 @@ async def in_time() -> AsyncGenerator[None]:
 @pytest.mark.parametrize("by", ["time", "message"])
 async def test_residents_that_wake_stand_in_line(driver: Driver, by: str, concurrency: int) -> None:
     count = 100 if concurrency == 10 else 30
-    async with Runtime(driver, workflows=FLOWS, concurrency=concurrency) as runtime, in_time():
-        due = time.time() + 1.5
+    clock = Shifted()
+    async with Runtime(driver, workflows=FLOWS, concurrency=concurrency, clock=clock) as runtime, in_time():
+        due = time.time() + 3600
         handles: list[Handle[Any]] = []
         for number in range(count):
             if by == "time":
@@ -142,7 +144,9 @@ async def test_residents_that_wake_stand_in_line(driver: Driver, by: str, concur
             await until_status(handle, Status.SLEEPING, Status.WAITING)
         assert runtime.resident == count
         meter.__init__()  # type: ignore[misc]
-        if by == "message":
+        if by == "time":
+            clock.offset = 3601
+        else:
             async with anyio.create_task_group() as group:
                 for handle in handles:
                     group.start_soon(handle.send, "m")

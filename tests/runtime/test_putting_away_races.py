@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tests.patience import PATIENCE
-from tests.runtime.parts import Stop
+from tests.runtime.parts import Rows, Stop
 from tests.runtime.polling import until
 from workflow_sdk import Context, Driver, Runtime, workflow
 
@@ -43,7 +43,7 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
         results = await ctx.join("both", {"races": races, "beside": beside})
         return [results["races"], results["beside"]]
 
-    async with Runtime(driver, workflows=[both], grace=1) as runtime:
+    async with Runtime(driver, workflows=[both], grace=PATIENCE) as runtime:
         handle = await runtime.start(both)
 
         async def all_began() -> bool:
@@ -51,7 +51,11 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
 
         await until(all_began)
         await handle.evict()
-        await anyio.sleep(0.02)
+
+        async def is_told() -> bool:
+            return (await Rows.of(driver)).letters == []
+
+        await until(is_told)
         loses.go_on.set()
         await anyio.sleep(0.02)
         wins.go_on.set()

@@ -63,8 +63,8 @@ async def is_new(driver: Driver, id: str) -> bool:
 
 async def test_it_is_one_commit(driver: Driver) -> None:
     counting = Counting(driver)
-    async with Runtime(counting, workflows=FLOWS) as runtime:
-        await anyio.sleep(0.02)
+    async with Runtime(counting, workflows=FLOWS, lease_ttl=3600) as runtime:
+        await counting.until_quiet()
         counting.__init__(driver)  # type: ignore[misc]
         handle = await runtime.start(works, id="i")
         assert (counting.commits, counting.gets, counting.scans) == (1, 0, 0)
