@@ -21,7 +21,7 @@ from workflow_drivers.foundationdb._driver import connect
 from workflow_drivers.foundationdb._keys import space_of
 from workflow_drivers.foundationdb._url import Settings, parse
 
-__all__ = ["CLUSTER_FILE", "clear_all", "connected", "described", "fdb_binding", "open_fdb"]
+__all__ = ["CLUSTER_FILE", "clear_all", "connected", "described", "fdb_binding", "hurry", "open_fdb"]
 
 CLUSTER_FILE = os.environ.get("WORKFLOW_SDK_FDB_CLUSTER_FILE")
 RUN = uuid4().hex
@@ -63,6 +63,11 @@ async def open_fdb(directory: Path, **changes: Any) -> FoundationDBDriver:
 async def connected(double: Double, prefix: str = "test", **changes: Any) -> FoundationDBDriver:
     """A store in a double of one's own."""
     return await connect(cast("Binding", double), replace(Settings(), prefix=prefix, **changes))
+
+
+def hurry(driver: FoundationDBDriver, seconds: float) -> None:
+    """From now on, the driver gives up after so many seconds."""
+    driver._session.settings = replace(driver._session.settings, timeout=seconds)
 
 
 def clear_all() -> None:
