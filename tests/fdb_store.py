@@ -67,7 +67,8 @@ async def connected(double: Double, prefix: str = "test", **changes: Any) -> Fou
 
 def hurry(driver: FoundationDBDriver, seconds: float) -> None:
     """From now on, the driver gives up after so many seconds."""
-    driver._session.settings = replace(driver._session.settings, timeout=seconds)
+    session = driver._session  # pyright: ignore[reportPrivateUsage]  # nobody else is in a hurry after all
+    session.settings = replace(session.settings, timeout=seconds)
 
 
 def clear_all() -> None:

@@ -187,12 +187,10 @@ def test_the_pause_before_another_is_started_grows(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_fails_ends_them_all(line: Line) -> None:
-    began = time.monotonic()
     worker = line.process("worker", "shop:raises", "--processes", "2")
     _, errors = worker.communicate(timeout=PATIENCE)
     assert worker.returncode == 1
     assert "workflow: shop:raises has made no runtime: RuntimeError: no database (" in errors
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
