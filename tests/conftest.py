@@ -6,10 +6,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import fdb_store
 from tests.cluster_clock import be_patient
 from tests.support import SETTINGS, Setting, World, open_store
+
+# What is slow is no failure, however slow.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def pytest_report_header() -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "connected",
     "described",
     "fdb_binding",
+    "hurry",
     "open_fdb",
     "run_range",
     "settings_for",
@@ -82,6 +83,12 @@ def run_range() -> tuple[bytes, bytes]:
     """Where all stores of the run lie, whichever process has opened them."""
     begin = space_of(f"test-{RUN}-").root.removesuffix(b"\x00")
     return begin, begin[:-1] + bytes([begin[-1] + 1])
+
+
+def hurry(driver: FoundationDBDriver, seconds: float) -> None:
+    """From now on, the driver gives up after so many seconds."""
+    session = driver._session  # pyright: ignore[reportPrivateUsage]  # nobody else is in a hurry after all
+    session.settings = replace(session.settings, timeout=seconds)
 
 
 def clear_all() -> None:

@@ -138,9 +138,9 @@ class World:
                 await self.send(message, payload, id=id)
         return results[0]
 
-    async def until_waiting(self, id: str = "i") -> None:
+    async def until_waiting(self, id: str = "i", seconds: float = PATIENCE) -> None:
         """Return once the instance is recorded as waiting for a message."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(seconds):
             while True:
                 try:
                     if (await self.history(id)).status is Status.WAITING:

@@ -156,6 +156,11 @@ WORKFLOWS: list[Workflow[Any, Any]] = [checkout, fails, slips, kills_once, exits
 runtime = Runtime(STORE, workflows=WORKFLOWS, lease_ttl=1)
 
 
+def steady() -> Runtime:
+    """Whose workers are not taken for dead when they are slow."""
+    return Runtime(STORE, workflows=WORKFLOWS, lease_ttl=60)
+
+
 def make() -> Runtime:
     return Runtime(STORE, workflows=WORKFLOWS, lease_ttl=1)
 

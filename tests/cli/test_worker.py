@@ -121,7 +121,7 @@ def test_a_process_that_is_stopped_by_itself_is_replaced(line: Line) -> None:
 
 
 def test_processes_shut_down_when_the_one_that_keeps_them_is_killed(line: Line) -> None:
-    with working(line, "shop:make", "--processes", "2") as (worker, pids):
+    with working(line, "shop:steady", "--processes", "2") as (worker, pids):
         line("start", "takes_its_time", f'"{line.folder}"', "--id", "i")
         wait_for((line.folder / "begun").exists)
         assert len(line.on_store(heartbeats)) == 2
@@ -187,12 +187,10 @@ def test_the_pause_before_another_is_started_grows(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_fails_ends_them_all(line: Line) -> None:
-    began = time.monotonic()
     worker = line.process("worker", "shop:raises", "--processes", "2")
     _, errors = worker.communicate(timeout=PATIENCE)
     assert worker.returncode == 1
     assert "workflow: shop:raises has made no runtime: RuntimeError: no database (" in errors
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(

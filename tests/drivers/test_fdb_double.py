@@ -17,6 +17,7 @@ from tests.drivers.fdb_double import (
     failures,
     network,
 )
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -292,12 +293,16 @@ def test_a_cancelled_transaction(database: Database) -> None:
 
 def test_a_timeout_ends_the_commit_which_may_happen_all_the_same(database: Database) -> None:
     """... of the option `timeout`, and of automatic idempotency: "may have already succeeded or may succeed"."""
-    database.cluster.latency = 0.05
+    database.cluster.latency = 1.0
     transaction = database.create_transaction()
     transaction.options.set_timeout(10)
     transaction.set(b"k", b"1")
     assert code(transaction.commit()) == 1031
-    time.sleep(0.1)
+    database.cluster.latency = 0.0
+    give_up = time.monotonic() + PATIENCE
+    while database.create_transaction().get(b"k").value is None:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
     assert database.create_transaction().get(b"k").value == b"1"
 
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from tests.drivers.fdb_double import Double
-from tests.fdb_store import connected
+from tests.fdb_store import connected, hurry
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
@@ -212,9 +212,10 @@ async def test_an_error_that_does_not_pass_is_told() -> None:
 
 async def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
     double = Double()
-    async with opened(double, timeout=0.2) as driver:
+    async with opened(double) as driver:
         await driver.commit(counting(None, b"1"))
         double.cluster.hang()
+        hurry(driver, 0.2)
         with anyio.fail_after(PATIENCE):
             for call in (driver.get(b"k"), driver.scan(b"", b"\xff"), driver.changed(b"count", b"1")):
                 with pytest.raises(StorageError, match=r"within 0\.2 s \(timeout\): no answer"):
@@ -224,6 +225,7 @@ async def test_a_cluster_that_does_not_answer_is_an_error_in_time() -> None:
                 await driver.commit(counting(b"1", b"2"))
         assert "not known" not in str(caught.value)
         double.cluster.answer()
+        hurry(driver, PATIENCE)
         assert await driver.get(b"count") == b"1"
 
 
@@ -235,9 +237,11 @@ async def test_a_cluster_that_does_not_answer_is_an_error_when_it_is_opened() ->
 
 
 @pytest.mark.parametrize("applied", [False, True])
-async def test_a_commit_that_is_not_answered_is_looked_into(applied: bool) -> None:
+async def test_a_commit_that_is_not_answered_is_looked_into(applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is waited for the answer for two seconds, and then looked for with patience.
+    monkeypatch.setattr("workflow_drivers.foundationdb._commit.SETTLING", PATIENCE / (PATIENCE + 2))
     double = Double()
-    async with opened(double, timeout=0.3) as driver:
+    async with opened(double, timeout=PATIENCE + 2) as driver:
         double.cluster.faults.add("commit", applied=applied, late=not applied, silent=True)
         if applied:
             await driver.commit(counting(None, b"1"))
@@ -251,11 +255,12 @@ async def test_a_commit_that_is_not_answered_is_looked_into(applied: bool) -> No
 
 async def test_if_it_cannot_be_looked_into_that_is_said() -> None:
     double = Double()
-    async with opened(double, timeout=0.3) as driver:
+    async with opened(double, timeout=2.5) as driver:
         double.cluster.faults.add("commit", silent=True, late=True)
         double.cluster.faults.add("get", silent=True, skip=2)
         with pytest.raises(StorageError, match="Whether the batch was applied is not known"):
             await driver.commit(counting(None, b"1"))
+        hurry(driver, PATIENCE)
         # The slot is nobody's any more: the next who had it would take the one before for its own.
         await driver.commit(counting(None, b"2"))
         await eventually(double)

@@ -11,7 +11,8 @@ import pytest
 
 from tests.drivers.fdb_double import Double, failures
 from tests.drivers.fdb_double.faults import Moment
-from tests.fdb_store import connected
+from tests.fdb_store import connected, hurry
+from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError
@@ -89,7 +90,9 @@ async def test_each_batch_is_applied_as_it_was_said(seed: int) -> None:
     dice = random.Random(seed)
     double = Double()
     ledger = Ledger()
-    drivers = [await connected(double, timeout=0.4) for _ in range(DRIVERS)]
+    drivers = [await connected(double) for _ in range(DRIVERS)]
+    for driver in drivers:
+        hurry(driver, 0.4)
     watching = drivers[0]
     double.cluster.latency = 0.0005
 
@@ -111,6 +114,7 @@ async def test_each_batch_is_applied_as_it_was_said(seed: int) -> None:
             double.cluster.faults.take(moment)
     double.cluster.arrive()
     await anyio.sleep(0.02)
+    hurry(watching, PATIENCE)
     times = Counter(value for _, value in await watching.scan(b"log", b"loh"))
     assert max(times.values()) == 1, "none is applied twice"
     assert ledger.applied <= set(times), "what was said to be applied is"

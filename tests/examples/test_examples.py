@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -158,9 +157,9 @@ SHOWS = {
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
-    # As wide as a page, whatever terminal the tests run in.
+    # An example takes no time to try. As wide as a page, whatever terminal the tests run in.
     environment = os.environ | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
 
 
 def test_every_example_is_run() -> None:
@@ -169,13 +168,11 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", SHOWS)
 def test_the_example_shows_what_it_promises(name: str) -> None:
-    begun = time.monotonic()
     result = run(name)
     assert result.returncode == 0, result.stderr
     lines = iter(result.stdout.splitlines())
     missing = [line for line in SHOWS[name] if line not in lines]  # `in` moves on: the order counts
     assert missing == [], result.stdout
-    assert time.monotonic() - begun < 20, "an example takes no time to try"
 
 
 def test_nothing_happens_twice_in_the_main_example() -> None:

@@ -243,17 +243,30 @@ async def test_cancelling_a_host_that_waits_gives_the_instance_back(world: World
 
 
 async def test_the_cancellation_stays_a_cancellation(world: World) -> None:
+    under_way = anyio.Event()
+
+    async def hang() -> None:
+        under_way.set()
+        await anyio.sleep_forever()
+
     @workflow
     async def swallows(ctx: Context) -> str:
         try:
-            await ctx.step("hangs", anyio.sleep_forever)
+            await ctx.step("hangs", hang)
         except Exception:  # noqa: BLE001  # never sees the engine's own business
             return "swallowed"
         return "returned"
 
-    with anyio.move_on_after(0.05) as scope:
-        await run_workflow(swallows, driver=world.driver, instance_id="i")
-    assert scope.cancelled_caught
+    returned: list[object] = []
+
+    async def run() -> None:
+        returned.append(await run_workflow(swallows, driver=world.driver, instance_id="i"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await under_way.wait()
+        group.cancel_scope.cancel()
+    assert returned == []
     assert (await world.history()).status is Status.RUNNING
 
 

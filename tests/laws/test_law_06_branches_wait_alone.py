@@ -165,7 +165,7 @@ async def test_a_timer_goes_on_while_a_sibling_works_in_a_thread(world: World) -
     gone_on = threading.Event()
 
     def work() -> bool:
-        return gone_on.wait(10)
+        return gone_on.wait(PATIENCE)
 
     async def note() -> None:
         gone_on.set()

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from tests.laws.counting_driver import MEMORY, WatchedDriver, fresh_world, names_of, rows_of
+from tests.patience import PATIENCE
 from tests.support import Setting, World
 from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
 from workflow_sdk.core.keys import BASES, InstanceKeys
@@ -105,7 +106,7 @@ async def run_until_waiting(world: World, job: Workflow[Any, Any], mode: Mode) -
     if mode == "live":
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: world.once(job, mode="live"))
-            await world.until_waiting()
+            await world.until_waiting(seconds=5 * PATIENCE)  # these are many turns
             group.cancel_scope.cancel()
         return
     while not (result := await world.once(job, mode="yield")).waiting_for:

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Backoff,
@@ -280,7 +281,7 @@ async def test_a_plain_function_that_takes_too_long_is_left_to_itself(world: Wor
     @workflow
     async def tries(ctx: Context) -> str:
         try:
-            await ctx.step("s", lambda: go_on.wait(20), timeout=0.05)
+            await ctx.step("s", lambda: go_on.wait(PATIENCE), timeout=0.05)
         except StepTimeoutError as error:
             return f"{error.attempts}"
         finally:

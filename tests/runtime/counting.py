@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import anyio
 
+from tests.patience import PATIENCE
 from workflow_sdk import Batch, Driver
 
 __all__ = ["Counting"]
-
-QUIET_SECONDS = 0.1
 
 
 class Counting:
@@ -22,37 +24,52 @@ class Counting:
         """How many rows the scans have brought."""
         self.commits: int = 0
         self.watches: int = 0
+        self.under_way: int = 0
+        """Of the calls that come back by themselves."""
 
     @property
     def calls(self) -> int:
         """All of them."""
         return self.gets + self.scans + self.commits + self.watches
 
+    @contextmanager
+    def _goes_on(self) -> Generator[None]:
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+
     async def until_quiet(self) -> None:
-        """Return once nothing more is asked. A store that is some milliseconds away takes its time to answer."""
-        before = -1
-        while before != self.calls:
-            before = self.calls
-            await anyio.sleep(QUIET_SECONDS)
+        """Return once nobody calls any more."""
+        quiet, before = 0, -1
+        with anyio.fail_after(PATIENCE):
+            while quiet < 20:
+                quiet = quiet + 1 if self.calls == before and not self.under_way else 0
+                before = self.calls
+                await anyio.sleep(0.005)
 
     async def get(self, key: bytes, /) -> bytes | None:
         """As the driver."""
         self.gets += 1
-        return await self.driver.get(key)
+        with self._goes_on():
+            return await self.driver.get(key)
 
     async def scan(
         self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """As the driver."""
         self.scans += 1
-        rows = await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+        with self._goes_on():
+            rows = await self.driver.scan(begin, end, limit=limit, reverse=reverse)
         self.rows += len(rows)
         return rows
 
     async def commit(self, batch: Batch, /) -> None:
         """As the driver."""
         self.commits += 1
-        await self.driver.commit(batch)
+        with self._goes_on():
+            await self.driver.commit(batch)
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """As the driver."""

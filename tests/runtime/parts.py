@@ -78,6 +78,11 @@ class Rows:
         return [key for kind in (6, 7, 8, 9) for key in self._all(kind)]
 
     @property
+    def letters(self) -> list[tuple[Any, ...]]:
+        """What workers are told, and have not read."""
+        return self._all(9)
+
+    @property
     def claimed(self) -> list[tuple[Any, ...]]:
         """(worker, id)."""
         return self._all(7)

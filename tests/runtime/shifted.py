@@ -1,4 +1,4 @@
-"""A clock that is not the others' clock, and can be set while somebody waits for it."""
+"""Clocks that are not the others' clock, and can be set while somebody waits for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 
 from workflow_sdk.execution.clock import Activity, Timeout
 
-__all__ = ["Shifted"]
+__all__ = ["ByHand", "Shifted"]
 
 
 class Shifted:
@@ -55,3 +55,23 @@ class Shifted:
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
         """Cancel what runs inside once it has taken this long."""
         return anyio.move_on_after(seconds)
+
+
+class ByHand(Shifted):
+    """A clock that stands still until its offset is changed; heartbeats go by it, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = time.time()
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return self._began + self.offset
+
+    async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Call `fn` so often, on this clock."""
+        while True:
+            due = self.time() + seconds
+            while self.time() < due:  # noqa: ASYNC110  # setting it sets no event
+                await anyio.sleep(0.005)
+            await fn()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, doubles, naps, until_status
+from tests.runtime.shifted import Shifted
 from workflow_sdk import (
     AlreadyExistsError,
     Backoff,
@@ -265,12 +266,15 @@ async def test_every_other_end(driver: Driver, how: str, error: type[Any], kind:
 
 @pytest.mark.parametrize("give_up", ["timeout", "cancel"])
 async def test_who_gives_up_waiting_does_no_harm(driver: Driver, give_up: str) -> None:
-    async with Runtime(driver, workflows=FLOWS) as runtime:
-        handle = await runtime.start(naps, 0.15)
+    clock = Shifted()
+    async with Runtime(driver, workflows=FLOWS, clock=clock) as runtime:
+        handle = await runtime.start(naps, 600)
+        await until_status(handle, Status.SLEEPING)
         with anyio.move_on_after(0.02 if give_up == "cancel" else PATIENCE):
             with pytest.raises(TimeoutError) if give_up == "timeout" else anyio.CancelScope():
                 await handle.result(timeout=0.02 if give_up == "timeout" else None)
         assert (await handle.info()).status is Status.SLEEPING
+        clock.offset = 601
         assert await handle.result(timeout=PATIENCE) == "awake"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import anyio
@@ -11,7 +10,8 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.parts import Log, Rows, naps, until_status
 from tests.runtime.polling import until
-from workflow_sdk import Context, Driver, Runtime, Status, Workflow, workflow
+from tests.runtime.shifted import ByHand
+from workflow_sdk import Context, Driver, Handle, Runtime, Status, Workflow, workflow
 from workflow_sdk.testing import VirtualClock
 
 log = Log()
@@ -44,21 +44,33 @@ async def until_resident(runtime: Runtime, count: int) -> None:
     await until(reached)
 
 
+async def until_waiting(handle: Handle[Any], name: str) -> None:
+    """Return once it waits for that."""
+
+    async def waits() -> bool:
+        return [wait.name for wait in (await handle.info()).waits] == [name]
+
+    await until(waits)
+
+
 async def test_idle_for_long(driver: Driver) -> None:
-    async with Runtime(driver, workflows=FLOWS, max_idle=0.2) as runtime:
-        began = time.monotonic()
+    clock = ByHand()
+    async with Runtime(driver, workflows=FLOWS, max_idle=200, clock=clock) as runtime:
+        began = clock.time()
         waits, sleeps = await runtime.start(listens, id="w"), await runtime.start(naps, 600, id="s")
         await until_status(waits, Status.WAITING)
         await until_status(sleeps, Status.SLEEPING)
+        clock.offset = 199
+        await anyio.sleep(0.05)
         assert runtime.resident == 2
         assert [when for when, _ in (await Rows.of(driver)).alarms] == []
+        clock.offset = 201
         await until_resident(runtime, 0)
-        assert 0.2 <= time.monotonic() - began < 1
         rows = await Rows.of(driver)
         assert (rows.leases, rows.claimed) == ([], [])
         ((when, id),) = rows.alarms
         assert id == "s"
-        assert 590 < when - time.time() < 601, "due when it has slept enough"
+        assert when - began == pytest.approx(600, abs=0.001), "due when it has slept enough"
         assert [(await handle.info()).status for handle in (waits, sleeps)] == [Status.WAITING, Status.SLEEPING]
         await waits.send("m", "stop")
         assert await waits.result(timeout=PATIENCE) == 0
@@ -66,19 +78,23 @@ async def test_idle_for_long(driver: Driver) -> None:
 
 
 async def test_a_sign_of_life_begins_the_time_anew(driver: Driver) -> None:
-    async with Runtime(driver, workflows=FLOWS, max_idle=0.4) as runtime:
+    clock = ByHand()
+    async with Runtime(driver, workflows=FLOWS, max_idle=400, clock=clock) as runtime:
         lively, quiet = await runtime.start(listens, id="lively"), await runtime.start(listens, id="quiet")
         await until_status(lively, Status.WAITING)
         await until_status(quiet, Status.WAITING)
-        for _ in range(7):
-            await anyio.sleep(0.1)
+        for number in range(7):
+            clock.offset += 100
             await lively.send("m")
-        assert runtime.resident == 1
+            await until_waiting(lively, f"wait {number + 1}")
+        await until_resident(runtime, 1)
         assert [id for (id,) in (await Rows.of(driver)).leases] == ["lively"]
+        clock.offset += 401
         await until_resident(runtime, 0)
         assert sorted(log) == ["lively", "quiet"]
         await quiet.send("m", "go on")
         await until_resident(runtime, 1)
+        await until_waiting(quiet, "wait 1")
         assert sorted(log) == ["lively", "quiet", "quiet"]
         for handle in (lively, quiet):
             await handle.send("m", "stop")

@@ -11,7 +11,11 @@ from tests.patience import PATIENCE
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, until_status
 from tests.runtime.polling import until
+from tests.runtime.shifted import ByHand
 from workflow_sdk import Client, Context, Driver, EntryStatus, Handle, Runtime, Status, Workflow, run_workflow, workflow
+from workflow_sdk.core.keys import WorkerKeys
+from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.execution.clock import Clock
 from workflow_sdk.testing import FaultyDriver
 
 log = Log()
@@ -46,9 +50,11 @@ async def listens(ctx: Context) -> Any:
 FLOWS: list[Workflow[Any, Any]] = [works, listens, naps, doubles]
 
 
-async def first_owner(driver: Driver, group: anyio.abc.TaskGroup, flow: Any, *args: Any) -> tuple[Mortal, Handle[Any]]:
+async def first_owner(
+    driver: Driver, group: anyio.abc.TaskGroup, flow: Any, *args: Any, clock: Clock | None = None
+) -> tuple[Mortal, Handle[Any]]:
     """A runtime that is mortal and has the instance."""
-    mortal = Mortal(driver, FLOWS)
+    mortal = Mortal(driver, FLOWS, clock)
     group.start_soon(mortal.live)
     await mortal.is_open.wait()
     handle = await mortal.runtime.start(flow, *args, id="i")
@@ -64,35 +70,61 @@ async def test_the_dead_are_inherited(driver: Driver) -> None:
     async with Client(driver) as client, anyio.create_task_group() as group:
         mortal, _ = await first_owner(driver, group, works)
         mortal.die()
-        died = anyio.current_time()
         stop[0] = Stop()
         stop[0].go_on.set()
         async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
             assert await client.handle(works, "i").result(timeout=PATIENCE) == ["a", "b", "c"]
-            assert anyio.current_time() - died < 2 * TTL + 0.3, "within the lease, a heartbeat, and what the work takes"
     assert log == ["a", "b", "b", "c"], "what was recorded does not run again"
     rows = await Rows.of(driver)
     assert (rows.leases, rows.alarms, rows.workers) == ([], [], []), "the dead one is buried"
 
 
+async def test_they_are_inherited_when_their_lease_is_over(driver: Driver) -> None:
+    """No sooner, and no later."""
+    clock = ByHand()
+    async with Client(driver) as client, anyio.create_task_group() as group:
+        mortal, _ = await first_owner(driver, group, works, clock=clock)
+        mortal.die()
+        stop[0] = Stop()
+        stop[0].go_on.set()
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=3600, clock=clock):
+            clock.offset = TTL - 0.01
+            await anyio.sleep(0.2)
+            assert log == ["a", "b"]
+            clock.offset = TTL + 0.01
+            assert await client.handle(works, "i").result(timeout=PATIENCE) == ["a", "b", "c"]
+    assert log == ["a", "b", "b", "c"]
+
+
 @pytest.mark.parametrize("flow", [listens, naps])
 async def test_a_waiting_instance_is_inherited(driver: Driver, flow: Any) -> None:
+    clock = ByHand()
     async with Client(driver) as client, anyio.create_task_group() as group:
-        mortal, _ = await first_owner(driver, group, flow, *([] if flow is listens else [0.4]))
+        mortal, _ = await first_owner(driver, group, flow, *([] if flow is listens else [600]), clock=clock)
         mortal.die()
         handle = client.handle(flow, "i")
         if flow is listens:
             await handle.send("m", "letter to a dead worker")
-        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL, clock=clock):
+            clock.offset = 601
             assert await handle.result(timeout=PATIENCE) == ("awake" if flow is naps else "letter to a dead worker")
 
 
 async def test_the_living_keep_what_they_have(driver: Driver) -> None:
-    async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as one:
+    clock = ByHand()
+    async with Runtime(driver, workflows=FLOWS, lease_ttl=30, clock=clock) as one:
         handle = await one.start(works, id="i")
         await stop[0].reached.wait()
-        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
-            await anyio.sleep(3 * TTL)
+        async with Runtime(driver, workflows=FLOWS, lease_ttl=30, clock=clock):
+
+            async def have_beaten() -> bool:
+                beats = [raw for _, raw in await driver.scan(*WorkerKeys.heartbeats())]
+                return [float(unpack_record(raw)[0]) for raw in beats] == [clock.time() + 30] * 2
+
+            await anyio.sleep(0.02)  # each begins to count the time to its next heartbeat
+            for _ in range(10):
+                clock.offset += 11
+                await until(have_beaten)
             assert log == ["a", "b"]
             stop[0].go_on.set()
             assert await handle.result(timeout=PATIENCE) == ["a", "b", "c"]
@@ -101,13 +133,15 @@ async def test_the_living_keep_what_they_have(driver: Driver) -> None:
 
 async def test_what_a_shut_down_worker_had_is_taken_at_once(driver: Driver) -> None:
     """Also when it comes later than the first alarm that the other one knew of."""
-    async with Runtime(driver, workflows=FLOWS) as two:
-        async with Runtime(driver, workflows=FLOWS) as one:
-            first = await one.start(naps, 0.1, id="i")
+    clock = ByHand()
+    async with Runtime(driver, workflows=FLOWS, clock=clock) as two:
+        async with Runtime(driver, workflows=FLOWS, clock=clock) as one:
+            first = await one.start(naps, 5, id="i")
             second = await two.start(listens, id="j")
             await until_status(first, Status.SLEEPING)
             await until_status(second, Status.WAITING)
         await two.handle(listens, "j").send("m", 1)
+        clock.offset = 6
         assert await two.handle(naps, "i").result(timeout=PATIENCE) == "awake"
         assert await two.handle(listens, "j").result(timeout=PATIENCE) == 1
 
@@ -144,9 +178,11 @@ async def test_a_zombie_does_not_stand_in_the_way(driver: Driver) -> None:
 
 
 async def test_an_alarm_that_a_stranger_sets_is_seen(driver: Driver) -> None:
-    async with Runtime(driver, workflows=FLOWS) as runtime:
+    clock = ByHand()
+    async with Runtime(driver, workflows=FLOWS, clock=clock) as runtime:
         await anyio.sleep(0.02)
-        assert (await run_workflow(naps, 0.05, driver=driver, instance_id="i")).status is Status.SLEEPING
+        assert (await run_workflow(naps, 5, driver=driver, instance_id="i", clock=clock)).status is Status.SLEEPING
+        clock.offset = 6
         assert await runtime.handle(naps, "i").result(timeout=PATIENCE) == "awake"
 
 

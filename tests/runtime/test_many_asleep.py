@@ -81,7 +81,12 @@ async def test_many_asleep(driver: Driver) -> None:
     tracemalloc.start()
     try:
         async with Runtime(
-            counting, workflows=FLOWS, clock=clock, max_resident=MAX_RESIDENT, concurrency=CONCURRENCY
+            counting,
+            workflows=FLOWS,
+            clock=clock,
+            max_resident=MAX_RESIDENT,
+            concurrency=CONCURRENCY,
+            lease_ttl=3600,
         ) as runtime:
             await counting.until_quiet()
             calls, rows = counting.calls, counting.rows

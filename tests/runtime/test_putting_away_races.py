@@ -5,14 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from tests.fdb_store import CLUSTER_FILE
 from tests.patience import PATIENCE
-from tests.runtime.parts import Stop
+from tests.runtime.parts import Rows, Stop
 from tests.runtime.polling import until
 from workflow_sdk import Context, Driver, Runtime, workflow
-
-ASKED_SECONDS = 0.5 if CLUSTER_FILE else 0.02
-"""In which the runtime hears that it is to put something away: from a cluster, by a watch."""
 
 
 @pytest.mark.parametrize("losers", [1, 2, 3])
@@ -47,7 +43,7 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
         results = await ctx.join("both", {"races": races, "beside": beside})
         return [results["races"], results["beside"]]
 
-    async with Runtime(driver, workflows=[both], grace=1) as runtime:
+    async with Runtime(driver, workflows=[both], grace=PATIENCE) as runtime:
         handle = await runtime.start(both)
 
         async def all_began() -> bool:
@@ -55,7 +51,11 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
 
         await until(all_began)
         await handle.evict()
-        await anyio.sleep(ASKED_SECONDS)
+
+        async def is_told() -> bool:
+            return (await Rows.of(driver)).letters == []
+
+        await until(is_told)
         loses.go_on.set()
         await anyio.sleep(0.02)
         wins.go_on.set()

@@ -59,7 +59,7 @@ async def wait_into(handle: Handle[Any], got: list[Any]) -> None:
 
 async def test_it_asks_the_store_for_nothing(driver: Driver) -> None:
     counting, got = Counting(driver), list[Any]()
-    async with Runtime(counting, workflows=FLOWS) as runtime, anyio.create_task_group() as group:
+    async with Runtime(counting, workflows=FLOWS, lease_ttl=3600) as runtime, anyio.create_task_group() as group:
         handle = await runtime.start(listens, id="i")
         await until_status(handle, Status.WAITING)
         await counting.until_quiet()

@@ -9,11 +9,13 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
+from tests.runtime.looking import Through
 from tests.runtime.mortal import TTL
 from tests.runtime.parts import Log, Rows, Stop, doubles
 from tests.runtime.polling import until
 from workflow_sdk import (
     AlreadyExistsError,
+    Batch,
     Client,
     Context,
     Driver,
@@ -23,6 +25,7 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.core.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 log = Log()
@@ -53,7 +56,13 @@ async def notes(ctx: Context, what: str) -> str:
     return str(await ctx.step("note", log.note, what))
 
 
-FLOWS: list[Workflow[Any, Any]] = [works, notes, doubles]
+@workflow
+async def listens(ctx: Context) -> Any:
+    """Ends with a message."""
+    return await ctx.listen("m")
+
+
+FLOWS: list[Workflow[Any, Any]] = [works, notes, listens, doubles]
 
 
 async def is_new(driver: Driver, id: str) -> bool:
@@ -63,7 +72,7 @@ async def is_new(driver: Driver, id: str) -> bool:
 
 async def test_it_is_one_commit(driver: Driver) -> None:
     counting = Counting(driver)
-    async with Runtime(counting, workflows=FLOWS) as runtime:
+    async with Runtime(counting, workflows=FLOWS, lease_ttl=3600) as runtime:
         await counting.until_quiet()
         counting.__init__(driver)  # type: ignore[misc]
         handle = await runtime.start(works, id="i")
@@ -176,6 +185,69 @@ async def test_the_same_id_from_two_runtimes(driver: Driver) -> None:
             return one.resident == two.resident == 0
 
         await until(empty)
+
+
+class Held(Through):
+    """A driver that holds up the commit that starts an instance: before it is made, or once it is."""
+
+    def __init__(self, driver: Driver, *, after: bool) -> None:
+        super().__init__(driver)
+        self.after = after
+        self.stop = Stop()
+
+    async def commit(self, batch: Batch, /) -> None:
+        """As the driver."""
+        if self.stop.reached.is_set() or InstanceKeys("i").lease not in [write[0] for write in batch.writes]:
+            await self.driver.commit(batch)
+        elif self.after:
+            await self.driver.commit(batch)
+            await self.stop.here()
+        else:
+            await self.stop.here()
+            await self.driver.commit(batch)
+
+
+async def test_somebody_else_starts_it_meanwhile(driver: Driver) -> None:
+    """It is due before it is known that it was not started here: it takes one slot, and keeps it."""
+    held = Held(driver, after=False)
+    async with Client(driver) as client, Runtime(held, workflows=FLOWS, concurrency=2) as runtime:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: runtime.start(works, id="i"))
+            await held.stop.reached.wait()
+            await client.start(works, id="i")
+            await anyio.sleep(0.1)
+            held.stop.go_on.set()
+        handles = [await runtime.start(works, id=id) for id in ("i", "a", "b")]
+
+        async def is_full() -> bool:
+            return len(log) >= 2
+
+        await until(is_full)
+        await anyio.sleep(0.05)
+        begun = len(log)
+        stop[0].go_on.set()
+        assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["x"] * 3
+        assert begun == 2
+    assert sorted(log) == ["a", "b", "i"]
+    assert (await Rows.of(driver)).workers == []
+
+
+async def test_a_message_comes_before_it_is_known_to_be_started(driver: Driver) -> None:
+    """From somebody else, who sees in the store that it runs here."""
+    held = Held(driver, after=True)
+    async with Client(driver) as client, Runtime(held, workflows=FLOWS) as runtime:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: runtime.start(listens, id="i"))
+            await held.stop.reached.wait()
+            handle = client.handle(listens, "i")
+            await handle.send("m", 5)
+
+            async def is_told() -> bool:
+                return (await Rows.of(driver)).letters == []
+
+            await until(is_told)
+            held.stop.go_on.set()
+        assert await handle.result(timeout=PATIENCE) == 5
 
 
 async def test_a_crowded_runtime_leaves_it_to_whoever_is_free(driver: Driver) -> None:

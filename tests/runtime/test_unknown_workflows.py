@@ -9,6 +9,7 @@ import anyio
 from tests.patience import PATIENCE
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Rows, doubles, naps, until_status
+from tests.runtime.shifted import ByHand
 from workflow_sdk import Client, Context, Driver, Runtime, Status, workflow
 
 
@@ -51,15 +52,17 @@ async def test_many_of_them_are_not_in_the_way(driver: Driver) -> None:
 
 async def test_what_a_dead_worker_has_left(driver: Driver) -> None:
     """It stays where it is until someone comes who knows it."""
+    clock = ByHand()
     async with Client(driver) as client, anyio.create_task_group() as group:
-        mortal = Mortal(driver, [naps])
+        mortal = Mortal(driver, [naps], clock)
         group.start_soon(mortal.live)
         await mortal.is_open.wait()
-        handle = await mortal.runtime.start(naps, 0.1, id="i")
+        handle = await mortal.runtime.start(naps, 60, id="i")
         await until_status(handle, Status.SLEEPING)
         mortal.die()
-        async with Runtime(driver, workflows=[doubles], lease_ttl=TTL):
-            await anyio.sleep(2 * TTL)
+        async with Runtime(driver, workflows=[doubles], lease_ttl=TTL, clock=clock):
+            clock.offset = 61
+            await anyio.sleep(0.2)
             assert (await client.handle(naps, "i").info()).status is Status.SLEEPING
-            async with Runtime(driver, workflows=[naps], lease_ttl=TTL):
+            async with Runtime(driver, workflows=[naps], lease_ttl=TTL, clock=clock):
                 assert await client.handle(naps, "i").result(timeout=PATIENCE) == "awake"

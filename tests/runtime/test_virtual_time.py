@@ -114,7 +114,10 @@ async def test_what_is_on_its_way_takes_no_time(driver: Driver, apart: bool, mon
 
 async def test_time_does_not_run_away(driver: Driver) -> None:
     clock = VirtualClock()
-    async with Runtime(driver, workflows=FLOWS, clock=clock) as one, Runtime(driver, workflows=FLOWS, clock=clock):
+    async with (
+        Runtime(driver, workflows=FLOWS, clock=clock, lease_ttl=36_000) as one,
+        Runtime(driver, workflows=FLOWS, clock=clock, lease_ttl=36_000),
+    ):
         handle = await one.start(waits, id="w")
         await until_status(handle, Status.WAITING)
         began = clock.time()
@@ -126,7 +129,7 @@ async def test_time_does_not_run_away(driver: Driver) -> None:
             group.start_soon(beside)
             await anyio.sleep(0.3)
             group.cancel_scope.cancel()
-        assert clock.time() - began < 1, "no more than the store has taken to answer"
+        assert clock.time() - began < PATIENCE, "no more than on the wall"
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -137,7 +140,7 @@ async def test_what_the_dead_have_left_is_taken_over_in_time(driver: Driver, bes
     try:
         async with Runtime(faulty, workflows=FLOWS, clock=clock, lease_ttl=30) as dead:
             await dead.start(trial, id="t")
-            await anyio.sleep(5)
+            await anyio.sleep(PATIENCE)
     except* SimulatedCrash:
         pass
     assert faulty.crashed

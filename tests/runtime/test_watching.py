@@ -16,6 +16,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.looking import Through, dump
 from tests.runtime.parts import Stop, opened, until_status
+from tests.runtime.polling import until
 from workflow_sdk import (
     Client,
     Context,
@@ -52,14 +53,21 @@ async def seen(handle: Handle[Any], infos: list[InstanceInfo]) -> None:
         infos.append(info)  # noqa: PERF401  # they are looked at before this ends
 
 
-async def go_on(handle: Handle[Any]) -> None:
-    """Let it come to its end, step by step."""
+async def go_on(handle: Handle[Any], infos: list[InstanceInfo]) -> None:
+    """Let it come to its end, step by step, while somebody looks."""
+
+    async def looks() -> bool:
+        return len(infos) > 0
+
+    async def sees_that_it_waits() -> bool:
+        return infos[-1].status is Status.WAITING
+
+    await until(looks)
     for stop in stops:
         await stop.reached.wait()
         await anyio.sleep(0.01)
         stop.go_on.set()
-    await until_status(handle, Status.WAITING)
-    await anyio.sleep(0.05)
+    await until(sees_that_it_waits)
     await handle.send("end")
 
 
@@ -72,7 +80,7 @@ async def test_all_that_changes_is_seen(driver: Driver, watcher: str) -> None:
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(seen, (runtime if watcher == "here" else client).handle(advances, "i"), infos)
-                group.start_soon(go_on, handle)
+                group.start_soon(go_on, handle, infos)
         versions = [info.version for info in infos]
         assert versions == sorted(versions)
         assert [info.status for info in infos][-1] is Status.COMPLETED
@@ -109,7 +117,11 @@ async def test_stuck_is_no_end(driver: Driver) -> None:
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(seen, handle, infos)
-                await anyio.sleep(0.02)
+
+                async def looks() -> bool:
+                    return len(infos) > 0
+
+                await until(looks)
                 await handle.cancel()
         assert [info.status for info in infos] == [Status.STUCK, Status.CANCELLED]
 

@@ -85,6 +85,8 @@ class Claiming:
         self._retention = retention
         self._claims: set[str] = set()
         """What is being claimed now."""
+        self._starting: set[str] = set()
+        """What is being started and claimed in one. It has a slot, and shows only later whether it is ours."""
         self._claimed = anyio.Event()
         """Set when one of them is done."""
         self._missed: dict[str, bool] = {}
@@ -100,7 +102,7 @@ class Claiming:
         self._not_mended: set[bytes] = set()
         """Stuck instances, by their keys, whose code is the same here as the one they are stuck with."""
         self._later: set[str] = set()
-        """What was due while it was in memory still, or being claimed."""
+        """What was due while it was in memory still, or being claimed or started."""
         self._shards: set[int] = set(range(SHARDS))
         """Where there may be something to claim."""
         self._rung = anyio.Event()
@@ -140,7 +142,7 @@ class Claiming:
 
     def missed(self, id: str, *, evict: bool = False) -> None:
         """A letter came for an instance that is not in memory. It may be about to be."""
-        if id in self._claims:
+        if id in self._claims or id in self._starting:
             self._missed[id] = evict or self._missed.get(id, False)
 
     # What is due.
@@ -218,7 +220,7 @@ class Claiming:
                 self._residents.runs[id].execution.poke()
 
     def _is_here(self, id: str) -> bool:
-        return id in self._claims or id in self._residents.runs
+        return id in self._claims or id in self._starting or id in self._residents.runs
 
     async def _begin_in_turn(self, id: str, takes_over: TakesOver = _only_free, alarm: bytes | None = None) -> bool:
         """Claim an instance when it is the turn of something new; False if it is here by then, or nothing is begun."""
@@ -307,11 +309,25 @@ class Claiming:
     def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Run:
         return Run(flow, self._driver, keys, self._codec, self._clock, claimed, "live", self._residents)
 
+    def starts(self, id: str) -> None:
+        """An instance is about to be started and claimed in one, and has a turn. Until then nothing else claims it."""
+        self._starting.add(id)
+
+    def starts_not(self, id: str) -> None:
+        """It was not. Whoever started it instead may have left it to us."""
+        self._starting.discard(id)
+        self._missed.pop(id, None)
+        self._ended(id)
+
     def begin_claimed(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> None:
         """Run what has been started and claimed in one, with the turn that it has."""
         run, id = self._run(flow, keys, claimed), keys.instance_id
+        self._starting.discard(id)
+        evict = self._missed.pop(id, None)
+        if evict is not None:
+            run.execution.poke()
         self._residents.runs[id] = run
-        self._residents.spawn(partial(self._residents.serve, id, run))
+        self._residents.spawn(partial(self._residents.serve, id, run, evict=bool(evict)))
 
     # What was left.
 

@@ -187,6 +187,8 @@ class Runtime(Client):
         # One that has a slot already is being claimed, or started by somebody else: the slot is not ours to give back.
         if residents.stopping or id in residents.runs or residents.slots.has(id) or not residents.slots.take(id):
             return None
+        if self._claiming is not None:
+            self._claiming.starts(id)
         lease = new_lease(self._worker.worker, self._ttl)
         batch.set(keys.lease, lease)
         batch.set(self._worker.claimed(id), b"")
@@ -194,10 +196,13 @@ class Runtime(Client):
         return lease
 
     def _let_go(self, keys: InstanceKeys, *, is_dropped: bool) -> None:
-        self._residents.slots.leave(keys.instance_id)
+        id = keys.instance_id
+        self._residents.slots.leave(id)
         self._residents.one_less()
-        if is_dropped and self._claiming is not None:
-            self._claiming.failed(keys.instance_id)
+        if self._claiming is not None:
+            self._claiming.starts_not(id)
+            if is_dropped:
+                self._claiming.failed(id)
 
     def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, fields: dict[Field, bytes], lease: bytes) -> None:
         assert self._claiming is not None, "a runtime that starts something is open"

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from tests.drivers.fdb_double.errors import FDBError
+from tests.patience import PATIENCE
 
 __all__ = ["Future", "Network", "Value", "failed", "network", "pass_on_error"]
 
@@ -95,7 +96,7 @@ class Future:
         except RuntimeError:
             event = Event()
             self.on_ready(lambda _: event.set())
-            assert event.wait(30), "this future is never ready"
+            assert event.wait(PATIENCE), "this future is never ready"
         else:
             raise AssertionError("a future was waited for in an event loop, and was not ready")
 

@@ -18,12 +18,10 @@ import anyio.to_thread
 
 from tests.patience import PATIENCE
 
-__all__ = ["Lines", "Workers", "chance", "is_whole", "until"]
+__all__ = ["Lines", "Workers", "chance", "is_whole", "pause", "until"]
 
 ROOT = Path(__file__).parents[3]
 TTL = 0.5
-
-"""How long anything may take. It is a limit for what does not end, and nothing waits for it."""
 
 
 async def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
@@ -47,6 +45,27 @@ def is_whole(database: Path) -> bool:
         found = connection.execute("PRAGMA integrity_check").fetchall()
     assert found == [("ok",)], found
     return True
+
+
+def is_locked(database: Path) -> bool:
+    """Whether somebody is in the middle of a write."""
+    with closing(sqlite3.connect(database, timeout=0.3, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False
+
+
+async def pause(database: Path, process: subprocess.Popen[bytes]) -> None:
+    """Stop a process, but not with SQLite's lock in its hand, with which it would stop everybody."""
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        if not is_locked(database):
+            return
+        process.send_signal(signal.SIGCONT)
+        await anyio.sleep(0.003)
 
 
 class Lines:
@@ -86,6 +105,11 @@ class Workers:
     def log(self) -> str:
         """Where the steps note that they have run."""
         return str(self.lines.path)
+
+    @property
+    def gate(self) -> Path:
+        """Where it says at which number of a step `stores` waits."""
+        return Path(f"{self.log}.gate")
 
     def start(self, *arguments: object) -> subprocess.Popen[bytes]:
         """One more; with how large its files may become, and as which user it runs."""

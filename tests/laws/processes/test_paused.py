@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
-import subprocess
 from collections import Counter
-from contextlib import closing
-from pathlib import Path
 
-import anyio
 import pytest
 
-from tests.laws.processes.parts import Workers, is_whole
+from tests.laws.processes.parts import Workers, is_whole, pause
 from tests.laws.processes.worker import holds, stores
 from tests.ledger import read
 from tests.patience import PATIENCE
@@ -24,27 +19,6 @@ from workflow_sdk.core.tuples import unpack
 STEPS = 60
 
 
-def is_locked(database: Path) -> bool:
-    """Whether somebody is in the middle of a write."""
-    with closing(sqlite3.connect(database, timeout=0.3, isolation_level=None)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return True
-        connection.execute("ROLLBACK")
-        return False
-
-
-async def pause(workers: Workers, process: subprocess.Popen[bytes]) -> None:
-    """Stop a worker, but not with SQLite's lock in its hand, with which it would stop everybody."""
-    while True:
-        process.send_signal(signal.SIGSTOP)
-        if not is_locked(workers.database):
-            return
-        process.send_signal(signal.SIGCONT)
-        await anyio.sleep(0.003)
-
-
 async def instance_rows(driver: Driver) -> list[tuple[bytes, bytes]]:
     """Everything that is stored of instances."""
     rows = await driver.scan(b"", b"\xff")
@@ -52,11 +26,14 @@ async def instance_rows(driver: Driver) -> list[tuple[bytes, bytes]]:
 
 
 async def test_a_paused_worker_is_fenced(workers: Workers) -> None:
+    gate = workers.gate
+    gate.write_text(f"{STEPS // 2}")  # one write
     async with Client(workers.url) as client, opened(workers.url) as driver:
         handle = await client.start(stores, (workers.log, STEPS, 10), id="i")
         first = workers.start()
         await workers.lines.more(8)
-        await pause(workers, first)
+        await pause(workers.database, first)
+        gate.unlink()  # one touch
         before = len(workers.lines)
         assert before < STEPS, "it is in the middle of it"
         second = workers.start()

@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,11 @@ async def mixes(ctx: Context, log: str) -> dict[str, Any]:
 
 
 def weighing(log: str, number: int, size: int) -> bytes:
-    """A step with a large result."""
+    """A step with a large result. At the number in the file beside the log, it waits until that file is gone."""
+    gate = Path(f"{log}.gate")
+    with suppress(FileNotFoundError):
+        while number >= int(gate.read_text()):
+            time.sleep(0.005)
     note(log, str(number))
     return bytes([number]) * size
 
