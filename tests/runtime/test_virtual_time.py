@@ -80,7 +80,7 @@ async def test_several_runtimes_keep_what_they_have(driver: Driver) -> None:
 async def test_what_is_on_its_way_takes_no_time(driver: Driver, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two who talk there are moments in which neither has anything to do."""
     monkeypatch.setattr(
-        "tests.patience.WORD_SECONDS", 0.5
+        "tests.cluster_clock.WORD_SECONDS", 0.5
     )  # on a cluster, where the clock can't see what is on its way
     clock, rounds = VirtualClock(), 20
 
