@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import fdb_store
+from tests.patience import PATIENCE
 from tests.support import SETTINGS, Setting, World, open_store
 
 # What is slow is no failure, however slow.
@@ -43,8 +44,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def world(setting: Setting, tmp_path: Path) -> AsyncIterator[World]:
+async def world(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A store and a clock, and someone who runs instances on them to their end."""
+    # Times are looked at to the second, and a plain function may be kept waiting for its thread.
+    monkeypatch.setattr("workflow_sdk.testing.clock.SHORT_SECONDS", PATIENCE)
     driver = await open_store(setting.store, tmp_path)
     try:
         yield World(setting, driver, tmp_path)
