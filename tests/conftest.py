@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,14 @@ def pytest_report_header() -> str:
 def pytest_sessionfinish() -> None:
     """Leave nothing behind where others have data too."""
     fdb_store.clear_all()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_second_look() -> Iterator[None]:
+    """Whoever waits in FoundationDB is woken by the watch, and not because it is looked at again after a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workflow_drivers.foundationdb._watch.LOOK_SECONDS", 3600.0)
+        yield
 
 
 @pytest.fixture(params=SETTINGS, ids=str)
