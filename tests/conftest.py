@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import fdb_store
 from tests.cluster_clock import be_patient
+from tests.patience import PATIENCE
 from tests.support import SETTINGS, Setting, World, open_store
 
 # What is slow is no failure, however slow.
@@ -34,6 +35,14 @@ def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         be_patient(monkeypatch)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_second_look() -> Iterator[None]:
+    """Whoever waits in FoundationDB is woken by the watch, and not because it is looked at again after a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workflow_drivers.foundationdb._watch.LOOK_SECONDS", 3600.0)
+        yield
+
+
 @pytest.fixture(params=SETTINGS, ids=str)
 def setting(request: pytest.FixtureRequest) -> Setting:
     """A store, an event loop, and a mode of running."""
@@ -51,8 +60,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def world(setting: Setting, tmp_path: Path) -> AsyncIterator[World]:
+async def world(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A store and a clock, and someone who runs instances on them to their end."""
+    # Times are looked at to the second, and a plain function may be kept waiting for its thread.
+    monkeypatch.setattr("workflow_sdk.testing.clock.SHORT_SECONDS", PATIENCE)
     driver = await open_store(setting.store, tmp_path)
     try:
         yield World(setting, driver, tmp_path)

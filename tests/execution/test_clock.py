@@ -115,6 +115,21 @@ async def test_it_does_not_jump_while_one_has_something_to_do() -> None:
     assert clock.time() == began + 3600
 
 
+async def test_a_machine_that_stands_still_takes_no_time() -> None:
+    """While a plain function runs that would have ended soon."""
+    clock, event = VirtualClock(), anyio.Event()
+    began = clock.time()
+    activity = [Activity.THREAD]
+    async with anyio.create_task_group() as group:
+        group.start_soon(clock.wait, event, began + 3600, lambda: activity[0])
+        await turns(10)
+        time.sleep(0.5)  # noqa: ASYNC251  # nobody gets anywhere
+        await turns(10)
+        activity[0] = Activity.NONE
+        event.set()
+    assert clock.time() == began
+
+
 async def turns(count: int) -> None:
     for _ in range(count):
         await anyio.lowlevel.checkpoint()

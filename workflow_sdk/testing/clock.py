@@ -196,9 +196,11 @@ class VirtualClock:
         # Of several who wait, each adds what has passed since the last of them looked.
         passed = now - max(self._glanced, began)
         in_thread = any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
-        self._in_thread = self._in_thread + passed if in_thread else 0.0
+        # A machine that stands still for a while is no function that takes long.
+        passes = min(passed, 2 * GLANCE_SECONDS)
+        self._in_thread = self._in_thread + passes if in_thread else 0.0
         if max(quiet, self._in_thread) >= SHORT_SECONDS:
-            self._pass(min(passed, 2 * GLANCE_SECONDS))
+            self._pass(passes)
         self._glanced = now
         computes = now - began > 2 * GLANCE_SECONDS  # somebody keeps the event loop from us: that is not quiet
         return 0.0 if computes or in_thread or before != self._version else quiet + now - began
