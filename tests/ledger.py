@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import UserTransaction
 from workflow_sdk.driver import Batch, Driver, transacting
 
@@ -61,7 +62,7 @@ class Gate:
     def wait(self) -> None:
         """In the function."""
         self._inside.set()
-        assert self._open.wait(10), "nobody has opened the gate"
+        assert self._open.wait(PATIENCE), "nobody has opened the gate"
 
     def open(self) -> None:
         """In the test."""

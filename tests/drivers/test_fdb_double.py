@@ -45,7 +45,7 @@ def settle() -> None:
     """Let the network thread do what it has to do."""
     done = threading.Event()
     network.post(done.set)
-    assert done.wait(5)
+    assert done.wait(PATIENCE)
 
 
 # Futures. "The C API: Future".
@@ -59,7 +59,7 @@ def test_callbacks_run_in_the_network_thread(database: Database) -> None:
     done = threading.Event()
     future.on_ready(lambda _: threads.append(threading.current_thread()))
     future.on_ready(lambda _: done.set())
-    assert done.wait(5)
+    assert done.wait(PATIENCE)
     assert threads == [network.thread]
     assert threads[0] is not threading.current_thread()
 

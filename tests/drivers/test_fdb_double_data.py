@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.drivers.fdb_double import Database, Double, FDBError, Future, KeySelector, StreamingMode, network
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def settle() -> None:
     """Let the network thread do what it has to do."""
     done = threading.Event()
     network.post(done.set)
-    assert done.wait(5)
+    assert done.wait(PATIENCE)
 
 
 # Ranges.

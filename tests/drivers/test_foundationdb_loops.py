@@ -158,7 +158,7 @@ def test_the_network_thread_is_started_once() -> None:
     events = [threading.Event() for _ in range(3)]
     for event in events:
         fresh.post(event.set)
-    assert all(event.wait(5) for event in events)
+    assert all(event.wait(PATIENCE) for event in events)
     assert fresh.thread is not None
     assert fresh.thread.daemon
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from tests.drivers.fdb_double import Double
-from tests.fdb_store import connected
+from tests.fdb_store import connected, hurry
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_drivers.foundationdb._values import read
 from workflow_drivers.foundationdb._waiting import ready
@@ -338,7 +338,7 @@ async def test_a_scan_sees_one_state_whatever_is_committed_meanwhile(
 
 async def test_a_scan_that_is_always_too_old_is_an_error(double: Double, driver: FoundationDBDriver) -> None:
     double.cluster.faults.add("get_range", 1007, times=200)
-    driver._session.settings = type(driver._session.settings)(timeout=0.3)
+    hurry(driver, 2)
     with pytest.raises(StorageError, match="1007"):
         await driver.scan(b"", b"\xff")
 

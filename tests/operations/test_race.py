@@ -129,7 +129,7 @@ async def test_a_loser_in_a_worker_thread_is_not_waited_for(world: World) -> Non
 
     def block() -> str:
         began.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
         return "too late"
 
     async def slow(ctx: Context) -> str:

@@ -236,10 +236,10 @@ async def test_a_message_comes_before_it_is_known_to_be_started(driver: Driver) 
     """From somebody else, who sees in the store that it runs here."""
     held = Held(driver, after=True)
     async with Client(driver) as client, Runtime(held, workflows=FLOWS) as runtime:
+        handle = client.handle(listens, "i")
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: runtime.start(listens, id="i"))
             await held.stop.reached.wait()
-            handle = client.handle(listens, "i")
             await handle.send("m", 5)
 
             async def is_told() -> bool:
