@@ -44,7 +44,8 @@ def _fresh() -> None:
 
 @pytest.fixture
 def clock() -> VirtualClock:
-    return VirtualClock()
+    # None of the steps here hangs. Where the store is slow, an instance may take longer than a second to begin and end.
+    return VirtualClock(quiet=PATIENCE)
 
 
 def hours(info: InstanceInfo) -> float:
