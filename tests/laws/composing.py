@@ -100,7 +100,7 @@ async def running(
 ) -> AsyncGenerator[Runtime]:
     """A runtime with a clock that jumps; a test in it that has no end fails."""
     with anyio.fail_after(PATIENCE):
-        async with Runtime(driver, workflows=workflows, clock=clock or VirtualClock(quiet=0.1), **options) as runtime:
+        async with Runtime(driver, workflows=workflows, clock=clock or VirtualClock(quiet=10), **options) as runtime:
             yield runtime
 
 
@@ -129,7 +129,7 @@ async def survive(
     story: Callable[[Runtime], Awaitable[None]],
 ) -> None:
     """Tell the story; should that process die, another goes on with it."""
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock(quiet=10)
     if not await lives_once(faulty, workflows, clock, story):
         assert await lives_once(driver, workflows, clock, story)
 

@@ -82,7 +82,7 @@ async def test_adopted_at_any_moment_of_its_life() -> None:
         while True:
             number += 1
             inside = await open_driver("memory://")
-            clock = VirtualClock(quiet=0.1)
+            clock = VirtualClock(quiet=10)
             driver = Interleaved(inside, {}, after=after)
             async with running(inside, [adopts], clock) as parents:
 
@@ -108,7 +108,7 @@ async def test_adopted_at_any_moment_of_its_life() -> None:
 async def test_adopted_while_it_is_cancelled() -> None:
     for number in range(1, 60):
         inside = await open_driver("memory://")
-        clock = VirtualClock(quiet=0.1)
+        clock = VirtualClock(quiet=10)
 
         async def cancel(inside: Driver = inside, clock: VirtualClock = clock) -> None:
             async with Client(inside, clock=clock) as client:
@@ -132,7 +132,7 @@ async def test_started_by_many_at_once() -> None:
         return await ctx.map("all", branch, range(3))
 
     driver = await open_driver("memory://")
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock(quiet=10)
     async with running(driver, [brief, asks], clock) as one, running(driver, [brief, asks], clock) as two:
         handles = [await (one, two)[number % 2].start(asks, number) for number in range(10)]
         assert [await handle.result() for handle in handles] == [["done"] * 3] * 10
@@ -143,7 +143,7 @@ async def test_started_by_many_at_once() -> None:
 async def test_one_that_is_deleted_while_it_is_adopted_is_started_anew() -> None:
     for number in range(1, 30):
         inside = await open_driver("memory://")
-        clock = VirtualClock(quiet=0.1)
+        clock = VirtualClock(quiet=10)
         async with Client(inside, clock=clock) as client:
             await client.start(brief, id="kid")
             async with running(inside, [brief], clock):

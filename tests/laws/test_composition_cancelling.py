@@ -266,7 +266,7 @@ async def test_a_child_that_ends_as_it_loses() -> None:
     winners: set[str] = set()
     for number in range(1, 80):
         inside = await open_driver("memory://")
-        clock = VirtualClock(quiet=0.1)
+        clock = VirtualClock(quiet=10)
 
         async def others(inside: Driver = inside, clock: VirtualClock = clock) -> None:
             # Another runtime has its turn for as long as it takes.
@@ -297,7 +297,7 @@ async def test_cancelled_at_any_moment(after: bool, rollback: bool) -> None:
     while True:
         number += 1
         inside = await open_driver("memory://")
-        clock = VirtualClock(quiet=0.1)
+        clock = VirtualClock(quiet=10)
         undone.clear()
         cancelled: list[bool] = []
 
@@ -354,7 +354,7 @@ async def hurries(ctx: Context) -> int:
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_race_that_is_lost_in_the_middle_of_a_commit(seed: int) -> None:
     inside = await open_driver("memory://")
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock(quiet=10)
     slow = FaultyDriver(inside, latency=0.006)
     async with running(slow, [hurries], clock) as runtime, running(inside, [brief], clock):
         top = await runtime.start(hurries, id="p")

@@ -237,7 +237,7 @@ async def test_the_parent_goes_on_wherever_it_is_by_then(driver: Driver) -> None
     async def asks(ctx: Context) -> list[Any]:
         return [await ctx.child(f"kid {number}", waits, number) for number in range(3)]
 
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock(quiet=10)
     async with Client(driver, clock=clock) as client:
         parent = await client.start(asks, id="p")
         for number in range(3):

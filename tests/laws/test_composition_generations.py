@@ -317,5 +317,5 @@ async def test_killed_at_any_commit_of_a_single_run(world: World) -> None:
         except* SimulatedCrash:
             pass
         crashed = faulty.crashed
-        world.clock = VirtualClock(quiet=0.1)
+        world.clock = VirtualClock(quiet=10)
         assert (await world.run(waters, 2, id=f"{number}")).output == 3

@@ -153,7 +153,7 @@ async def test_a_thousand_that_are_cancelled_with_their_parent() -> None:
 
     async def calls(count: int) -> int:
         driver = Counted(await open_driver("memory://"))
-        clock = VirtualClock(quiet=0.1)
+        clock = VirtualClock(quiet=10)
         async with running(driver, [many, waits], clock) as runtime:
             top = await runtime.start(many, count)
             await until_asleep(runtime, count + 1)

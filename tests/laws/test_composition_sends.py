@@ -149,7 +149,7 @@ async def test_to_a_resident_one(world: World) -> None:
 
 
 async def test_to_one_in_another_runtime_and_to_one_put_away(world: World) -> None:
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock(quiet=10)
     async with running(world.driver, [hears], clock) as there, running(world.driver, [tells], clock) as here:
         ear = await there.start(hears, 2, id="ear")
         while (await ear.info()).status is not Status.WAITING:  # any process may change it
@@ -165,7 +165,7 @@ async def test_to_one_in_another_runtime_and_to_one_put_away(world: World) -> No
 
 async def test_to_a_pending_one_a_sleeping_one_and_a_stuck_one(world: World) -> None:
     mended.clear()
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock(quiet=10)
     async with Client(world.driver, clock=clock) as client:
         await client.start(hears, 1, id="pending")
         await client.start(sleeps, id="sleeping")
@@ -187,7 +187,7 @@ async def test_to_a_pending_one_a_sleeping_one_and_a_stuck_one(world: World) -> 
 
 async def test_many_senders_at_once(world: World) -> None:
     """From this runtime and another; and the one that they all reach is put away again and again."""
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock(quiet=10)
     slow = FaultyDriver(world.driver, latency=0.001, seed=3)
     async with running(slow, FLOWS, clock, max_resident=8) as one, running(world.driver, FLOWS, clock) as two:
         ear = await one.start(hears, 40, id="ear")

@@ -53,7 +53,7 @@ class Bench:
         self.driver = driver
         self.flow = flow
         self.input = input
-        self.clock = VirtualClock(quiet=0.1)
+        self.clock = VirtualClock(quiet=10)
 
     async def go(self, advance: float = 0) -> RunResult[Any]:
         """Let time pass, and run it until it waits."""

@@ -126,7 +126,7 @@ async def test_whoever_dies(who: str, when: str) -> None:
 
 async def whoever_dies(who: str, when: str, number: int) -> bool:
     """One run; whether anybody died."""
-    memory, clock = await open_driver("memory://"), VirtualClock(quiet=0.1)
+    memory, clock = await open_driver("memory://"), VirtualClock(quiet=10)
     options: dict[str, Any] = {when: number}
     faulty = FaultyDriver(Checked(memory), **options)
 
@@ -180,7 +180,7 @@ async def test_at_the_same_moment(driver: Driver, interrupted: str, after: bool)
 
 async def at_the_same_moment(driver: Driver, id: str, interrupted: str, after: bool, number: int) -> tuple[int, str]:
     """Who comes second comes before or after a call of the other one."""
-    clock, slow = VirtualClock(quiet=0.1), VirtualClock(quiet=0.1)
+    clock, slow = VirtualClock(quiet=10), VirtualClock(quiet=10)
 
     async def go(store: Driver) -> Any:
         return (await run_workflow(asks, driver=store, instance_id=id, clock=clock)).output
