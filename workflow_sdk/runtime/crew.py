@@ -52,51 +52,62 @@ class _GroupCrew:
 
 
 class _AsyncioCrew:
-    """Plain tasks of asyncio, each in a scope by which it is cancelled with the group."""
+    """Plain tasks of asyncio, each in a scope by which it is cancelled with the group.
+
+    One task of the group supervises them all. Where a task ends, a callback runs, and there nothing of anyio works: to
+    it, a callback runs in no event loop. The callback therefore only notes what there is to tell, and the supervisor
+    tells it.
+    """
 
     def __init__(self, group: TaskGroup, loop: asyncio.AbstractEventLoop) -> None:
-        self._group = group
         self._loop = loop
-        self._scopes: dict[asyncio.Task[None], anyio.CancelScope] = {}
+        self._scopes: dict[asyncio.Task[None], anyio.CancelScope | None] = {}
+        """By task; none for a task that has not begun."""
+        self._errors: list[BaseException] = []
+        self._failed = asyncio.Event()
         self._is_over = False
         self._ends = self._done  # one for all
-        group.start_soon(self._until_cancelled)
+        group.start_soon(self._supervise)
 
     def spawn(self, fn: Work) -> None:
-        scope = anyio.CancelScope()
-        if self._is_over:
-            scope.cancel()
-        task = self._loop.create_task(self._run(scope, fn))
-        self._scopes[task] = scope
+        task = self._loop.create_task(self._run(fn))
+        self._scopes[task] = None
         task.add_done_callback(self._ends)
 
-    @staticmethod
-    async def _run(scope: anyio.CancelScope, fn: Work) -> None:
+    async def _run(self, fn: Work) -> None:
         work = fn()
         del fn  # what it holds is not needed any more
-        with scope:
+        with anyio.CancelScope() as scope:
+            task = asyncio.current_task()
+            assert task is not None, "this is one"
+            self._scopes[task] = scope
+            if self._is_over:
+                scope.cancel()
             await work
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._scopes[task]
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._group.start_soon(_raise, error)
+            self._errors.append(error)
+            self._failed.set()
 
     def cancel(self) -> None:
         self._is_over = True
         for scope in list(self._scopes.values()):
-            scope.cancel()
+            if scope is not None:
+                scope.cancel()
 
-    async def _until_cancelled(self) -> None:
+    async def _supervise(self) -> None:
+        """Wait for the first error or for the end of the group; end all tasks; raise what they raised."""
         try:
-            await anyio.sleep_forever()
+            await self._failed.wait()
         finally:
             self.cancel()
             with anyio.CancelScope(shield=True):
                 while self._scopes:
                     await asyncio.wait(list(self._scopes))
-
-
-async def _raise(error: BaseException) -> None:
-    raise error
+            if len(self._errors) > 1:
+                raise BaseExceptionGroup("several tasks failed", self._errors)
+            if self._errors:
+                raise self._errors[0]
