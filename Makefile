@@ -5,8 +5,11 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 
-BIN := .venv/bin
-STAMP := .venv/.workflow-sdk-installed
+# `make test PYTHON=python3.12` has an environment of its own.
+PYTHON ?=
+VENV := .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.workflow-sdk-installed
 BENCH_BIN := .venv-bench/bin
 BENCH_STAMP := .venv-bench/.workflow-sdk-installed
 # The one peer that pip has no server of.
@@ -14,26 +17,16 @@ RESTATE_SERVER := @restatedev/restate-server@1.7.12
 # Editable, so that tests and demo run the sources; without isolation, as the lock has the build's own requirements.
 INSTALL_SOURCES := python -m pip install --quiet --no-deps --no-build-isolation --editable .
 
-# The newest Python that is tested with this project, or else any later one. A name that is on the path may still not
-# run (shims of version managers) or lack `ensurepip` (split packages of distributions), so each is tried.
+# The newest Python that is tested with this project, or else any later one.
 PYTHONS := python3.13 python3.12 python3.11 python3
-define FIND_PYTHON
-python=; \
-for name in $(PYTHONS); do \
-    if "$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
-        python="$$name"; break; \
-    fi; \
-done; \
-if [ -z "$$python" ]; then \
-    echo "error: Python 3.11 or newer with the venv module is needed (tried: $(PYTHONS))" >&2; \
-    exit 1; \
-fi
-endef
+FIND_PYTHON = python=$$(.ci/find-python $(or $(PYTHON),$(PYTHONS)))
 
-.PHONY: help setup test chaos bench bench-report demo lock lock-dev lock-bench clean
+.PHONY: help setup test check quick deep oldest chaos bench bench-report demo lock lock-dev lock-bench clean
 
 help:
-	@echo "make test    set up, then format, lint, types, layers and tests"
+	@echo "make test    set up, then format, lint, types, layers and the quick tier of the tests"
+	@echo "             PYTHON=python3.12: with that one, in an environment of its own"
+	@echo "make deep    all tests at full length, with coverage; then the quick tier on other versions"
 	@echo "make demo    set up, then a workflow that is killed and goes on"
 	@echo "make chaos   what tries at random, for longer: EFFORT=50 is fifty times as long"
 	@echo "make bench   set up .venv-bench, with the peers; then tests/benchmarks"
@@ -46,8 +39,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml requirements.lock
 	@$(FIND_PYTHON); \
 	if ! $(BIN)/python -c '' >/dev/null 2>&1; then \
-	    echo "== environment ($$("$$python" --version) in .venv)"; \
-	    "$$python" -m venv --clear .venv; \
+	    echo "== environment ($$("$$python" --version) in $(VENV))"; \
+	    "$$python" -m venv --clear $(VENV); \
 	fi
 	@echo "== dependencies (requirements.lock)"
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
@@ -55,28 +48,57 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(BIN)/$(INSTALL_SOURCES)
 	@touch $@
 
-test: $(STAMP)
+test: $(STAMP) check quick
+
+check: $(STAMP)
 	@echo "== ruff format"
 	@$(BIN)/ruff format --check .
 	@echo "== ruff check"
 	@$(BIN)/ruff check .
-	@echo "== mypy"
-	@$(BIN)/mypy
-	@echo "== pyright"
-	@$(BIN)/pyright
+	@echo "== import-linter"
+	@$(BIN)/lint-imports
+# Each of them takes one core for a while.
+	@echo "== mypy, and pyright beside it"
+	@$(BIN)/pyright --pythonpath $(BIN)/python >$(VENV)/pyright.log 2>&1 & pyright=$$!; \
+	$(BIN)/mypy && wait $$pyright || { kill $$pyright 2>/dev/null; cat $(VENV)/pyright.log; exit 1; }
+	@tail -n 1 $(VENV)/pyright.log
 # It asks the first python on the path where packages are, whatever is configured.
 	@echo "== pyright --verifytypes"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes workflow_sdk
-	@echo "== import-linter"
-	@$(BIN)/lint-imports
-	@echo "== pytest"
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --cov --cov-report=term
+
+PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
+quick: $(STAMP)
+	@echo "== pytest, quick tier ($$($(BIN)/python --version))"
+	@$(PYTEST)
+
+# Everything, and then the quick tier on the other versions of Python. The oldest of them has the oldest packages.
+OTHER_PYTHONS := python3.12 python3.11
+deep: $(STAMP)
+	@echo "== pytest, everything, with coverage ($$($(BIN)/python --version))"
+	@$(PYTEST) --deep --cov --cov-report=term
+	@for name in $(OTHER_PYTHONS); do \
+	    if [ "$$($(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" = $$name ]; then \
+	        :; \
+	    elif ! .ci/find-python $$name >/dev/null 2>&1; then \
+	        echo "== $$name: not on this machine, so not run"; \
+	    elif [ $$name = $(lastword $(OTHER_PYTHONS)) ]; then \
+	        $(MAKE) oldest quick PYTHON=$$name VENV=.venv-oldest; \
+	    else \
+	        $(MAKE) quick PYTHON=$$name; \
+	    fi; \
+	done
+
+# The oldest versions that pyproject.toml allows of what the library needs.
+oldest: $(STAMP)
+	@echo "== the oldest versions of the dependencies"
+	@$(BIN)/python .ci/oldest.py | tee /dev/stderr | $(BIN)/python -m pip install --quiet --no-deps --requirement /dev/stdin
 
 # What tries at random takes more examples; a seed of its own each time.
 EFFORT ?= 10
 chaos: $(STAMP)
 	@echo "== chaos (effort $(EFFORT))"
-	@WORKFLOW_SDK_CHAOS=$(EFFORT) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
+	@WORKFLOW_SDK_CHAOS=$(EFFORT) $(PYTEST) --deep \
 	    tests/laws/model tests/laws/simulation tests/laws/processes tests/laws/fuzzing tests/laws/test_law_08_divergence_random.py \
 	    tests/runtime/test_rewinding_random.py tests/drivers/test_foundationdb_random.py
 
@@ -135,5 +157,5 @@ lock-bench:
 	$(call PIN,requirements-bench.lock,benchmark,. --group bench)
 
 clean:
-	@rm -rf .venv .venv-bench build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-* build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,31 +1,167 @@
-"""Fixtures for every test. Async tests run by anyio's plugin; those of the engine, in every setting."""
+"""Fixtures of every test, and who runs which test where: `tests/settings.py` says what is chosen, this file does it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Any, TypeAlias
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import fdb_store
 from tests.cluster_clock import be_patient
+from tests.hosts import Opening, opening_its_fixtures, run_in
 from tests.patience import PATIENCE
-from tests.support import SETTINGS, Setting, World, open_store
+from tests.settings import HOSTS, PYTEST_ASYNCIO, SETTINGS, TRIO, Host, Setting, pick
+from tests.support import World, open_store
 
 # What is slow is no failure, however slow.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
+QUICK_CHAOS = "0.2"
+"""The quick tier's share of what is tried at random; see `tests/chaos.py`."""
 
-def pytest_report_header() -> str:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The tiers."""
+    parser.addoption(
+        "--deep",
+        action="store_true",
+        help="Run everything: tests marked `deep`, every test in several settings, random tests at full length.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers, and how much is tried at random, which tests ask for when they are imported."""
+    for line in (
+        "deep: too long for the quick tier; runs with --deep.",
+        "every_host: about the tasks of a worker; with --deep it runs in every host, on every loop.",
+        "settings(store=, mode=, host=, loop=): holds only in settings with these parts.",
+    ):
+        config.addinivalue_line("markers", line)
+    os.environ.setdefault("WORKFLOW_SDK_CHAOS", "1" if config.getoption("--deep") else QUICK_CHAOS)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """What is not to be seen from the names of the tests."""
-    return fdb_store.described()
+    tier = "deep: everything" if config.getoption("--deep") else "quick: each test in one setting (--deep: everything)"
+    return [f"tier: {tier}", fdb_store.described()]
 
 
 def pytest_sessionfinish() -> None:
     """Leave nothing behind where others have data too."""
     fdb_store.clear_all()
+
+
+# Which tests run, and in which settings.
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Generator[None, Any, Any]:
+    """Choose the settings of a test, and give it to its host.
+
+    It comes last and is the innermost: pytest-asyncio then finds its marker on the tests that are its own.
+    """
+    found = yield
+    if not isinstance(found, list) or not all(isinstance(item, pytest.Function) for item in found):
+        return found
+    chosen = list(_in_their_settings(found, deep=collector.config.getoption("--deep")))
+    for item in chosen:
+        host = _host(item)
+        if iscoroutinefunction(item.obj):
+            item.obj = opening_its_fixtures(item.obj)
+        if host == PYTEST_ASYNCIO:
+            item.add_marker("asyncio")
+    return chosen
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out of the quick tier what is too long for it."""
+    if config.getoption("--deep"):
+        return
+    long = [item for item in items if item.get_closest_marker("deep")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("deep")]
+
+
+def _in_their_settings(items: Iterable[pytest.Function], *, deep: bool) -> Iterator[pytest.Function]:
+    """The items of one test function, each case only in the settings that are chosen for it."""
+    cases: dict[str, dict[Where, pytest.Function]] = {}
+    for item in items:
+        where = _where(item)
+        if where is None:
+            yield item
+        else:
+            cases.setdefault(item.callspec.id.replace(str(where), "", 1), {})[where] = item
+    for number, by_place in enumerate(cases.values()):
+        item = next(iter(by_place.values()))
+        possible = [where for where in by_place if _holds_in(item, where)]
+        assert possible, f"{item.nodeid} holds in no setting that there is"
+        assert item.parent is not None, "a test is in a module or a class"
+        start = crc32(f"{item.parent.name}.{item.originalname}".encode()) + number
+        every_host = item.get_closest_marker("every_host") is not None
+        yield from (by_place[where] for where in pick(possible, start, deep=deep, every_host=every_host))
+
+
+Where: TypeAlias = Setting | Host
+_NAMES = ("setting", "place", "host")
+
+
+def _where(item: pytest.Item) -> Where | None:
+    """The setting of a test, or only the host, if it is not tied to one."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    found = [params[name] for name in _NAMES if isinstance(params.get(name), Setting | Host)]
+    return found[0] if found else None
+
+
+def _holds_in(item: pytest.Function, where: Where) -> bool:
+    """Whether the marks of a test allow a setting."""
+    host = where.host if isinstance(where, Setting) else where
+    parts = {"host": host.name, "loop": host.loop}
+    if isinstance(where, Setting):
+        parts |= {"store": where.store, "mode": where.mode}
+    return all(
+        parts[name] in ((wanted,) if isinstance(wanted, str) else wanted)
+        for mark in item.iter_markers("settings")
+        for name, wanted in mark.kwargs.items()
+    )
+
+
+def _host(item: pytest.Item) -> Host | None:
+    """Who runs an async test; nobody has to run one that is not."""
+    function = item.obj if isinstance(item, pytest.Function) else None
+    if not iscoroutinefunction(getattr(getattr(function, "hypothesis", None), "inner_test", function)):
+        return None
+    where = _where(item) or PYTEST_ASYNCIO
+    return where.host if isinstance(where, Setting) else where
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run tests whose host is no plugin."""
+    host = _host(pyfuncitem)
+    if host is None or host in (PYTEST_ASYNCIO, TRIO):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    run_in(host, partial(pyfuncitem.obj, **arguments))
+    return True
+
+
+@pytest.fixture(autouse=True)
+def anyio_backend(request: pytest.FixtureRequest) -> str | None:
+    """By this, anyio's plugin knows which tests are its own."""
+    return "trio" if _host(request.node) == TRIO else None
+
+
+# What tests are given.
 
 
 @pytest.fixture(autouse=True)
@@ -45,27 +181,32 @@ def _no_second_look() -> Iterator[None]:
 
 @pytest.fixture(params=SETTINGS, ids=str)
 def setting(request: pytest.FixtureRequest) -> Setting:
-    """A store, an event loop, and a mode of running."""
+    """A store, a mode of running, and who runs the event loop."""
     found = request.param
     assert isinstance(found, Setting)
     return found
 
 
-@pytest.fixture
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """The event loop that a test runs on: that of its setting, if it has one."""
-    if "setting" in request.fixturenames:
-        return str(request.getfixturevalue("setting").backend)
-    return "asyncio"
+@pytest.fixture(params=HOSTS, ids=str)
+def host(request: pytest.FixtureRequest) -> Host:
+    """Only who runs the event loop: for what has to do with no store."""
+    found = request.param
+    assert isinstance(found, Host)
+    return found
 
 
 @pytest.fixture
-async def world(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+def world(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opening[World]:
     """A store and a clock, and someone who runs instances on them to their end."""
     # Times are looked at to the second, and a plain function may be kept waiting for its thread.
     monkeypatch.setattr("workflow_sdk.testing.clock.SHORT_SECONDS", PATIENCE)
-    driver = await open_store(setting.store, tmp_path)
-    try:
-        yield World(setting, driver, tmp_path)
-    finally:
-        await driver.aclose()
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[World]:
+        driver = await open_store(setting.store, tmp_path)
+        try:
+            yield World(setting, driver, tmp_path)
+        finally:
+            await driver.aclose()
+
+    return Opening(opened)

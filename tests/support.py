@@ -11,6 +11,7 @@ import anyio
 
 from tests.fdb_store import open_fdb
 from tests.patience import PATIENCE
+from tests.settings import Setting
 from workflow_sdk import (
     Driver,
     History,
@@ -28,31 +29,6 @@ from workflow_sdk.testing import VirtualClock
 T = TypeVar("T")
 
 RUNS_MAX = 500
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where and how a behaviour test runs."""
-
-    store: str
-    backend: str
-    mode: Mode
-
-    def __str__(self) -> str:
-        return f"{self.store}-{self.backend}-{self.mode}"
-
-
-SETTINGS = [
-    Setting("memory", "asyncio", "yield"),
-    Setting("memory", "asyncio", "live"),
-    Setting("memory", "trio", "yield"),
-    Setting("memory", "trio", "live"),
-    # aiosqlite is asyncio's.
-    Setting("sqlite", "asyncio", "yield"),
-    Setting("sqlite", "asyncio", "live"),
-    Setting("fdb", "asyncio", "yield"),
-    Setting("fdb", "asyncio", "live"),
-]
 
 
 async def open_store(store: str, directory: Path) -> Driver:

@@ -26,9 +26,7 @@ def doing(activity: Activity) -> Callable[[], Activity]:
 IDLE = doing(Activity.NONE)
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("host")
 
 
 async def test_the_clock_on_the_wall() -> None:

@@ -20,9 +20,7 @@ from workflow_sdk.testing import SimulatedCrash
 KEYS = InstanceKeys("i")
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("host")
 
 
 class Gate(MemoryDriver):

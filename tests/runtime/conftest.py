@@ -1,39 +1,37 @@
-"""A store in each of the places where a runtime can run, instead of the settings of a single run."""
+"""A store in each of the places where a runtime can run; a runtime has no mode."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.runtime.parts import STORES, Store
+from tests.hosts import Opening
+from tests.settings import SETTINGS, Setting
 from tests.support import open_store
 from workflow_sdk import Driver
 
 
-@pytest.fixture(params=STORES, ids=str)
-def place(request: pytest.FixtureRequest) -> Store:
-    """A kind of store, and an event loop."""
+@pytest.fixture(params=SETTINGS, ids=str)
+def place(request: pytest.FixtureRequest) -> Setting:
+    """A kind of store, and who runs the event loop."""
     found = request.param
-    assert isinstance(found, Store)
+    assert isinstance(found, Setting)
     return found
 
 
 @pytest.fixture
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """The event loop of the place, or of the setting of a test that has one."""
-    for name in ("place", "setting"):
-        if name in request.fixturenames:
-            return str(request.getfixturevalue(name).backend)
-    return "asyncio"
-
-
-@pytest.fixture
-async def driver(place: Store, tmp_path: Path) -> AsyncIterator[Driver]:
+def driver(place: Setting, tmp_path: Path) -> Opening[Driver]:
     """An open store."""
-    opened = await open_store(place.store, tmp_path)
-    try:
-        yield opened
-    finally:
-        await opened.aclose()
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Driver]:
+        found = await open_store(place.store, tmp_path)
+        try:
+            yield found
+        finally:
+            await found.aclose()
+
+    return Opening(opened)

@@ -10,25 +10,15 @@ from typing import Any
 import anyio
 
 from tests.patience import PATIENCE
+from tests.settings import Setting
 from workflow_sdk import Context, Driver, Handle, Status, open_driver, workflow
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 
-__all__ = ["STORES", "Log", "Rows", "Stop", "Store", "add", "doubles", "naps", "opened", "until_status"]
+__all__ = ["Log", "Rows", "Stop", "Store", "add", "doubles", "naps", "opened", "until_status"]
 
 
-@dataclass(frozen=True)
-class Store:
-    """A kind of store, on an event loop; as a `setting`, the event loop is taken from it."""
-
-    store: str
-    backend: str
-
-    def __str__(self) -> str:
-        return f"{self.store}-{self.backend}"
-
-
-STORES = [Store("memory", "asyncio"), Store("memory", "trio"), Store("sqlite", "asyncio"), Store("fdb", "asyncio")]
+Store = Setting
 
 
 @asynccontextmanager

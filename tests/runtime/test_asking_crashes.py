@@ -10,6 +10,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, until_status
 from tests.runtime.polling import until
+from tests.settings import Host
 from workflow_sdk import Client, Context, Driver, Handle, Status, open_driver, run_workflow, workflow
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
@@ -56,8 +57,7 @@ async def at_commit(driver: Driver, when: str, number: int) -> bool:
 
 
 @pytest.mark.parametrize("when", ["crash_before", "crash_after"])
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_each_is_taken_once(anyio_backend: str, when: str) -> None:
+async def test_each_is_taken_once(host: Host, when: str) -> None:
     driver = await open_driver("memory://")
     number = 1
     while await at_commit(driver, when, number):
@@ -66,9 +66,8 @@ async def test_each_is_taken_once(anyio_backend: str, when: str) -> None:
     assert [key for key in (await Rows.of(driver)).keys if key[0] == 11] == [], "no answer is left behind"
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("when", ["crash_before", "crash_after"])
-async def test_whoever_asks_dies(anyio_backend: str, when: str) -> None:
+async def test_whoever_asks_dies(host: Host, when: str) -> None:
     """The question is there or not, once in any case; and the instance is none the worse."""
     driver = await open_driver("memory://")
 

@@ -11,6 +11,7 @@ from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Log, Rows, Stop, until_status
 from tests.runtime.polling import until
+from tests.settings import Host
 from workflow_sdk import (
     Client,
     Context,
@@ -196,8 +197,7 @@ async def test_while_it_is_cancelled_with_a_rollback(driver: Driver) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("rollback", [False, True])
 @pytest.mark.parametrize("then", ["waits", "ends"])
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_it_wins_over_any_flush(anyio_backend: str, then: str, rollback: bool, after: bool) -> None:
+async def test_it_wins_over_any_flush(host: Host, then: str, rollback: bool, after: bool) -> None:
     """Cancelled before, or after, every call to the store."""
     number, was_late = 0, False
     while not was_late and number < 60:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import anyio.lowlevel
 import pytest
 
-from workflow_sdk.runtime.crew import crew_of
+from workflow_sdk.runtime.crew import Work, crew_of
 
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+pytestmark = [pytest.mark.usefixtures("host"), pytest.mark.every_host]
 
 
 async def test_no_task_outlives_the_group_and_shields_hold() -> None:
@@ -103,3 +101,48 @@ async def test_an_error_ends_them_all() -> None:
         await all_of_them()
     assert caught.group_contains(LookupError)
     assert ended == ["yes"]
+
+
+@pytest.mark.settings(loop=("asyncio", "uvloop"))  # trio drops what comes too late
+async def test_errors_of_several_tasks_are_all_raised() -> None:
+    both = anyio.Event()
+
+    def fails(error: Exception) -> Work:
+        async def work() -> None:
+            await both.wait()
+            raise error
+
+        return work
+
+    with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012  # what is raised leaves the group
+        async with anyio.create_task_group() as group:
+            crew = crew_of(group)
+            crew.spawn(fails(LookupError("one")))
+            crew.spawn(fails(ValueError("two")))
+            await anyio.wait_all_tasks_blocked()
+            both.set()
+    assert caught.group_contains(LookupError)
+    assert caught.group_contains(ValueError)
+
+
+@pytest.mark.settings(loop=("asyncio", "uvloop"))
+async def test_where_no_task_runs_one_can_be_begun_and_cancelled() -> None:
+    """In a callback of the event loop nothing is to be had of anyio."""
+    happened: list[str] = []
+
+    async def work() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            happened.append("cancelled")
+
+    loop = asyncio.get_running_loop()
+    async with anyio.create_task_group() as group:
+        crew = crew_of(group)
+        loop.call_soon(crew.spawn, work)
+        await anyio.wait_all_tasks_blocked()
+        loop.call_soon(crew.cancel)
+        with anyio.CancelScope(shield=True):
+            await anyio.wait_all_tasks_blocked()
+        assert happened == ["cancelled"]
+        group.cancel_scope.cancel()

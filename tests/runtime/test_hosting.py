@@ -15,6 +15,12 @@ from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, Runtime, Status, workflow
 from workflow_sdk.runtime.hosting import new_hosting
 
+pytestmark = [
+    pytest.mark.usefixtures("host"),
+    pytest.mark.every_host,
+    pytest.mark.settings(loop=("asyncio", "uvloop")),
+]
+
 
 @workflow
 async def waits(ctx: Context) -> str:
@@ -23,11 +29,6 @@ async def waits(ctx: Context) -> str:
 
 async def in_a_task_of_its_own(work: Coroutine[Any, Any, Any]) -> Any:
     return await asyncio.create_task(work)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def test_another_task_closes_it_than_the_one_that_has_opened_it() -> None:

@@ -50,16 +50,13 @@ async def branching(ctx: Context) -> list[str]:
     return [str(attempted.ok), *both.values(), said]
 
 
+pytestmark = pytest.mark.usefixtures("host")
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     down.clear()
     ran.clear()
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Both event loops."""
-    return str(request.param)
 
 
 async def test_a_failed_instance_recovers_with_fresh_attempts() -> None:

@@ -13,6 +13,7 @@ from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Rows, doubles, until_status
 from tests.runtime.polling import until
+from tests.settings import Host
 from workflow_sdk import (
     Client,
     CodecError,
@@ -243,8 +244,7 @@ class Scene:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("max_resident", [0, 10])
 @pytest.mark.parametrize("gap", [1, 2, 5])
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_no_wake_up_is_lost(anyio_backend: str, gap: int, max_resident: int, after: bool) -> None:
+async def test_no_wake_up_is_lost(host: Host, gap: int, max_resident: int, after: bool) -> None:
     """Whatever the runtime is about to do, or has just done, when they come: claiming, loading, putting away."""
     first, played = 1, 0
     while True:

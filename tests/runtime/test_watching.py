@@ -17,6 +17,7 @@ from tests.patience import PATIENCE
 from tests.runtime.looking import Through, dump
 from tests.runtime.parts import Stop, opened, until_status
 from tests.runtime.polling import until
+from tests.settings import Host
 from workflow_sdk import (
     Client,
     Context,
@@ -168,8 +169,7 @@ class Quiet(Through):
             self.waiting -= 1
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_nobody_looks_again_and_again(anyio_backend: str) -> None:
+async def test_nobody_looks_again_and_again(host: Host) -> None:
     """Nothing is called while nothing changes; and whoever stops watching leaves nothing behind."""
     stops.clear()
     memory = await open_driver("memory://")

@@ -90,6 +90,7 @@ class _AsyncioCrew:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._errors.append(error)
+            self._is_over = True
             self._failed.set()
 
     def cancel(self) -> None:
