@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from importlib.metadata import entry_points
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, cast, runtime_checkable
 
 from workflow_sdk.errors import ConflictError, DefinitionError, StorageError, StorageLimitError
 
@@ -30,6 +30,7 @@ __all__ = [
     "Transacting",
     "Write",
     "check_limits",
+    "is_driver",
     "open_driver",
     "transacting",
 ]
@@ -191,6 +192,14 @@ class Driver(Protocol):
 
 
 T = TypeVar("T")
+
+
+def is_driver(value: object) -> TypeGuard[Driver]:
+    """Whether it has the five methods. A driver that wraps another may hand them on with `__getattr__`.
+
+    `isinstance(value, Driver)` does not find those from Python 3.12 on.
+    """
+    return all(callable(getattr(value, name, None)) for name in ("get", "scan", "commit", "changed", "aclose"))
 
 
 class Transacting(Protocol):

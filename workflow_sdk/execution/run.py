@@ -20,7 +20,7 @@ from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.driver import Batch, ConflictError, Driver, is_driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
 from workflow_sdk.execution.clock import Clock, SystemClock
 from workflow_sdk.execution.execution import Execution, Mode
@@ -104,7 +104,7 @@ async def run_workflow(
     call, a failure of the store, or the cancellation of the run.
     """
     _check_call(workflow, instance_id, mode, max_value_bytes)
-    if not isinstance(driver, Driver):
+    if not is_driver(driver):
         raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
     clock = clock or SystemClock()
