@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from tests.chaos import effort
+from tests.laws.examples import EXAMPLES_MIN
 from tests.laws.processes.parts import Workers, chance, is_whole
 from tests.laws.processes.worker import stores
 from tests.ledger import read
@@ -109,9 +110,8 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-@pytest.fixture
-async def whole(workers: Workers) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a store, and what is read of them."""
+async def filled(workers: Workers) -> tuple[bytes, dict[str, Any]]:
+    """Fill a store; its bytes, and what is read of them."""
     found = await fill(workers)
     return found, await read_all(workers.url)
 
@@ -123,8 +123,8 @@ def put(database: Path, content: bytes) -> None:
     database.write_bytes(content)
 
 
-async def test_damage_is_an_error_and_not_another_answer(workers: Workers, whole: tuple[bytes, dict[str, Any]]) -> None:
-    content, right = whole
+async def test_damage_is_an_error_and_not_another_answer(workers: Workers) -> None:
+    content, right = await filled(workers)
     dice = chance()
     assert len(content) > 20 * PAGE
     unseen: list[str] = []
@@ -138,13 +138,11 @@ async def test_damage_is_an_error_and_not_another_answer(workers: Workers, whole
     assert await expect_right_or_refused(workers, right)
 
 
-async def test_garbage_anywhere_never_ends_in_another_error(
-    workers: Workers, whole: tuple[bytes, dict[str, Any]]
-) -> None:
+async def test_garbage_anywhere_never_ends_in_another_error(workers: Workers) -> None:
     """Whole pages, from the second on: in the middle of a page, a value can be changed with nobody to tell."""
-    content, right = whole
+    content, right = await filled(workers)
     dice = chance()
-    for _ in range(effort(40)):
+    for _ in range(max(EXAMPLES_MIN, effort(40))):
         broken = bytearray(content)
         for _ in range(dice.choice([1, 1, 3])):
             begin = dice.randrange(1, len(content) // PAGE) * PAGE
@@ -153,8 +151,8 @@ async def test_garbage_anywhere_never_ends_in_another_error(
         await expect_right_or_refused(workers, right)
 
 
-async def test_a_worker_says_that_the_file_is_broken(workers: Workers, whole: tuple[bytes, dict[str, Any]]) -> None:
-    content, _ = whole
+async def test_a_worker_says_that_the_file_is_broken(workers: Workers) -> None:
+    content = await fill(workers)
     for name in ("half", "no header", "garbage as header", "no first page"):
         put(workers.database, DAMAGES[name](content, chance()))
         worker = workers.start()
@@ -164,11 +162,9 @@ async def test_a_worker_says_that_the_file_is_broken(workers: Workers, whole: tu
         assert workers.said(worker).count("\n") == 1
 
 
-async def test_rows_that_nobody_can_read_are_an_error_of_this_library(
-    workers: Workers, whole: tuple[bytes, dict[str, Any]]
-) -> None:
+async def test_rows_that_nobody_can_read_are_an_error_of_this_library(workers: Workers) -> None:
     """As after damage in which SQLite sees nothing amiss."""
-    put(workers.database, whole[0])
+    await fill(workers)
     async with opened(workers.url) as driver:
         for number, field in enumerate(Field):
             batch = Batch()
@@ -196,9 +192,11 @@ async def test_a_broken_log_of_a_dead_worker_is_read_as_far_as_it_is_whole(worke
     steps = 30
     async with Client(workers.url) as client:
         await client.start(stores, (workers.log, steps, 10), id="i")
+    workers.hold(25)
     worker = workers.start()
-    await workers.lines.more(15)
+    await workers.lines.reach(15)
     workers.kill(worker)
+    workers.let_go()
     log = workers.database.with_name("app.db-wal")
     log.write_bytes(LOG_DAMAGES[damage](log.read_bytes(), chance()))
     assert is_whole(workers.database)
