@@ -92,7 +92,7 @@ async def gathered(ctx: Context) -> None:
 
 async def side_by_side(ctx: Context) -> None:
     async def slow() -> None:
-        await anyio.sleep(0.01)
+        await anyio.sleep_forever()  # the mistake ends it
 
     async def run(name: str) -> None:
         await ctx.step(name, slow)
@@ -300,12 +300,14 @@ def _with_name(call: Callable[[Any, Any], Awaitable[object]], name: Any) -> Call
     return lambda ctx: call(ctx, name)
 
 
-NAMED = [
-    Slip(f"{operation} with name: {what}", _with_name(call, name), None, (says,))
-    for operation, call in OPERATIONS.items()
-    for what, (name, says) in BAD_NAMES.items()
-    # A step takes its name from its function if it is given none.
-    if not (operation == "step" and not isinstance(name, str))
-]
+def slips_of_names(operation: str) -> list[Slip]:
+    """The operation with every name that no operation can have."""
+    return [
+        Slip(f"{operation} with name: {what}", _with_name(OPERATIONS[operation], name), None, (says,))
+        for what, (name, says) in BAD_NAMES.items()
+        # A step takes its name from its function if it is given none.
+        if not (operation == "step" and not isinstance(name, str))
+    ]
+
 
 SLIPS = [*SCOPES, *TIMES, *OPTIONS, *BRANCHES, *VALUES]
