@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,7 +12,7 @@ import pytest
 from tests.laws.composing import ids_of, left_behind, running, until_count, until_status, until_there
 from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
-from tests.support import open_store
+from tests.support import World
 from workflow_sdk import (
     Client,
     Context,
@@ -30,17 +28,6 @@ from workflow_sdk import (
 )
 from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, VirtualClock
-
-
-@pytest.fixture(params=["memory", "sqlite", "fdb"])
-async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driver]:
-    """An open store."""
-    opened = await open_store(request.param, tmp_path)
-    try:
-        yield opened
-    finally:
-        await opened.aclose()
-
 
 undone: list[str] = []
 
@@ -81,7 +68,8 @@ FLOWS: list[Workflow[Any, Any]] = [waits, parent]
 
 
 @pytest.mark.parametrize("rollback", [False, True])
-async def test_down_to_the_grandchildren(driver: Driver, rollback: bool) -> None:
+async def test_down_to_the_grandchildren(world: World, rollback: bool) -> None:
+    driver = world.driver
     async with running(driver, FLOWS) as runtime:
         top = await runtime.start(parent, 1, id="p")
         await until_count(driver, FAMILY)
@@ -94,7 +82,9 @@ async def test_down_to_the_grandchildren(driver: Driver, rollback: bool) -> None
     assert await left_behind(driver) == {}
 
 
-async def test_not_to_those_that_are_left_alone(driver: Driver) -> None:
+async def test_not_to_those_that_are_left_alone(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def leaves(ctx: Context) -> Any:
         return await ctx.child("kid", waits, on_cancel="abandon")
@@ -110,8 +100,9 @@ async def test_not_to_those_that_are_left_alone(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_one_that_others_wait_for_goes_on(driver: Driver) -> None:
+async def test_one_that_others_wait_for_goes_on(world: World) -> None:
     """It is cancelled with the last of them."""
+    driver = world.driver
 
     @workflow
     async def adopts(ctx: Context) -> Any:
@@ -132,7 +123,9 @@ async def test_one_that_others_wait_for_goes_on(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_a_failure_travels_up(driver: Driver) -> None:
+async def test_a_failure_travels_up(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def fails(ctx: Context, depth: int) -> None:
         await ctx.step("book", note, str(depth), rollback=undo)
@@ -151,7 +144,8 @@ async def test_a_failure_travels_up(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_one_that_failed_because_of_a_child_is_recovered_with_another(driver: Driver) -> None:
+async def test_one_that_failed_because_of_a_child_is_recovered_with_another(world: World) -> None:
+    driver = world.driver
     mended: list[bool] = []
 
     @workflow
@@ -179,7 +173,8 @@ async def test_one_that_failed_because_of_a_child_is_recovered_with_another(driv
     assert await left_behind(driver) == {}
 
 
-async def test_a_named_one_that_has_failed_is_recovered_first(driver: Driver) -> None:
+async def test_a_named_one_that_has_failed_is_recovered_first(world: World) -> None:
+    driver = world.driver
     mended: list[bool] = []
 
     @workflow
@@ -210,8 +205,9 @@ async def test_a_named_one_that_has_failed_is_recovered_first(driver: Driver) ->
 
 
 @pytest.mark.parametrize("path", [None, "first", "kid"])
-async def test_restart_from(driver: Driver, path: str | None) -> None:
+async def test_restart_from(world: World, path: str | None) -> None:
     """The child it waits for is cancelled, and another is started."""
+    driver = world.driver
 
     @workflow
     async def asks(ctx: Context) -> Any:
