@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.hasty_clock import hasty_clock
 from tests.laws.outcomes import (
     DECLINED,
     FAILURES,
@@ -25,6 +26,7 @@ from workflow_sdk import Context, RollbackError, Status, StepError, workflow
 
 @pytest.mark.parametrize("name", FAILURES)
 async def test_a_failure_is_the_same_the_first_time_and_on_replay(world: World, name: str) -> None:
+    world.clock = hasty_clock()
     kind, case = FAILURES[name]
     outcome = await Witness(world, case).check()
     assert type(outcome) is kind
@@ -115,6 +117,7 @@ async def test_no_crash_changes_a_failure(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["critical", "timeout", "rollback"])
 async def test_a_caught_failure_is_not_tried_again(world: World, name: str) -> None:
+    world.clock = hasty_clock()
     runs: list[int] = []
     inner = {"critical": critical, "timeout": slow, "rollback": rollback}[name]
 

@@ -10,7 +10,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.parts import Branch, endless, give, nap, refuse
+from tests.hasty_clock import hasty_clock
+from tests.laws.parts import NAP_SECONDS, Branch, endless, give, nap, refuse
 from tests.laws.watching import Change, WatchedDriver
 from tests.patience import PATIENCE
 from tests.support import World
@@ -29,15 +30,14 @@ from workflow_sdk import (
 class Slow:
     """A step that takes its time, and writes down how it ended."""
 
-    def __init__(self, seconds: float = 3600) -> None:
-        self.seconds = seconds
+    def __init__(self) -> None:
         self.ends: list[str] = []
         self.begun = anyio.Event()
 
     async def run(self) -> str:
         self.begun.set()
         try:
-            await anyio.sleep(self.seconds)
+            await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             self.ends.append("cancelled")
             raise
@@ -61,10 +61,11 @@ async def test_the_sleep_wins_at_once_by_the_clock_on_the_wall(world: World) -> 
         result = await run_workflow(racing, driver=world.driver, instance_id="i", mode=world.setting.mode)
     assert result.output == ("nap", "rested")
     assert slow.ends == ["cancelled"]
-    assert time.monotonic() - begun >= 0.2
+    assert time.monotonic() - begun >= NAP_SECONDS
 
 
 async def test_the_sleep_wins_at_once_by_the_virtual_clock(world: World) -> None:
+    world.clock = hasty_clock()
     slow = Slow()
 
     @workflow
@@ -169,6 +170,7 @@ async def test_a_branch_that_fails_is_out_of_the_race(world: World) -> None:
 
 
 async def test_a_rollback_error_ends_the_race(world: World) -> None:
+    world.clock = hasty_clock()
     slow = Slow()
 
     async def unwinds(ctx: Context) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.hasty_clock import hasty_clock
 from tests.support import World
 from workflow_sdk import (
     Context,
@@ -105,6 +106,7 @@ async def test_a_success_carries_the_value(world: World, value: Any) -> None:
 async def test_a_failure_is_what_try_would_have_caught(
     world: World, fn: Callable[[Context], Awaitable[None]], kind: type[Exception]
 ) -> None:
+    world.clock = hasty_clock()
     seen: list[Exception] = []
 
     @workflow

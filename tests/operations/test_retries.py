@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.hasty_clock import hasty_clock
 from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
@@ -220,6 +221,7 @@ async def test_a_crash_in_an_attempt_does_not_use_up_the_others(world: World) ->
 
 
 async def test_a_timeout_ends_the_step(world: World) -> None:
+    world.clock = hasty_clock()
     cleaned: list[str] = []
 
     async def hangs() -> None:
@@ -242,6 +244,7 @@ async def test_a_timeout_ends_the_step(world: World) -> None:
 
 
 async def test_a_timeout_is_retried_on_demand(world: World) -> None:
+    world.clock = hasty_clock()
     attempts: list[float] = []
 
     async def hangs() -> None:
@@ -255,6 +258,7 @@ async def test_a_timeout_is_retried_on_demand(world: World) -> None:
 
 
 async def test_an_attempt_after_a_timeout_may_succeed(world: World) -> None:
+    world.clock = hasty_clock()
     attempts: list[int] = []
 
     async def hangs_once() -> str:
@@ -281,7 +285,7 @@ async def test_a_plain_function_that_takes_too_long_is_left_to_itself(world: Wor
     @workflow
     async def tries(ctx: Context) -> str:
         try:
-            await ctx.step("s", lambda: go_on.wait(PATIENCE), timeout=0.05)
+            await ctx.step("s", lambda: go_on.wait(PATIENCE), timeout=0.01)
         except StepTimeoutError as error:
             return f"{error.attempts}"
         finally:
