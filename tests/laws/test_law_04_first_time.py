@@ -38,15 +38,6 @@ async def test_a_value_is_the_same_the_first_time_and_on_replay(world: World, na
     assert not isinstance(outcome, Exception)
 
 
-async def test_a_step_failure_carries_its_facts(world: World) -> None:
-    outcome = await Witness(world, FAILURES["exhausted"][1]).check()
-    assert isinstance(outcome, StepError)
-    assert (outcome.step, outcome.path, outcome.attempts) == ("case", "case", 3)
-    assert outcome.error.type.endswith("CardDeclined")
-    assert outcome.error.attributes["amounts"] == (1, 2)
-    assert "declined" in outcome.error.traceback
-
-
 @pytest.mark.parametrize("name", ["tuple", "dataclass", "map"])
 async def test_values_have_the_types_of_the_author(world: World, name: str) -> None:
     outcome = await Witness(world, VALUES[name]).check()
@@ -56,22 +47,6 @@ async def test_values_have_the_types_of_the_author(world: World, name: str) -> N
         "map": [(0, 0), (1, 1), (2, 2)],
     }
     assert facts_of(outcome) == facts_of(expected[name])
-
-
-async def test_a_value_is_a_copy_from_the_first_time_on(world: World) -> None:
-    """What a step keeps of what it returned is not what the author holds."""
-    kept = [1]
-
-    async def leak() -> list[int]:
-        return kept
-
-    @workflow
-    async def mutate(ctx: Context) -> list[int]:
-        value = await ctx.step("leak", leak)
-        kept.append(2)
-        return value
-
-    assert (await world.run(mutate)).output == [1]
 
 
 async def test_messages_are_the_same_on_replay(world: World) -> None:

@@ -182,7 +182,9 @@ async def test_the_error_of_a_step_carries_its_facts(world: World) -> None:
     for error in seen:
         assert type(error) is StepExhaustedError
         assert (error.error.type, error.error.message) == (f"{__name__}.Declined", "declined with 51")
+        assert (error.step, error.path, error.attempts) == ("s", "s", 1)
         assert error.error.attributes["code"] == 51
+        assert "declined with 51" in error.error.traceback
         assert "self.failures[" in error.error.traceback
         assert "workflow_sdk/operations" not in error.error.traceback
 
