@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from tests.patience import PATIENCE
 from workflow_sdk import Batch, Client, Driver, Handle, Runtime, Status, Workflow
@@ -25,11 +26,10 @@ __all__ = [
     "survive",
     "until_count",
     "until_input",
+    "until_no_errands",
     "until_status",
     "until_there",
 ]
-
-"""Real ones, after which a system has no end."""
 
 _PARTS = {3: "inbox", 9: "waits", 12: "outside", 7: "takings"}
 _ROOTS = {3: "alarms", 7: "claims", 11: "answers", 12: "errands"}
@@ -78,6 +78,13 @@ async def until_count(driver: Driver, count: int) -> None:
     with anyio.fail_after(PATIENCE):
         while len(await ids_of(driver)) < count:  # noqa: ASYNC110  # any process may start them
             await anyio.sleep(0.001)
+
+
+async def until_no_errands(driver: Driver) -> None:
+    """Return once nobody has anything to tell another instance."""
+    with anyio.fail_after(PATIENCE):
+        while "errands" in await left_behind(driver):  # any process may run them
+            await anyio.lowlevel.checkpoint()
 
 
 async def until_input(handle: Handle[Any], value: object) -> None:

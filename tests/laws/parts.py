@@ -7,6 +7,9 @@ from typing import Any
 
 from workflow_sdk import Context
 
+NAP_SECONDS = 0.02
+"""Short, since some tests are about the real clock."""
+
 Branch = Callable[[Context], Awaitable[Any]]
 
 
@@ -19,7 +22,7 @@ async def refuse() -> None:
 
 
 async def nap(ctx: Context) -> str:
-    await ctx.sleep("nap", 0.2)
+    await ctx.sleep("nap", NAP_SECONDS)
     return "rested"
 
 

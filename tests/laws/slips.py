@@ -92,7 +92,7 @@ async def gathered(ctx: Context) -> None:
 
 async def side_by_side(ctx: Context) -> None:
     async def slow() -> None:
-        await anyio.sleep(0.01)
+        await anyio.sleep_forever()  # the mistake ends it
 
     async def run(name: str) -> None:
         await ctx.step(name, slow)
@@ -199,11 +199,19 @@ SCOPES = [
 TIMES = [
     Slip("naive", lambda ctx: ctx.sleep_until("nap", NAIVE), "nap", ("aware", "datetime.now(UTC)")),
     Slip("no time", lambda ctx: ctx.sleep_until("nap", 5), "nap", ("datetime",)),
-    Slip("naive until", lambda ctx: ctx.listen("wait", until=NAIVE), "wait", ("aware",)),
+    Slip("naive until", lambda ctx: ctx.listen("wait", until=NAIVE), "wait", ("takes an aware datetime",)),
     Slip("NaN", lambda ctx: ctx.sleep("nap", math.nan), "nap", ("duration", "seconds", "nan")),
     Slip("infinity", lambda ctx: ctx.sleep("nap", math.inf), "nap", ("duration", "seconds", "inf")),
     Slip("no duration", lambda ctx: ctx.sleep("nap", "5"), "nap", ("timedelta", "'5'")),
     Slip("bool", lambda ctx: ctx.sleep("nap", True), "nap", ("number of seconds",)),
+    Slip("None", lambda ctx: ctx.sleep("nap", None), "nap", ("duration", "None")),
+    Slip("timedelta.max", lambda ctx: ctx.sleep("nap", timedelta.max), "nap", ()),
+    Slip(
+        "no duration as timeout",
+        lambda ctx: ctx.listen("wait", timeout="1"),
+        "wait",
+        ("is a number of seconds or a timedelta",),
+    ),
     Slip("NaN timeout", lambda ctx: ctx.listen("wait", timeout=math.nan), "wait", ("nan",)),
     Slip(
         "timeout and until",
@@ -214,60 +222,100 @@ TIMES = [
 ]
 
 OPTIONS = [
-    Slip("unknown option", lambda ctx: ctx.step("s", give, retry=3), None, ("retry", "retries", "partial")),
-    Slip("retries=-1", lambda ctx: ctx.step("s", give, retries=-1), None, ("retries", "0 or more", "-1")),
+    Slip(
+        "unknown option", lambda ctx: ctx.step("s", give, retry=3), None, ("has no option retry", "retries", "partial")
+    ),
+    Slip("retries=-1", lambda ctx: ctx.step("s", give, retries=-1), None, ("retries is a number", "0 or more", "-1")),
     Slip("retries=1.5", lambda ctx: ctx.step("s", give, retries=1.5), None, ("retries", "1.5")),
     Slip("timeout=0", lambda ctx: ctx.step("s", give, timeout=0), None, ("timeout", "longer than nothing")),
     Slip("timeout=-1", lambda ctx: ctx.step("s", give, timeout=timedelta(seconds=-1)), None, ("timeout",)),
     Slip("timeout=nan", lambda ctx: ctx.step("s", give, timeout=math.nan), None, ("timeout", "nan")),
-    Slip("no_retry=5", lambda ctx: ctx.step("s", give, no_retry=5), None, ("no_retry", "exception types")),
-    Slip("backoff=5", lambda ctx: ctx.step("s", give, backoff=5), None, ("Backoff",)),
-    Slip("rollback=5", lambda ctx: ctx.step("s", give, rollback=5), None, ("rollback", "function")),
+    Slip("no_retry=5", lambda ctx: ctx.step("s", give, no_retry=5), None, ("no_retry takes exception types",)),
+    Slip("no_retry=(3,)", lambda ctx: ctx.step("s", give, no_retry=(3,)), None, ("no_retry takes exception types",)),
+    Slip("backoff=5", lambda ctx: ctx.step("s", give, backoff=5), None, ("backoff takes a Backoff",)),
+    Slip("rollback=5", lambda ctx: ctx.step("s", give, rollback=5), None, ("rollback takes a function",)),
     Slip("no function", lambda ctx: ctx.step("s"), None, ("s'", "no function")),
     Slip("a number to run", lambda ctx: ctx.step("s", 5), None, ("s'", "no function")),
     Slip("nothing to run", lambda ctx: ctx.step(5), None, ("no function to run", "ctx.step(name, fn, *args)")),
     Slip("version=0", lambda ctx: ctx.version("v", 0), "v", ("from 1 on", "0")),
     Slip("version=True", lambda ctx: ctx.version("v", True), "v", ("whole numbers",)),
+    Slip("version=-1", lambda ctx: ctx.version("v", -1), "v", ("from 1 on", "-1")),
+    Slip("version=1.5", lambda ctx: ctx.version("v", 1.5), "v", ("whole numbers",)),
+    Slip("version=None", lambda ctx: ctx.version("v", None), "v", ("whole numbers",)),
     Slip("version='1'", lambda ctx: ctx.version("v", "1"), "v", ("whole numbers",)),
-    Slip("removed what", lambda ctx: ctx.removed("r", "stp"), "r", ("stp", "step, ")),
+    Slip("removed what", lambda ctx: ctx.removed("r", "stp"), "r", ("stp", "the kind is one of step, loop, sleep")),
     Slip("removed branch", lambda ctx: ctx.removed("r", "branch"), "r", ("branch",)),
-    Slip("limit=0", lambda ctx: ctx.join("j", {"a": part}, limit=0), "j", ("limit", "from 1 on")),
-    Slip("limit=True", lambda ctx: ctx.map("m", part, [1], limit=True), "m", ("limit",)),
+    Slip("removed nothing", lambda ctx: ctx.removed("r", ""), "r", ("the kind is one of step, loop, sleep",)),
+    Slip("limit=0", lambda ctx: ctx.join("j", {"a": part}, limit=0), "j", ("limit is a number of branches from 1 on",)),
+    Slip("map limit=0", lambda ctx: ctx.map("m", part, [1], limit=0), "m", ("limit is a number of branches",)),
+    Slip("limit=-1", lambda ctx: ctx.map("m", part, [1], limit=-1), "m", ("limit is a number of branches",)),
+    Slip("limit=1.5", lambda ctx: ctx.map("m", part, [1], limit=1.5), "m", ("limit is a number of branches",)),
+    Slip("limit=True", lambda ctx: ctx.map("m", part, [1], limit=True), "m", ("limit is a number of branches",)),
     Slip("interval=0", lambda ctx: ctx.loop("l", part, commit_interval=0), "l", ("commit_interval", "0")),
+    Slip("interval=1.5", lambda ctx: ctx.loop("l", part, commit_interval=1.5), "l", ("commit_interval",)),
+    Slip("interval=True", lambda ctx: ctx.loop("l", part, commit_interval=True), "l", ("commit_interval",)),
     Slip("keep=-1", lambda ctx: ctx.loop("l", part, history_keep=-1), "l", ("history_keep", "-1")),
-    Slip("count=0", lambda ctx: ctx.listen_many("l", count=0), "l", ("count", "0")),
-    Slip("no messages", lambda ctx: ctx.listen("l", []), "l", ("messages",)),
+    Slip("count=0", lambda ctx: ctx.listen_many("l", count=0), "l", ("a count of 1 or more", "0")),
+    Slip("no messages", lambda ctx: ctx.listen("l", []), "l", ("listens to no message",)),
+    Slip("message=''", lambda ctx: ctx.listen("l", ""), "l", ("can't be called ''",)),
+    Slip("message with a number", lambda ctx: ctx.listen("l", (3,)), "l", ("can't be called 3",)),
     Slip("messages=5", lambda ctx: ctx.listen("l", 5), "l", ("message", "5")),
     Slip("empty message", lambda ctx: ctx.listen("l", ["a", ""]), "l", ("''", "empty")),
 ]
 
 BRANCHES = [
     Slip("empty race", lambda ctx: ctx.race("r", {}), "r", ("no branches",)),
-    Slip("branches in a list", lambda ctx: ctx.join("j", [part]), "j", ("dict", "list")),
-    Slip("branch without name", lambda ctx: ctx.join("j", {"": part}), "j", ("''", "empty")),
-    Slip("branch with a number", lambda ctx: ctx.race("r", {1: part}), "r", ("1", "int")),
+    Slip("racers in a list", lambda ctx: ctx.race("r", [part]), "r", ("dict of name: function, not list",)),
+    Slip("racer without name", lambda ctx: ctx.race("r", {"": part}), "r", ("can't be called ''", "empty")),
+    Slip("racer with a number", lambda ctx: ctx.race("r", {1: part}), "r", ("can't be called 1", "int")),
+    Slip("racer that is no function", lambda ctx: ctx.race("r", {"a": 3}), "r", ("'a' is not a function but int",)),
+    Slip("branches in a list", lambda ctx: ctx.join("j", [part]), "j", ("dict of name: function, not list",)),
+    Slip("branch without name", lambda ctx: ctx.join("j", {"": part}), "j", ("can't be called ''", "empty")),
+    Slip("branch with a number", lambda ctx: ctx.join("j", {3: part}), "j", ("can't be called 3", "int")),
     Slip("branch with a long name", lambda ctx: ctx.join("j", {"x" * 1001: part}), "j", ("1000",)),
     Slip("branch with half a character", lambda ctx: ctx.join("j", {"\ud800": part}), "j", ("surrogate",)),
-    Slip("branch that is no function", lambda ctx: ctx.join("j", {"a": 5}), "j", ("'a'", "function")),
+    Slip("branch that is no function", lambda ctx: ctx.join("j", {"a": 5}), "j", ("'a' is not a function but int",)),
     Slip("map over nothing", lambda ctx: ctx.map("m", part, None), "m", ("items", "NoneType")),
     Slip("map of no function", lambda ctx: ctx.map("m", 5, [1]), "m", ("function", "int")),
     Slip("loop of no function", lambda ctx: ctx.loop("l", 5), "l", ("function", "int")),
     Slip("attempt of no function", lambda ctx: ctx.attempt("a", None), "a", ("function", "NoneType")),
-    Slip("None with a state", lambda ctx: ctx.loop("l", returns(None), 5), "l", ("turn 0", "None", "Continue(state)")),
-    Slip("another return", lambda ctx: ctx.loop("l", returns(7), 5), "l", ("turn 0", "int", "Break(value)")),
+    Slip(
+        "None with a state",
+        lambda ctx: ctx.loop("l", returns(None), 5),
+        "l",
+        ("turn 0", "returned None, and the loop has a state", "Continue(state)"),
+    ),
+    Slip(
+        "another return",
+        lambda ctx: ctx.loop("l", returns(7), 5),
+        "l",
+        ("turn 0", "returned int; a body returns Continue(state) or Break(value)"),
+    ),
     Slip("a type returned", lambda ctx: ctx.loop("l", returns(Break), 5), "l", ("turn 0", "Break(value)")),
 ]
 
 VALUES = [
-    Slip("first state", lambda ctx: ctx.loop("l", part, object()), "l", ("state", "object"), CodecError),
-    Slip("state", lambda ctx: ctx.loop("l", returns(Continue(object()))), "l", ("state", "object"), CodecError),
-    Slip("value of a loop", lambda ctx: ctx.loop("l", returns(Break(object()))), "l", ("value", "object"), CodecError),
-    Slip("value of a branch", lambda ctx: ctx.join("j", {"a": returns(object())}), "j/a", ("value",), CodecError),
+    Slip("first state", lambda ctx: ctx.loop("l", part, object()), "l", ("the first state of", "object"), CodecError),
+    Slip("state", lambda ctx: ctx.loop("l", returns(Continue(object()))), "l", ("the state of",), CodecError),
+    Slip("value of a loop", lambda ctx: ctx.loop("l", returns(Break(object()))), "l", ("the value of",), CodecError),
+    Slip(
+        "value of a branch",
+        lambda ctx: ctx.join("j", {"a": returns(object())}),
+        "j/a",
+        ("the value of branch",),
+        CodecError,
+    ),
     Slip("value of a racer", lambda ctx: ctx.race("r", {"a": returns(object())}), "r/a", ("value",), CodecError),
     Slip("value of an item", lambda ctx: ctx.map("m", part, [1, object()]), "m/1", ("value",), CodecError),
     Slip("value of an attempt", lambda ctx: ctx.attempt("a", returns(object())), "a", ("value",), CodecError),
     Slip("large first state", lambda ctx: ctx.loop("l", part, LARGE), "l", ("2,000,000",), PayloadTooLargeError),
-    Slip("large state", lambda ctx: ctx.loop("l", returns(Continue(LARGE))), "l", ("limit",), PayloadTooLargeError),
+    Slip(
+        "large state",
+        lambda ctx: ctx.loop("l", returns(Continue(LARGE))),
+        "l",
+        ("max_value_bytes",),
+        PayloadTooLargeError,
+    ),
     Slip("large end", lambda ctx: ctx.loop("l", returns(Break(LARGE))), "l", ("reference",), PayloadTooLargeError),
     Slip("large branch", lambda ctx: ctx.join("j", {"a": returns(LARGE)}), "j/a", ("limit",), PayloadTooLargeError),
     Slip("large attempt", lambda ctx: ctx.attempt("a", returns(LARGE)), "a", ("limit",), PayloadTooLargeError),
@@ -300,12 +348,14 @@ def _with_name(call: Callable[[Any, Any], Awaitable[object]], name: Any) -> Call
     return lambda ctx: call(ctx, name)
 
 
-NAMED = [
-    Slip(f"{operation} with name: {what}", _with_name(call, name), None, (says,))
-    for operation, call in OPERATIONS.items()
-    for what, (name, says) in BAD_NAMES.items()
-    # A step takes its name from its function if it is given none.
-    if not (operation == "step" and not isinstance(name, str))
-]
+def slips_of_names(operation: str) -> list[Slip]:
+    """The operation with every name that no operation can have."""
+    return [
+        Slip(f"{operation} with name: {what}", _with_name(OPERATIONS[operation], name), None, (says,))
+        for what, (name, says) in BAD_NAMES.items()
+        # A step takes its name from its function if it is given none.
+        if not (operation == "step" and not isinstance(name, str))
+    ]
+
 
 SLIPS = [*SCOPES, *TIMES, *OPTIONS, *BRANCHES, *VALUES]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.composing import ids_of, left_behind, running, until_count, until_status, until_there
+from tests.laws.composing import ids_of, left_behind, running, until_count, until_no_errands, until_status, until_there
+from tests.laws.counting_driver import WatchedDriver
 from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
-from tests.support import open_store
+from tests.support import World
 from workflow_sdk import (
     Client,
     Context,
@@ -29,18 +28,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.keys import INBOX, InstanceKeys
-from workflow_sdk.testing import FaultyDriver, VirtualClock
-
-
-@pytest.fixture(params=["memory", "sqlite", "fdb"])
-async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driver]:
-    """An open store."""
-    opened = await open_store(request.param, tmp_path)
-    try:
-        yield opened
-    finally:
-        await opened.aclose()
-
+from workflow_sdk.testing import VirtualClock
 
 undone: list[str] = []
 
@@ -81,7 +69,8 @@ FLOWS: list[Workflow[Any, Any]] = [waits, parent]
 
 
 @pytest.mark.parametrize("rollback", [False, True])
-async def test_down_to_the_grandchildren(driver: Driver, rollback: bool) -> None:
+async def test_down_to_the_grandchildren(world: World, rollback: bool) -> None:
+    driver = world.driver
     async with running(driver, FLOWS) as runtime:
         top = await runtime.start(parent, 1, id="p")
         await until_count(driver, FAMILY)
@@ -94,7 +83,9 @@ async def test_down_to_the_grandchildren(driver: Driver, rollback: bool) -> None
     assert await left_behind(driver) == {}
 
 
-async def test_not_to_those_that_are_left_alone(driver: Driver) -> None:
+async def test_not_to_those_that_are_left_alone(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def leaves(ctx: Context) -> Any:
         return await ctx.child("kid", waits, on_cancel="abandon")
@@ -110,8 +101,9 @@ async def test_not_to_those_that_are_left_alone(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_one_that_others_wait_for_goes_on(driver: Driver) -> None:
+async def test_one_that_others_wait_for_goes_on(world: World) -> None:
     """It is cancelled with the last of them."""
+    driver = world.driver
 
     @workflow
     async def adopts(ctx: Context) -> Any:
@@ -123,16 +115,19 @@ async def test_one_that_others_wait_for_goes_on(driver: Driver) -> None:
             await until_status(one, Status.WAITING)
         kid = runtime.handle(waits, "kid")
         await until_status(kid, Status.WAITING)
-        await parents[0].cancel()
-        await parents[2].cancel()
-        await anyio.sleep(0.01)
+        for one in (parents[0], parents[2]):
+            await one.cancel()
+            await until_status(one, Status.CANCELLED)
+        await until_no_errands(driver)
         assert (await kid.info()).status is Status.WAITING
         await parents[1].cancel()
         await until_status(kid, Status.CANCELLED)
     assert await left_behind(driver) == {}
 
 
-async def test_a_failure_travels_up(driver: Driver) -> None:
+async def test_a_failure_travels_up(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def fails(ctx: Context, depth: int) -> None:
         await ctx.step("book", note, str(depth), rollback=undo)
@@ -151,7 +146,8 @@ async def test_a_failure_travels_up(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_one_that_failed_because_of_a_child_is_recovered_with_another(driver: Driver) -> None:
+async def test_one_that_failed_because_of_a_child_is_recovered_with_another(world: World) -> None:
+    driver = world.driver
     mended: list[bool] = []
 
     @workflow
@@ -179,7 +175,8 @@ async def test_one_that_failed_because_of_a_child_is_recovered_with_another(driv
     assert await left_behind(driver) == {}
 
 
-async def test_a_named_one_that_has_failed_is_recovered_first(driver: Driver) -> None:
+async def test_a_named_one_that_has_failed_is_recovered_first(world: World) -> None:
+    driver = world.driver
     mended: list[bool] = []
 
     @workflow
@@ -210,8 +207,9 @@ async def test_a_named_one_that_has_failed_is_recovered_first(driver: Driver) ->
 
 
 @pytest.mark.parametrize("path", [None, "first", "kid"])
-async def test_restart_from(driver: Driver, path: str | None) -> None:
+async def test_restart_from(world: World, path: str | None) -> None:
     """The child it waits for is cancelled, and another is started."""
+    driver = world.driver
 
     @workflow
     async def asks(ctx: Context) -> Any:
@@ -351,16 +349,21 @@ async def hurries(ctx: Context) -> int:
     return 7
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_a_race_that_is_lost_in_the_middle_of_a_commit(seed: int) -> None:
+@pytest.mark.parametrize("commit", range(3, 24))
+async def test_a_race_that_is_lost_in_the_middle_of_a_commit(commit: int) -> None:
     inside = await open_driver("memory://")
     clock = VirtualClock(quiet=10)
-    slow = FaultyDriver(inside, latency=0.006)
+
+    async def stop(number: int) -> None:
+        if number == commit:
+            async with Client(inside, clock=clock) as client:
+                await client.handle(hurries, "p").send("stop")
+        for _ in range(20):  # turns of the event loop, in which others go on
+            await anyio.lowlevel.checkpoint()
+
+    slow = WatchedDriver(inside, stop)
     async with running(slow, [hurries], clock) as runtime, running(inside, [brief], clock):
         top = await runtime.start(hurries, id="p")
-        await anyio.sleep(0.004 + seed * 0.0011)
-        async with Client(inside, clock=clock) as client:
-            await client.handle(hurries, "p").send("stop")
         assert await top.result() == 7
         for id in await ids_of(inside):
             if id != "p":

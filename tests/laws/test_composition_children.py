@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from tests.laws.composing import ids_of, left_behind, running, until_status, until_there
-from tests.support import World, open_store
+from tests.support import World
 from workflow_sdk import (
     AlreadyExistsError,
     Break,
@@ -22,23 +20,12 @@ from workflow_sdk import (
     Context,
     Continue,
     ContinueAsNew,
-    Driver,
     Status,
     Workflow,
     WorkflowFailedError,
     workflow,
 )
 from workflow_sdk.testing import VirtualClock
-
-
-@pytest.fixture(params=["memory", "sqlite", "fdb"])
-async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driver]:
-    """An open store."""
-    opened = await open_store(request.param, tmp_path)
-    try:
-        yield opened
-    finally:
-        await opened.aclose()
 
 
 @dataclass
@@ -80,7 +67,9 @@ async def adopts(ctx: Context, id: str) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-async def test_by_function_and_by_name(driver: Driver) -> None:
+async def test_by_function_and_by_name(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def asks(ctx: Context) -> list[str]:
         order = Order("book", NOW)
@@ -109,7 +98,8 @@ async def test_with_a_run_of_its_own_for_each(world: World) -> None:
     assert await left_behind(world.driver) == {}
 
 
-async def test_one_that_runs_already_is_adopted_and_all_get_its_result(driver: Driver) -> None:
+async def test_one_that_runs_already_is_adopted_and_all_get_its_result(world: World) -> None:
+    driver = world.driver
     async with running(driver, [adopts, waits]) as runtime:
         child = await runtime.start(waits, 1, id="kid")
         await until_status(child, Status.WAITING)
@@ -123,7 +113,9 @@ async def test_one_that_runs_already_is_adopted_and_all_get_its_result(driver: D
     assert await left_behind(driver) == {}
 
 
-async def test_one_that_has_failed_or_is_another_is_recorded_as_that(driver: Driver) -> None:
+async def test_one_that_has_failed_or_is_another_is_recorded_as_that(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def asks(ctx: Context) -> list[str]:
         found: list[str] = []
@@ -158,8 +150,9 @@ async def test_one_that_has_failed_or_is_another_is_recorded_as_that(driver: Dri
     assert await left_behind(driver) == {}
 
 
-async def test_the_input_may_come_in_other_clothes(driver: Driver) -> None:
+async def test_the_input_may_come_in_other_clothes(world: World) -> None:
     """As a tuple or a list, as a dataclass or by the name of its workflow."""
+    driver = world.driver
 
     @workflow
     async def lists(ctx: Context, numbers: list[int]) -> list[int]:
@@ -175,8 +168,9 @@ async def test_the_input_may_come_in_other_clothes(driver: Driver) -> None:
         assert await runtime.run(asks) == [[1, 2], [1, 2]]
 
 
-async def test_its_own_id_is_no_child(driver: Driver) -> None:
+async def test_its_own_id_is_no_child(world: World) -> None:
     """It would wait for itself for ever."""
+    driver = world.driver
 
     @workflow
     async def narcissus(ctx: Context) -> str:
@@ -190,7 +184,9 @@ async def test_its_own_id_is_no_child(driver: Driver) -> None:
         assert "itself" in await runtime.run(narcissus, id="me")
 
 
-async def test_ids_are_of_the_place(driver: Driver) -> None:
+async def test_ids_are_of_the_place(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def name(ctx: Context) -> str:
         return ctx.instance_id
@@ -215,7 +211,9 @@ async def test_ids_are_of_the_place(driver: Driver) -> None:
     assert await ids_of(driver) == sorted(["p", *ids, *(id.replace("p:2", "p") for id in ids)])
 
 
-async def test_a_child_that_begins_anew(driver: Driver) -> None:
+async def test_a_child_that_begins_anew(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def counts(ctx: Context, number: int) -> Any:
         await ctx.sleep("nap", 5)
@@ -230,8 +228,9 @@ async def test_a_child_that_begins_anew(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_the_parent_goes_on_wherever_it_is_by_then(driver: Driver) -> None:
+async def test_the_parent_goes_on_wherever_it_is_by_then(world: World) -> None:
     """Put away, in another runtime, and killed."""
+    driver = world.driver
 
     @workflow
     async def asks(ctx: Context) -> list[Any]:
@@ -261,7 +260,8 @@ async def test_the_parent_goes_on_wherever_it_is_by_then(driver: Driver) -> None
     assert await left_behind(driver) == {}
 
 
-async def test_a_child_that_is_stuck_holds_the_parent_up_until_it_is_recovered(driver: Driver) -> None:
+async def test_a_child_that_is_stuck_holds_the_parent_up_until_it_is_recovered(world: World) -> None:
+    driver = world.driver
     mended: list[bool] = []
 
     @workflow
@@ -287,7 +287,9 @@ async def test_a_child_that_is_stuck_holds_the_parent_up_until_it_is_recovered(d
     assert await left_behind(driver) == {}
 
 
-async def test_a_child_that_is_cancelled_or_deleted(driver: Driver) -> None:
+async def test_a_child_that_is_cancelled_or_deleted(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def asks(ctx: Context) -> str:
         try:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from tests.laws.composing import Counted, left_behind, running, survive, until_input, until_status
-from tests.support import World, open_store
+from tests.support import World
 from workflow_sdk import (
     Client,
     Context,
     ContinueAsNew,
-    Driver,
     Runtime,
     Status,
     WorkflowFailedError,
@@ -24,16 +21,6 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
-
-
-@pytest.fixture(params=["memory", "sqlite", "fdb"])
-async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driver]:
-    """An open store."""
-    opened = await open_store(request.param, tmp_path)
-    try:
-        yield opened
-    finally:
-        await opened.aclose()
 
 
 async def give(value: Any) -> Any:
@@ -63,7 +50,8 @@ async def test_it_keeps_the_messages(world: World) -> None:
     assert await left_behind(world.driver) == {"inbox": 1}
 
 
-async def test_who_waits_goes_on_waiting(driver: Driver) -> None:
+async def test_who_waits_goes_on_waiting(world: World) -> None:
+    driver = world.driver
     async with running(driver, [sums]) as runtime, Client(driver) as client:
         handle = await runtime.start(sums, 0, id="i")
         results: list[int] = []
@@ -86,7 +74,9 @@ async def test_who_waits_goes_on_waiting(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_what_the_world_sees_stays(driver: Driver) -> None:
+async def test_what_the_world_sees_stays(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def tells(ctx: Context, number: int) -> Any:
         seen.append((dict(ctx.state), ctx.reference))
@@ -112,7 +102,8 @@ async def test_what_the_world_sees_stays(driver: Driver) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_what_earlier_ones_did_is_not_undone(driver: Driver) -> None:
+async def test_what_earlier_ones_did_is_not_undone(world: World) -> None:
+    driver = world.driver
     undone: list[int] = []
 
     async def undo(value: int) -> None:
@@ -163,7 +154,9 @@ async def test_an_input_of_the_wrong_type_is_a_slip(world: World, wrong: Any) ->
     assert (await world.run(counts, 0)).output == "done"
 
 
-async def test_one_in_a_runtime_that_is_stuck_is_told(driver: Driver) -> None:
+async def test_one_in_a_runtime_that_is_stuck_is_told(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def counts(ctx: Context, number: int) -> ContinueAsNew:
         return ContinueAsNew("text")
@@ -173,7 +166,9 @@ async def test_one_in_a_runtime_that_is_stuck_is_told(driver: Driver) -> None:
             await runtime.run(counts, 0)
 
 
-async def test_it_restarts_with_what_it_began_with_at_last(driver: Driver) -> None:
+async def test_it_restarts_with_what_it_began_with_at_last(world: World) -> None:
+    driver = world.driver
+
     @workflow
     async def counts(ctx: Context, number: int) -> Any:
         ctx.state["seen"] = [*ctx.state.get("seen", []), number]
@@ -193,8 +188,9 @@ async def test_it_restarts_with_what_it_began_with_at_last(driver: Driver) -> No
         assert await handle.result() == [0, 1, 2]
 
 
-async def test_an_id_is_taken_by_what_it_was_started_with(driver: Driver) -> None:
+async def test_an_id_is_taken_by_what_it_was_started_with(world: World) -> None:
     """Whoever starts it again does not know how far it is."""
+    driver = world.driver
     async with running(driver, [sums]) as runtime:
         handle = await runtime.start(sums, 0, id="i")
         await handle.send("number", 60)

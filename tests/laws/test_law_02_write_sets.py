@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.laws.watching import Change, WatchedDriver, crash_at, everywhere
@@ -207,7 +208,8 @@ async def test_an_entry_that_changes_on_its_way_is_not_lost(world: World) -> Non
         if "join/loops/loop" in change.entries:
             on_its_way.append(change)
             begun.set()
-            await anyio.sleep(0.02)
+            for _ in range(100):  # turns of the event loop, in which the loop ends
+                await anyio.lowlevel.checkpoint()
 
     @workflow
     async def both(ctx: Context) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.hasty_clock import hasty_clock
 from tests.laws.outcomes import (
     DECLINED,
     FAILURES,
@@ -25,6 +26,7 @@ from workflow_sdk import Context, RollbackError, Status, StepError, workflow
 
 @pytest.mark.parametrize("name", FAILURES)
 async def test_a_failure_is_the_same_the_first_time_and_on_replay(world: World, name: str) -> None:
+    world.clock = hasty_clock()
     kind, case = FAILURES[name]
     outcome = await Witness(world, case).check()
     assert type(outcome) is kind
@@ -36,15 +38,6 @@ async def test_a_value_is_the_same_the_first_time_and_on_replay(world: World, na
     assert not isinstance(outcome, Exception)
 
 
-async def test_a_step_failure_carries_its_facts(world: World) -> None:
-    outcome = await Witness(world, FAILURES["exhausted"][1]).check()
-    assert isinstance(outcome, StepError)
-    assert (outcome.step, outcome.path, outcome.attempts) == ("case", "case", 3)
-    assert outcome.error.type.endswith("CardDeclined")
-    assert outcome.error.attributes["amounts"] == (1, 2)
-    assert "declined" in outcome.error.traceback
-
-
 @pytest.mark.parametrize("name", ["tuple", "dataclass", "map"])
 async def test_values_have_the_types_of_the_author(world: World, name: str) -> None:
     outcome = await Witness(world, VALUES[name]).check()
@@ -54,22 +47,6 @@ async def test_values_have_the_types_of_the_author(world: World, name: str) -> N
         "map": [(0, 0), (1, 1), (2, 2)],
     }
     assert facts_of(outcome) == facts_of(expected[name])
-
-
-async def test_a_value_is_a_copy_from_the_first_time_on(world: World) -> None:
-    """What a step keeps of what it returned is not what the author holds."""
-    kept = [1]
-
-    async def leak() -> list[int]:
-        return kept
-
-    @workflow
-    async def mutate(ctx: Context) -> list[int]:
-        value = await ctx.step("leak", leak)
-        kept.append(2)
-        return value
-
-    assert (await world.run(mutate)).output == [1]
 
 
 async def test_messages_are_the_same_on_replay(world: World) -> None:
@@ -115,6 +92,7 @@ async def test_no_crash_changes_a_failure(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["critical", "timeout", "rollback"])
 async def test_a_caught_failure_is_not_tried_again(world: World, name: str) -> None:
+    world.clock = hasty_clock()
     runs: list[int] = []
     inner = {"critical": critical, "timeout": slow, "rollback": rollback}[name]
 

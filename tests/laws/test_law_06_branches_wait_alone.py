@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from tests.hasty_clock import hasty_clock
 from tests.laws.watching import Change, WatchedDriver
 from tests.patience import PATIENCE
 from tests.support import World
@@ -118,6 +120,7 @@ def joining(branches: dict[str, Branch]) -> Workflow[None, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", TIMED)
 async def test_a_timer_resumes_its_branch_while_a_sibling_works(world: World, name: str) -> None:
+    world.clock = hasty_clock()
     pair = Pair()
     both = joining({"waits": pair.waits(TIMED[name]), "works": pair.sibling})
     with anyio.fail_after(PATIENCE):
@@ -128,6 +131,7 @@ async def test_a_timer_resumes_its_branch_while_a_sibling_works(world: World, na
 
 
 async def test_a_retry_resumes_its_branch_while_a_sibling_works(world: World) -> None:
+    world.clock = hasty_clock()
     pair = Pair()
     shaky = failing_once()
     waits = pair.waits(lambda ctx: ctx.step("shaky", shaky, backoff=Backoff(initial=3600)))
@@ -194,12 +198,15 @@ async def test_a_message_resumes_no_one_else(world: World) -> None:
         return branch
 
     both = joining({name: listens(name) for name in resumed})
+    sent = anyio.Event()
     async with anyio.create_task_group() as group:
 
         async def run() -> None:
+            nonlocal sent
             result = await world.once(both)
             while result.status is Status.WAITING:
-                await anyio.sleep(0.001)
+                await sent.wait()
+                sent = anyio.Event()
                 result = await world.once(both)
 
         group.start_soon(run)
@@ -207,6 +214,7 @@ async def test_a_message_resumes_no_one_else(world: World) -> None:
         for number, name in enumerate("bca", start=1):
             assert [done.is_set() for done in resumed.values()].count(True) == number - 1
             await world.send(name, str(number))
+            sent.set()
             await resumed[name].wait()
     assert (await world.once(both)).output == {"a": "3", "b": "1", "c": "2"}
 
@@ -224,15 +232,16 @@ async def test_one_message_is_taken_by_one_of_those_who_wait_for_it(world: World
 async def test_it_is_put_away_only_when_every_branch_is_parked(world: World) -> None:
     """The branch that naps is parked long before its sibling, whose step takes its time."""
     at_work = False
-    begun = anyio.Event()
+    begun, nap_is_stored = anyio.Event(), anyio.Event()
     changes_at_work: list[Change] = []
 
     async def work() -> None:
         nonlocal at_work
         at_work = True
         begun.set()
-        for _ in range(20):
-            await anyio.sleep(0.001)
+        await nap_is_stored.wait()
+        for _ in range(50):  # turns of the event loop, in which nothing else is stored
+            await anyio.lowlevel.checkpoint()
         at_work = False
 
     async def works(ctx: Context) -> None:
@@ -246,6 +255,8 @@ async def test_it_is_put_away_only_when_every_branch_is_parked(world: World) -> 
     async def look(change: Change) -> None:
         if at_work:
             changes_at_work.append(change)
+        if "both/naps/nap" in change.entries:
+            nap_is_stored.set()
 
     driver = WatchedDriver(world.driver, before=look)
     both = joining({"naps": naps, "works": works})
@@ -261,8 +272,12 @@ async def test_it_is_put_away_only_when_every_branch_is_parked(world: World) -> 
 
 async def test_it_is_not_idle_while_a_step_runs(world: World) -> None:
     async def work() -> Status:
-        await anyio.sleep(0.02)
-        return (await world.history()).status
+        while "both/naps/nap" not in (history := await world.history()):
+            await anyio.lowlevel.checkpoint()
+        for _ in range(50):  # turns of the event loop, in which it might be taken for idle
+            await anyio.lowlevel.checkpoint()
+        history = await world.history()
+        return history.status
 
     async def works(ctx: Context) -> Status:
         return Status(await ctx.step("work", work))

@@ -319,12 +319,6 @@ async def test_branches_of_a_finished_operation_are_part_of_the_record(world: Wo
     assert result.status is Status.STUCK
 
 
-async def test_the_order_of_branches_is_not(world: World) -> None:
-    before, after = versions(branches("join", "a", "b"), branches("join", "b", "a"))
-    await world.once(before, mode="yield")
-    assert (await world.run(after)).status is Status.COMPLETED
-
-
 async def test_the_number_of_items_is_part_of_the_record(world: World) -> None:
     def over(count: int) -> Body:
         return lambda ctx: ctx.map("op", lambda ctx, n: ctx.sleep("nap", 60), range(count))

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.laws.examples import examples
 from tests.laws.watching import WatchedDriver, crashing
 from tests.support import Setting, World
 from workflow_sdk import Break, Context, Continue, Status, StepError, Workflow, open_driver, workflow
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
+MODES: list[Mode] = ["yield", "live"]
 Report = Callable[[str], Awaitable[str]]
 
 
@@ -182,10 +183,9 @@ async def try_out(mode: Mode, tree: Block, crashes: list[tuple[int, str]]) -> No
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize("mode", ["yield", "live"])
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(tree=BLOCKS, crashes=CRASHES)
+@examples(120)
+@given(mode=st.sampled_from(MODES), tree=BLOCKS, crashes=CRASHES)
 def test_every_workflow_ends_the_same_after_every_crash(
     mode: Mode, tree: Block, crashes: list[tuple[int, str]]
 ) -> None:
-    assert anyio.run(try_out, mode, tree, crashes) is None
+    anyio.run(try_out, mode, tree, crashes)

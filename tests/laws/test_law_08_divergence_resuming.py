@@ -29,8 +29,8 @@ Body = Callable[[Context], Awaitable[Any]]
 
 TURNS = 5
 
-SETTINGS = [(1, None), (1, 0), (2, 0), (2, 1), (3, None), (3, 1), (20, None)]
-"""How often state is stored, and how many turns are kept."""
+INTERVALS = [(1, None), (1, 0), (2, 0), (2, 1), (3, None), (3, 1), (20, None)]
+"""After how many turns a loop stores its state, and how many turns it keeps."""
 
 
 class Counted:
@@ -147,7 +147,7 @@ async def check_end(world: World, workflow: Workflow[Any, Any], counted: Counted
     assert set(counted.runs.values()) == {1}
 
 
-@pytest.mark.parametrize(("interval", "keep"), SETTINGS)
+@pytest.mark.parametrize(("interval", "keep"), INTERVALS)
 @pytest.mark.parametrize("name", BODIES)
 async def test_a_loop_resumes_at_every_wait(world: World, name: str, interval: int, keep: int | None) -> None:
     counted = Counted()

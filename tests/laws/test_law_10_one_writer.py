@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.hasty_clock import hasty_clock
 from tests.laws.counting_driver import Row, WatchedDriver, rows_of
 from tests.patience import PATIENCE
 from tests.support import World
@@ -260,6 +261,7 @@ async def check_overtaken(world: World, number: int) -> bool:
 
 
 async def test_taken_over_before_any_commit(world: World) -> None:
+    world.clock = hasty_clock()
     number = 1
     while await check_overtaken(world, number):
         number += 1

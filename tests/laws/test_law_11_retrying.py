@@ -11,7 +11,7 @@ import pytest
 from tests.laws import undoing
 from tests.laws.undoing import undone
 from tests.support import World
-from workflow_sdk import Break, Context, Continue, CriticalError, RunResult, Status, StorageError, Workflow, workflow
+from workflow_sdk import Break, Context, Continue, CriticalError, RunResult, Status, Workflow, workflow
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 COMMITS_MAX = 100
@@ -318,16 +318,3 @@ async def test_what_was_not_committed_is_not_undone(world: World) -> None:
         await world.run(job, driver=FaultyDriver(world.driver, crash_before=3))
     assert (await world.run(job)).status is Status.ROLLED_BACK
     assert undone == ["hotel"]
-
-
-async def test_a_storage_failure_is_not_a_failure_of_the_handler(world: World) -> None:
-    job = trip(undoing.undo)
-    # The claim, three steps, and the failure come before the first handler; in a second run, only the claim.
-    with pytest.raises(StorageError):
-        await world.run(job, driver=FaultyDriver(world.driver, fail_at=[6]))
-    with pytest.raises(StorageError):
-        await world.run(job, driver=FaultyDriver(world.driver, fail_at=[3]))
-    assert undone == ["car", "car", "flight"]
-    assert (await world.run(job)).status is Status.ROLLED_BACK
-    assert list(dict.fromkeys(undone)) == ["car", "flight", "hotel"]
-    assert {item.attempts for item in (await world.history()).compensations} == {1}

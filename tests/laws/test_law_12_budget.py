@@ -6,12 +6,13 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from tests.laws.bills import Bill, Run, bill_of
-from tests.laws.counting_driver import MEMORY
-from tests.support import Setting, World
+from tests.laws.counting_driver import fresh_world
+from tests.support import World
 from workflow_sdk import (
     Break,
     Context,
@@ -24,12 +25,6 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-
-
-@pytest.fixture
-def setting() -> Setting:
-    """Costs are counted, not measured: one store and one event loop will do."""
-    return MEMORY
 
 
 async def nothing() -> int:
@@ -125,48 +120,54 @@ OF_AN_INSTANCE = [
 
 
 @pytest.mark.parametrize("job", BUDGETS, ids=lambda job: job.name)
-async def test_an_operation(world: World, job: Workflow[int, None]) -> None:
-    found = await bill_of(world.driver, run_of(world, job))
-    assert found.excess(BUDGETS[job]) == {}, found
+async def test_an_operation(tmp_path: Path, job: Workflow[int, None]) -> None:
+    async with fresh_world(tmp_path) as world:
+        found = await bill_of(world.driver, run_of(world, job))
+        assert found.excess(BUDGETS[job]) == {}, found
 
 
-async def test_a_replayed_step(world: World) -> None:
-    for count in (3, 100, 200):
-        await run_workflow(then_waits, count, driver=world.driver, instance_id=f"replayed {count}", clock=world.clock)
+async def test_a_replayed_step(tmp_path: Path) -> None:
+    async with fresh_world(tmp_path) as world:
+        for count in (3, 100, 200):
+            await run_workflow(
+                then_waits, count, driver=world.driver, instance_id=f"replayed {count}", clock=world.clock
+            )
 
-    async def run(driver: Driver, count: int) -> None:
-        id = f"replayed {count}"
-        result = await run_workflow(then_waits, count, driver=driver, instance_id=id, clock=world.clock)
-        assert result.waiting_for == ["more"]
+        async def run(driver: Driver, count: int) -> None:
+            id = f"replayed {count}"
+            result = await run_workflow(then_waits, count, driver=driver, instance_id=id, clock=world.clock)
+            assert result.waiting_for == ["more"]
 
-    found = await bill_of(world.driver, run)
-    assert found.excess(Bill(calls=42, c_calls=26)) == {}, found
+        found = await bill_of(world.driver, run)
+        assert found.excess(Bill(calls=42, c_calls=26)) == {}, found
 
 
-async def test_an_instance(world: World) -> None:
+async def test_an_instance(tmp_path: Path) -> None:
     """Started, run and waited for in one process: two commits, its creation and its end."""
+    async with fresh_world(tmp_path) as world:
 
-    async def run(driver: Driver, count: int) -> None:
-        # By the clock on the wall: a virtual one has everybody look round, the more often the slower the machine.
-        async with Runtime(driver, workflows=[steps]) as runtime:
-            for _ in range(count):
-                await runtime.run(steps, 0)
+        async def run(driver: Driver, count: int) -> None:
+            # By the clock on the wall: a virtual one has everybody look round, the more often the slower the machine.
+            async with Runtime(driver, workflows=[steps]) as runtime:
+                for _ in range(count):
+                    await runtime.run(steps, 0)
 
-    found = await bill_of(world.driver, run)
-    assert found.excess(Bill(commits=2.1, writes=19.5, reads=0.2, calls=305, c_calls=182)) == {}, found
+        found = await bill_of(world.driver, run)
+        assert found.excess(Bill(commits=2.1, writes=19.5, reads=0.2, calls=305, c_calls=182)) == {}, found
 
 
-async def test_a_round_trip(world: World) -> None:
+async def test_a_round_trip(tmp_path: Path) -> None:
     """A question to an instance in memory, and its answer."""
+    async with fresh_world(tmp_path) as world:
 
-    async def run(driver: Driver, count: int) -> None:
-        async with Runtime(driver, workflows=[answers]) as runtime:  # as above
-            handle = await runtime.start(answers)
-            for number in range(count):
-                assert await handle.ask("question", number) == number
+        async def run(driver: Driver, count: int) -> None:
+            async with Runtime(driver, workflows=[answers]) as runtime:  # as above
+                handle = await runtime.start(answers)
+                for number in range(count):
+                    assert await handle.ask("question", number) == number
 
-    found = await bill_of(world.driver, run)
-    assert found.excess(Bill(commits=4.2, writes=22, reads=1.2, calls=440, c_calls=236)) == {}, found
+        found = await bill_of(world.driver, run)
+        assert found.excess(Bill(commits=4.2, writes=22, reads=1.2, calls=440, c_calls=236)) == {}, found
 
 
 @pytest.fixture
@@ -179,25 +180,26 @@ def untraced() -> Generator[None]:
 
 
 @pytest.mark.usefixtures("untraced")
-async def test_an_instance_in_memory(world: World) -> None:
+async def test_an_instance_in_memory(tmp_path: Path) -> None:
     """What an instance that waits takes: its objects, its task and frames, and, in this store, its rows."""
-    async with Runtime(world.driver, workflows=[then_waits], clock=world.clock) as runtime:
+    async with fresh_world(tmp_path) as world:
+        async with Runtime(world.driver, workflows=[then_waits], clock=world.clock) as runtime:
 
-        async def park(count: int) -> None:
-            handles = [await runtime.start(then_waits, 1) for _ in range(count)]
-            for handle in handles:
-                async for info in handle.watch():
-                    if info.status is Status.WAITING:
-                        break
+            async def park(count: int) -> None:
+                handles = [await runtime.start(then_waits, 1) for _ in range(count)]
+                for handle in handles:
+                    async for info in handle.watch():
+                        if info.status is Status.WAITING:
+                            break
 
-        await park(100)  # what is there once, and tables that grow in steps
-        tracemalloc.start()
-        try:
-            before = tracemalloc.take_snapshot()
-            await park(200)
-            gc.collect()
-            grown = tracemalloc.take_snapshot().filter_traces(OF_AN_INSTANCE)
-        finally:
-            tracemalloc.stop()
-    each = sum(item.size_diff for item in grown.compare_to(before, "filename")) / 200
-    assert each < 13_000
+            await park(100)  # what is there once, and tables that grow in steps
+            tracemalloc.start()
+            try:
+                before = tracemalloc.take_snapshot()
+                await park(200)
+                gc.collect()
+                grown = tracemalloc.take_snapshot().filter_traces(OF_AN_INSTANCE)
+            finally:
+                tracemalloc.stop()
+        each = sum(item.size_diff for item in grown.compare_to(before, "filename")) / 200
+        assert each < 13_000

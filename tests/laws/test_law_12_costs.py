@@ -9,22 +9,10 @@ import anyio
 import pytest
 
 from tests.laws import watching
-from tests.laws.counting_driver import MEMORY, WatchedDriver, fresh_world, names_of, rows_of
-from tests.support import Setting, World
+from tests.laws.counting_driver import WatchedDriver, fresh_world, names_of, rows_of
+from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
 from workflow_sdk.execution.snapshot import ROWS_MAX
-
-
-@pytest.fixture
-def setting() -> Setting:
-    """Costs are counted, not measured: one store and one event loop will do."""
-    return MEMORY
-
-
-@pytest.fixture
-async def watched(world: World) -> WatchedDriver:
-    """The store of the world, counted."""
-    return WatchedDriver(world.driver)
 
 
 async def give(value: Any = 1) -> Any:
@@ -43,7 +31,9 @@ async def rows_on_resume(world: World, job: Workflow[Any, Any]) -> WatchedDriver
 # Flush O(dirty).
 
 
-async def test_a_flush_writes_what_changed_and_nothing_else(world: World, watched: WatchedDriver) -> None:
+async def test_a_flush_writes_what_changed_and_nothing_else(world: World) -> None:
+    watched = WatchedDriver(world.driver)
+
     @workflow
     async def job(ctx: Context) -> None:
         for number in range(200):
@@ -58,7 +48,9 @@ async def test_a_flush_writes_what_changed_and_nothing_else(world: World, watche
     assert end < 14
 
 
-async def test_a_flush_in_a_wide_join_writes_what_changed(world: World, watched: WatchedDriver) -> None:
+async def test_a_flush_in_a_wide_join_writes_what_changed(world: World) -> None:
+    watched = WatchedDriver(world.driver)
+
     async def branch(ctx: Context, item: int) -> None:
         for number in range(5):
             await ctx.step(f"step {number}", give)
@@ -192,7 +184,8 @@ async def test_a_resume_reads_in_ranges_not_once_per_operation(world: World) -> 
 # Waking a resident instance O(1).
 
 
-async def test_waking_by_a_timer_reads_nothing(world: World, watched: WatchedDriver) -> None:
+async def test_waking_by_a_timer_reads_nothing(world: World) -> None:
+    watched = WatchedDriver(world.driver)
     asked: list[int] = []
 
     async def turn(ctx: Context, number: int) -> Continue[int] | Break[None]:
@@ -210,7 +203,9 @@ async def test_waking_by_a_timer_reads_nothing(world: World, watched: WatchedDri
     assert len(set(asked)) == 1
 
 
-async def test_waking_by_a_message_reads_the_message_and_no_history(world: World, watched: WatchedDriver) -> None:
+async def test_waking_by_a_message_reads_the_message_and_no_history(world: World) -> None:
+    watched = WatchedDriver(world.driver)
+
     @workflow
     async def job(ctx: Context) -> list[int]:
         for number in range(100):
@@ -239,7 +234,9 @@ async def test_waking_by_a_message_reads_the_message_and_no_history(world: World
     assert watched.rows_read < 50 * 3 + 10
 
 
-async def test_a_run_that_is_never_put_away_reads_only_at_its_start(world: World, watched: WatchedDriver) -> None:
+async def test_a_run_that_is_never_put_away_reads_only_at_its_start(world: World) -> None:
+    watched = WatchedDriver(world.driver)
+
     async def branch(ctx: Context, item: int) -> None:
         await ctx.step("a", give)
         await ctx.sleep("nap", item)

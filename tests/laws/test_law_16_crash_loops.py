@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.laws.counting_driver import WatchedDriver, rows_of
@@ -184,7 +185,8 @@ async def test_a_process_that_dies_while_the_instance_is_parked_does_not_count(w
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: survive(world, job, worker))  # noqa: B023  # it ends in this turn
             await world.until_waiting()
-            await anyio.sleep(0.005)
+            for _ in range(20):  # turns of the event loop, in which it parks
+                await anyio.lowlevel.checkpoint()
             worker.crashed = True
             group.cancel_scope.cancel()
     assert (await world.run(job, script=[("message", "still here")])).output == "still here"

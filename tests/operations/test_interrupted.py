@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import anyio
 
+from tests.hasty_clock import hasty_clock
+from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import Context, Status, workflow
 
@@ -14,13 +16,14 @@ async def test_an_operation_under_a_timeout_of_ones_own_is_a_slip(world: World) 
     async def effect() -> None:
         ran.append("effect")
 
-    async def blocked() -> None:
+    async def blocked(scope: anyio.CancelScope) -> None:
+        scope.deadline = anyio.current_time()
         await anyio.sleep_forever()
 
     @workflow
     async def impatient(ctx: Context) -> None:
-        with anyio.move_on_after(0.05):
-            await ctx.step("slow", blocked)
+        with anyio.move_on_after(PATIENCE) as scope:
+            await ctx.step("slow", blocked, scope)
         await ctx.step("after", effect)
 
     result = await world.run(impatient)
@@ -33,14 +36,15 @@ async def test_an_operation_under_a_timeout_of_ones_own_is_a_slip(world: World) 
 
 
 async def test_it_is_found_at_the_end_of_the_scope_too(world: World) -> None:
-    async def blocked() -> None:
+    async def blocked(scope: anyio.CancelScope) -> None:
+        scope.deadline = anyio.current_time()
         await anyio.sleep_forever()
 
     @workflow
     async def impatient(ctx: Context) -> str:
         async def branch(ctx: Context) -> None:
-            with anyio.move_on_after(0.05):
-                await ctx.step("slow", blocked)
+            with anyio.move_on_after(PATIENCE) as scope:
+                await ctx.step("slow", blocked, scope)
 
         await ctx.join("both", {"a": branch, "b": branch})
         return "done"
@@ -52,6 +56,8 @@ async def test_it_is_found_at_the_end_of_the_scope_too(world: World) -> None:
 
 
 async def test_a_lost_branch_is_not_interrupted(world: World) -> None:
+    world.clock = hasty_clock()
+
     async def blocked() -> None:
         await anyio.sleep_forever()
 

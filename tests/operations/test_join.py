@@ -266,20 +266,6 @@ async def test_the_order_of_branches_may_change(world: World) -> None:
     assert result.output == {"b": "slow", "c": "c", "a": "a"}
 
 
-async def test_other_branches_are_divergence(world: World) -> None:
-    async def slow(ctx: Context) -> str:
-        await ctx.sleep("nap", 60)
-        return "slow"
-
-    assert (await world.once(joining({"a": slow}), mode="yield")).status is Status.SLEEPING
-    result = await world.run(joining({"a": slow, "b": slow}))
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "consistency"
-    assert "'a'" in result.error.message
-    assert (await world.run(joining({"a": slow}))).output == {"a": "slow"}
-
-
 async def test_large_outcomes(world: World) -> None:
     branches = {f"b{n}": stepping("x", value=bytes([n]) * 60_000) for n in range(4)}
     result = await world.run(joining(branches | {"bad": stepping("y", value="z" * 100_000)}))
@@ -289,38 +275,3 @@ async def test_large_outcomes(world: World) -> None:
 async def test_five_hundred_branches(world: World) -> None:
     result = await world.run(joining({f"b{n}": stepping("x", value=n) for n in range(500)}))
     assert result.output == {f"b{n}": n for n in range(500)}
-
-
-@pytest.mark.parametrize(
-    ("branches", "options", "message"),
-    [
-        ({"a": 3}, {}, "branch 'a' is not a function but int"),
-        ({3: stepping()}, {}, "a branch can't be called 3"),
-        ({"": stepping()}, {}, "a branch can't be called ''"),
-        ([stepping()], {}, "branches are a dict of name: function, not list"),
-        ({"a": stepping()}, {"limit": 0}, "limit is a number of branches from 1 on"),
-        ({"a": stepping(value=object())}, {}, "the value of branch 'join/a'"),
-    ],
-)
-async def test_a_wrong_call_is_a_slip(world: World, branches: Any, options: dict[str, Any], message: str) -> None:
-    result = await world.run(joining(branches, **options))
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "definition"
-    assert message in result.error.message
-
-
-async def test_the_ctx_of_another_branch_is_refused(world: World) -> None:
-    async def wrong(_: Context) -> None:
-        await others[0].step("s", lambda: 1)
-
-    others: list[Context] = []
-
-    async def other(ctx: Context) -> None:
-        others.append(ctx)
-        await ctx.sleep("nap", 60)
-
-    result = await world.run(joining({"other": other, "wrong": wrong}, limit=None))
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "definition"

@@ -314,30 +314,6 @@ async def test_a_reply_reaches_the_one_who_asked(world: World) -> None:
     assert Codec().decode(unpack_record(answer)[0]) == {"answer": 42}
 
 
-SLIPS: dict[str, Callable[[Any], Any]] = {
-    "listens to no message": lambda ctx: ctx.listen("w", ()),
-    "can't be called 3": lambda ctx: ctx.listen("w", (3,)),
-    "can't be called ''": lambda ctx: ctx.listen("w", ""),
-    "a count of 1 or more": lambda ctx: ctx.listen_many("w", count=0),
-    "not both": lambda ctx: ctx.listen("w", timeout=1, until=datetime(2031, 1, 1, tzinfo=UTC)),
-    "takes an aware datetime": lambda ctx: ctx.listen("w", until=datetime(2031, 1, 1)),  # noqa: DTZ001  # that is the slip
-    "is a number of seconds or a timedelta": lambda ctx: ctx.listen("w", timeout="1"),
-}
-
-
-@pytest.mark.parametrize("message", SLIPS)
-async def test_a_wrong_call_is_a_slip(world: World, message: str) -> None:
-    @workflow
-    async def slips(ctx: Context) -> None:
-        await SLIPS[message](ctx)
-
-    result = await world.run(slips)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "definition"
-    assert message in result.error.message
-
-
 async def test_a_thousand_messages_in_order(world: World) -> None:
     @workflow
     async def waits(ctx: Context) -> list[int]:

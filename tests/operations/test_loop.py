@@ -123,35 +123,6 @@ async def test_a_loop_without_state_goes_on_with_none(world: World) -> None:
     assert turns == [None] * 6
 
 
-@pytest.mark.parametrize(
-    ("state", "answer", "message"),
-    [
-        (1, None, "returned None, and the loop has a state"),
-        (None, 3, "turn 0 of loop 'loop' returned int; a body returns Continue(state) or Break(value)"),
-        (None, Continue(object()), "the state of loop 'loop'"),
-        (None, Break(object()), "the value of loop 'loop'"),
-        (object(), None, "the first state of loop 'loop'"),
-        (None, Continue(b"x" * 2_000_001), "max_value_bytes"),
-    ],
-)
-async def test_a_wrong_answer_of_the_body_is_a_slip(world: World, state: Any, answer: Any, message: str) -> None:
-    async def body(ctx: Context, state: Any) -> Any:
-        return answer
-
-    @workflow
-    async def slips(ctx: Context) -> None:
-        try:
-            await ctx.loop("loop", body, state)
-        except Exception:  # noqa: BLE001  # swallowing it does not help
-            await ctx.step("more", plus, 1, 1)
-
-    result = await world.run(slips)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "definition"
-    assert message in result.error.message
-
-
 async def test_none_after_a_state_that_is_none_is_fine(world: World) -> None:
     async def body(ctx: Context, state: int | None) -> Continue[int | None] | Break[str] | None:
         n = await ctx.step("s", lambda: len(turns))
@@ -166,25 +137,6 @@ async def test_none_after_a_state_that_is_none_is_fine(world: World) -> None:
 
     result = await world.run(mixes)
     assert result.output == "done"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"commit_interval": 0}, {"commit_interval": True}, {"commit_interval": 1.5}, {"history_keep": -1}],
-    ids=str,
-)
-async def test_settings_are_checked(world: World, options: dict[str, Any]) -> None:
-    async def body(ctx: Context, state: None) -> Break[int]:
-        return Break(1)
-
-    @workflow
-    async def wrong(ctx: Context) -> int:
-        return await ctx.loop("loop", body, **options)
-
-    result = await world.run(wrong)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert next(iter(options)) in result.error.message
 
 
 def counting(turns: int, **options: Any) -> Any:
@@ -348,18 +300,3 @@ async def test_a_break_of_another_type_than_the_state(world: World) -> None:
         return found
 
     assert (await world.run(breaks)).output == Basket(2)
-
-
-async def test_an_operation_on_the_outer_ctx_inside_a_turn_is_refused(world: World) -> None:
-    @workflow
-    async def wrong(ctx: Context) -> None:
-        async def body(_: Context, n: int) -> Break[int]:
-            await ctx.step("s", plus, 1, 1)
-            return Break(1)
-
-        await ctx.loop("loop", body, 0)
-
-    result = await world.run(wrong)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert "use the ctx that its function is given" in result.error.message

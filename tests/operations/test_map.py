@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.support import World
-from workflow_sdk import Context, JoinError, Kind, RollbackError, Status, StepError, workflow
+from workflow_sdk import Context, JoinError, Kind, StepError, workflow
 
 
 @dataclass
@@ -116,39 +116,6 @@ async def test_failures_are_as_in_a_join(world: World) -> None:
         "ValueError: -2 is negative",
         *("1: -2 is negative", "3: -4 is negative"),
     ]
-
-
-async def test_a_rollback_error_passes_through(world: World) -> None:
-    async def one(ctx: Context, n: int) -> None:
-        if n == 2:
-            raise RollbackError("enough")
-
-    @workflow
-    async def maps(ctx: Context) -> None:
-        await ctx.map("map", one, range(4))
-
-    result = await world.run(maps)
-    assert result.status is Status.FAILED
-    assert result.error is not None
-    assert result.error.message == "enough"
-
-
-async def test_another_number_of_items_is_divergence(world: World) -> None:
-    assert (await world.once(mapping([1, 2]), mode="yield")).status is Status.SLEEPING
-    result = await world.run(mapping([1, 2, 3]))
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "consistency"
-    assert "2 branches" in result.error.message
-    assert "3 branches" in result.error.message
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1.5, True])
-async def test_a_wrong_limit_is_a_slip(world: World, limit: Any) -> None:
-    result = await world.run(mapping([1], limit=limit))
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert "limit is a number of branches" in result.error.message
 
 
 async def test_messages_reach_one_branch_each(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.hasty_clock import hasty_clock
 from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
@@ -181,7 +182,9 @@ async def test_the_error_of_a_step_carries_its_facts(world: World) -> None:
     for error in seen:
         assert type(error) is StepExhaustedError
         assert (error.error.type, error.error.message) == (f"{__name__}.Declined", "declined with 51")
+        assert (error.step, error.path, error.attempts) == ("s", "s", 1)
         assert error.error.attributes["code"] == 51
+        assert "declined with 51" in error.error.traceback
         assert "self.failures[" in error.error.traceback
         assert "workflow_sdk/operations" not in error.error.traceback
 
@@ -220,6 +223,7 @@ async def test_a_crash_in_an_attempt_does_not_use_up_the_others(world: World) ->
 
 
 async def test_a_timeout_ends_the_step(world: World) -> None:
+    world.clock = hasty_clock()
     cleaned: list[str] = []
 
     async def hangs() -> None:
@@ -242,6 +246,7 @@ async def test_a_timeout_ends_the_step(world: World) -> None:
 
 
 async def test_a_timeout_is_retried_on_demand(world: World) -> None:
+    world.clock = hasty_clock()
     attempts: list[float] = []
 
     async def hangs() -> None:
@@ -255,6 +260,7 @@ async def test_a_timeout_is_retried_on_demand(world: World) -> None:
 
 
 async def test_an_attempt_after_a_timeout_may_succeed(world: World) -> None:
+    world.clock = hasty_clock()
     attempts: list[int] = []
 
     async def hangs_once() -> str:
@@ -281,7 +287,7 @@ async def test_a_plain_function_that_takes_too_long_is_left_to_itself(world: Wor
     @workflow
     async def tries(ctx: Context) -> str:
         try:
-            await ctx.step("s", lambda: go_on.wait(PATIENCE), timeout=0.05)
+            await ctx.step("s", lambda: go_on.wait(PATIENCE), timeout=0.01)
         except StepTimeoutError as error:
             return f"{error.attempts}"
         finally:

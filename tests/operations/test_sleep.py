@@ -114,32 +114,6 @@ async def test_what_is_past_returns_at_once_and_leaves_an_entry(world: World, ca
     assert (entry.kind, entry.status) == (Kind.SLEEP, EntryStatus.COMPLETED)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda ctx: ctx.sleep("nap", "60"),
-        lambda ctx: ctx.sleep("nap", True),
-        lambda ctx: ctx.sleep("nap", float("nan")),
-        lambda ctx: ctx.sleep("nap", None),
-        lambda ctx: ctx.sleep("nap", float("inf")),
-        lambda ctx: ctx.sleep("nap", timedelta.max),
-        lambda ctx: ctx.sleep_until("nap", datetime(2031, 1, 1)),  # noqa: DTZ001  # naive is what it is about
-        lambda ctx: ctx.sleep_until("nap", 60),
-    ],
-    ids=["text", "bool", "nan", "none", "infinite", "endless", "naive", "number"],
-)
-async def test_what_is_no_time_is_a_slip(world: World, call: Callable[[Context], Any]) -> None:
-    @workflow
-    async def sleeps(ctx: Context) -> None:
-        await call(ctx)
-
-    result = await world.run(sleeps)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "definition"
-    assert "nap" in result.error.message
-
-
 @pytest.mark.parametrize("when", [datetime.max.replace(tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)])
 async def test_a_sleep_may_last_as_long_as_the_calendar(world: World, when: datetime) -> None:
     @workflow

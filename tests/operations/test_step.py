@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import threading
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from workflow_sdk import (
     EntryStatus,
     Kind,
     Status,
-    StepCriticalError,
     StepExhaustedError,
     step,
     workflow,
@@ -176,76 +174,6 @@ async def test_names_are_derived_once_for_each_use(world: World) -> None:
     assert [entry.name for entry in await world.history()] == ["plain_one:1", "plain_one", "plain_one:2", "plain_one:3"]
 
 
-@pytest.mark.parametrize("derived_first", [False, True])
-async def test_an_explicit_name_is_used_once(world: World, derived_first: bool) -> None:
-    ran: list[str] = []
-
-    @workflow
-    async def twice(ctx: Context) -> None:
-        if derived_first:
-            await ctx.step(plain_one, 1)
-        else:
-            await ctx.step("plain_one", plain_one, 1)
-        await ctx.step("plain_one", ran.append, "second")
-
-    result = await world.run(twice)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert (result.error.type, result.error.kind) == ("workflow_sdk.errors.DuplicateNameError", "definition")
-    assert "step 'plain_one'" in result.error.message
-    assert ran == []
-
-
-async def test_a_value_is_the_same_the_first_time_as_every_time(world: World) -> None:
-    given = Charge(5, (1, 2))
-    seen: list[Any] = []
-
-    async def charge() -> Charge:
-        return given
-
-    @workflow
-    async def pay(ctx: Context) -> None:
-        charged = await ctx.step(charge)
-        pair = await ctx.step("pair", lambda: ("a", [1]))
-        seen.append((copy.deepcopy(charged), pair))
-        charged.amount = 99  # changes nothing of what is recorded
-        await ctx.sleep("pause", 60)
-
-    await world.run(pay)
-    assert given == Charge(5, (1, 2)), "what the function returned is not what the workflow was given"
-    assert len(seen) == (2 if world.setting.mode == "yield" else 1)
-    for charged, pair in seen:
-        assert charged == Charge(5, (1, 2))
-        assert charged is not given
-        assert pair == ("a", [1])
-
-
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [(object(), "CodecError"), (b"x" * 2_000_001, "PayloadTooLargeError")],
-    ids=["unencodable", "too large"],
-)
-async def test_a_value_that_can_not_be_stored_ends_the_step(world: World, value: object, error: str) -> None:
-    ran: list[int] = []
-
-    def make() -> object:
-        ran.append(1)
-        return value
-
-    @workflow
-    async def stores(ctx: Context) -> str:
-        try:
-            await ctx.step("make", make)
-        except StepCriticalError as failure:
-            await ctx.sleep("pause", 60)
-            return f"{failure.error.type} {failure.attempts} {failure.error.message[:24]}"
-        return "stored"
-
-    result = await world.run(stores)
-    assert result.output == f"workflow_sdk.errors.{error} 1 the value of step 'make'"
-    assert ran == [1]
-
-
 async def test_the_options_of_a_call_go_over_those_of_the_step(world: World) -> None:
     ran: list[str] = []
 
@@ -279,52 +207,6 @@ async def test_a_decorated_step_is_still_a_function() -> None:
     assert decorated_plain(value=1) == 2
     assert await SHOP.stepped(1) == 2
     assert (decorated.__name__, repr(decorated)) == ("decorated", "<step decorated>")
-
-
-SLIPS: dict[str, Callable[[Any], Any]] = {
-    "has no option tries": lambda ctx: ctx.step("x", plain_one, 1, tries=3),
-    "retries is a number": lambda ctx: ctx.step("x", plain_one, 1, retries=-1),
-    "a timeout is longer": lambda ctx: ctx.step("x", plain_one, 1, timeout=0),
-    "no_retry takes exception types": lambda ctx: ctx.step("x", plain_one, 1, no_retry=(3,)),
-    "backoff takes a Backoff": lambda ctx: ctx.step("x", plain_one, 1, backoff=2),
-    "rollback takes a function": lambda ctx: ctx.step("x", plain_one, 1, rollback=2),
-    "'x' has no function to run": lambda ctx: ctx.step("x"),
-    "has no function to run but 3": lambda ctx: ctx.step(3),
-    "a name can't be empty": lambda ctx: ctx.step("", plain_one, 1),
-    "at most 1000 characters": lambda ctx: ctx.step("x" * 1001, plain_one, 1),
-    "half a surrogate pair": lambda ctx: ctx.step("\ud800", plain_one, 1),
-}
-
-
-@pytest.mark.parametrize("message", SLIPS)
-async def test_a_wrong_call_leaves_the_instance_stuck(world: World, message: str) -> None:
-    @workflow
-    async def slips(ctx: Context) -> None:
-        try:
-            await SLIPS[message](ctx)
-        except Exception:  # noqa: BLE001  # swallowing it does not help
-            await ctx.step("more", plain_one, 1)
-
-    result = await world.run(slips)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "definition"
-    assert message in result.error.message
-    assert len(await world.history()) == 0
-
-
-async def test_an_operation_inside_a_step_is_refused(world: World) -> None:
-    @workflow
-    async def inside(ctx: Context) -> None:
-        async def body() -> None:
-            await ctx.sleep("inner", 1)
-
-        await ctx.step("outer", body)
-
-    result = await world.run(inside)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert "sleep 'inner'" in result.error.message
 
 
 async def test_the_record_of_an_ephemeral_step_rides_with_the_next_commit(world: World) -> None:

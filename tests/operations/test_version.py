@@ -115,19 +115,6 @@ async def test_scopes_have_versions_of_their_own(world: World) -> None:
     assert (await world.run(joining(True))).output == {"a": 1, "b": 2}
 
 
-@pytest.mark.parametrize("latest", [0, -1, 1.5, True, "2", None])
-async def test_a_version_is_a_whole_number_from_1(world: World, latest: Any) -> None:
-    @workflow
-    async def versioned(ctx: Context) -> None:
-        await ctx.version("v", latest)
-
-    result = await world.run(versioned)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert (result.error.kind, result.error.type) == ("definition", "workflow_sdk.errors.DefinitionError")
-    assert "version 'v'" in result.error.message
-
-
 # Removed.
 
 
@@ -228,19 +215,6 @@ async def test_another_kind_than_recorded_is_divergence(world: World) -> None:
     assert result.error is not None
     assert result.error.kind == "consistency"
     assert "recorded as step" in result.error.message
-
-
-@pytest.mark.parametrize("kind", ["branch", "steps", ""])
-async def test_an_unknown_kind_is_a_slip(world: World, kind: str) -> None:
-    @workflow
-    async def wrong(ctx: Context) -> None:
-        await ctx.removed("gone", kind)
-
-    result = await world.run(wrong)
-    assert result.status is Status.STUCK
-    assert result.error is not None
-    assert result.error.kind == "definition"
-    assert "the kind is one of step, loop, sleep" in result.error.message
 
 
 async def test_removed_in_a_loop_covers_each_turn(world: World) -> None:

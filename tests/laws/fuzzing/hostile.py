@@ -9,12 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from tests.chaos import effort
-
-__all__ = ["BOMBS", "FOREIGN", "SURROGATE", "bounded", "cbor", "examples", "hostile", "mutated"]
+__all__ = ["BOMBS", "FOREIGN", "SURROGATE", "bounded", "cbor", "hostile", "mutated"]
 
 SURROGATE: Final = "\ud800"
 
@@ -22,12 +19,6 @@ BYTES_MAX: Final = 50_000_000
 """Of memory, for what comes out of a few bytes, or a few hundred thousand."""
 SECONDS_MAX: Final = 20
 """Of the processor, traced and measured as it is here: a real bomb takes hours."""
-
-
-def examples(n: int) -> settings:
-    """So many of them, times the effort. One that fails is printed so that it can be run again."""
-    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    return settings(max_examples=effort(n), deadline=None, print_blob=True, suppress_health_check=slow)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.line import Line
-from tests.laws.fuzzing.hostile import SURROGATE, bounded, examples
+from tests.laws.examples import examples
+from tests.laws.fuzzing.hostile import SURROGATE, bounded
 from tests.laws.fuzzing.instances import FLOWS, stored
 from workflow_sdk import Batch, Context, Driver, workflow
 from workflow_sdk.cli.commands import cli

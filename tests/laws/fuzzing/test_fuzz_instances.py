@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.laws.fuzzing.hostile import SURROGATE, examples, mutated
+from tests.laws.examples import examples
+from tests.laws.fuzzing.hostile import SURROGATE, mutated
 from tests.laws.fuzzing.instances import ACTIONS, FLOWS, act, do, rows_of
 from workflow_sdk import RunResult, Status, WorkflowSDKError
 from workflow_sdk.core.keys import (

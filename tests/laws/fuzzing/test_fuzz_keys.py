@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.laws.fuzzing.hostile import SURROGATE, bounded, examples, mutated
+from tests.laws.examples import examples
+from tests.laws.fuzzing.hostile import SURROGATE, bounded, mutated
 from workflow_sdk.core.keys import ROOT, InstanceKeys, WorkerKeys, last_of, worker_of
 from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments, split_last
 from workflow_sdk.core.tuples import pack, unpack

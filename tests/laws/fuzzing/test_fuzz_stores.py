@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.laws.fuzzing.hostile import bounded, examples, mutated
+from tests.laws.examples import examples
+from tests.laws.fuzzing.hostile import bounded, mutated
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import _values
 from workflow_sdk import Batch, StorageError, open_driver

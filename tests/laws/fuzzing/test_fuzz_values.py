@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, examples, hostile, mutated
+from tests.laws.examples import examples
+from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, hostile, mutated
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.errors import CodecError
 

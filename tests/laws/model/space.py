@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from workflow_sdk.core.compensation import Compensation
@@ -19,6 +19,13 @@ from workflow_sdk.core.wire import unpack_record
 __all__ = ["Location", "Space", "Store", "prefixes"]
 
 Rows = dict[bytes, bytes]
+
+# The whole store is read again after each commit, and most of its rows are those of the commit before: each is decoded
+# once. Nobody changes what comes out of these.
+read_key = lru_cache(maxsize=20_000)(unpack)
+read_record = lru_cache(maxsize=20_000)(unpack_record)
+read_entry = lru_cache(maxsize=20_000)(Entry.unpack)
+
 Location = tuple[Any, ...]
 """Segments: an index, or for a turn or the branch of a map (index, number)."""
 
@@ -39,11 +46,12 @@ class Store:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.spaces: dict[str, Rows] = {}
+        self._read: dict[str, Space] = {}
         self.alarms: list[tuple[str, float]] = []
         self.listed: list[tuple[Any, ...]] = []
         self.claims: list[tuple[str, str]] = []
         for key, raw in rows.items():
-            parts = unpack(key[len(ROOT) :])
+            parts = read_key(key[len(ROOT) :])
             match parts:
                 case (1, str(id), *_):
                     self.spaces.setdefault(id, {})[key] = raw
@@ -58,7 +66,9 @@ class Store:
 
     def space(self, id: str) -> Space:
         """What is stored in the space of an instance."""
-        return Space(id, self.spaces.get(id, {}))
+        if id not in self._read:
+            self._read[id] = Space(id, self.spaces.get(id, {}))
+        return self._read[id]
 
 
 class Space:
@@ -68,20 +78,20 @@ class Space:
         self.id = id
         self.rows = rows
         self.prefix: bytes = ROOT + pack((1, id))
-        self.parts: dict[int, list[tuple[Location, bytes]]] = {}
+        self.parts: dict[int, dict[Location, bytes]] = {}
         for key, raw in rows.items():
-            part, *rest = unpack(key[len(self.prefix) :])
+            part, *rest = read_key(key[len(self.prefix) :])
             assert isinstance(part, int), "parts are numbered"
-            self.parts.setdefault(part, []).append((tuple(rest), raw))
+            self.parts.setdefault(part, {})[tuple(rest)] = raw
 
     def part(self, number: int) -> dict[Location, bytes]:
         """The rows of one part."""
-        return dict(self.parts.get(number, ()))
+        return self.parts.get(number, {})
 
     @cached_property
     def fields(self) -> dict[int, Any]:
         """The fields, unpacked; without the lease and the nudge."""
-        return {key[0]: unpack_record(raw) for key, raw in self.part(4).items() if key[0] not in (20, 21)}
+        return {key[0]: read_record(raw) for key, raw in self.part(4).items() if key[0] not in (20, 21)}
 
     @property
     def status(self) -> Status | None:
@@ -103,7 +113,7 @@ class Space:
         """The names, by index."""
         found: dict[int, Name] = {}
         for (index,), raw in self.part(1).items():
-            text, *rest = unpack_record(raw)
+            text, *rest = read_record(raw)
             owner, shadowed, _ = rest or (b"", False, 0)
             found[index] = Name(text, owner, shadowed)
         return found
@@ -111,7 +121,7 @@ class Space:
     @cached_property
     def history(self) -> dict[Location, Entry]:
         """The entries."""
-        return {location: Entry.unpack(raw) for location, raw in self.part(2).items()}
+        return {location: read_entry(raw) for location, raw in self.part(2).items()}
 
     @cached_property
     def compensations(self) -> dict[int, Compensation]:
@@ -121,12 +131,12 @@ class Space:
     @cached_property
     def waits(self) -> dict[Location, list[Any]]:
         """What is waited for, by who waits; once, however many messages it is."""
-        return {location[1:]: unpack_record(raw) for location, raw in self.part(9).items()}
+        return {location[1:]: read_record(raw) for location, raw in self.part(9).items()}
 
     @property
     def served(self) -> list[Location]:
         """Who waits for messages, of which there are enough."""
-        there = Counter(str(unpack_record(raw)[0]) for raw in self.part(3).values())
+        there = Counter(str(read_record(raw)[0]) for raw in self.part(3).values())
         found: Counter[Location] = Counter()
         for location in self.part(9):
             found[location[1:]] += there[location[0]] if location[0] else 0
@@ -135,8 +145,8 @@ class Space:
     @cached_property
     def inbox(self) -> set[bytes]:
         """The ids of the messages that nobody has taken."""
-        start = len(self.prefix) + len(pack((3,)))
-        return {key[start:] for key in self.rows if key.startswith(self.prefix + pack((3,)))}
+        inbox = self.prefix + pack((3,))
+        return {key[len(inbox) :] for key in self.rows if key.startswith(inbox)}
 
     def path(self, location: Location) -> str:
         """A location as a path."""

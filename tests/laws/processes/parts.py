@@ -16,12 +16,24 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from tests.laws.examples import is_fixed
 from tests.patience import PATIENCE
 
 __all__ = ["Lines", "Workers", "chance", "is_whole", "pause", "until"]
 
 ROOT = Path(__file__).parents[3]
 TTL = 0.5
+
+
+def environment() -> dict[str, str]:
+    """The environment of a worker: its modules are compiled once for all workers, wherever that is kept.
+
+    Compiling them takes a worker longer than all the rest of its start.
+    """
+    found = dict(os.environ)
+    if found.pop("PYTHONDONTWRITEBYTECODE", ""):
+        found["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "pycache")
+    return found
 
 
 async def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
@@ -33,8 +45,8 @@ async def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
 
 
 def chance() -> random.Random:
-    """Chance by a seed, which is printed, and which WORKFLOW_SDK_SEED gives again."""
-    seed = int(os.environ.get("WORKFLOW_SDK_SEED") or random.randrange(1 << 32))
+    """Random numbers by a seed, which is printed and can be given with WORKFLOW_SDK_SEED."""
+    seed = int(os.environ.get("WORKFLOW_SDK_SEED") or (0 if is_fixed() else random.randrange(1 << 32)))
     print(f"WORKFLOW_SDK_SEED={seed}")
     return random.Random(seed)
 
@@ -80,10 +92,9 @@ class Lines:
     def __len__(self) -> int:
         return len(self())
 
-    async def more(self, count: int, seconds: float = PATIENCE) -> None:
-        """Return once there are so many more than now."""
-        enough = len(self) + count
-        await until(lambda: len(self) >= enough, seconds)
+    async def reach(self, count: int) -> None:
+        """Return once there are `count` lines."""
+        await until(lambda: len(self) >= count)
 
 
 class Workers:
@@ -106,16 +117,25 @@ class Workers:
         """Where the steps note that they have run."""
         return str(self.lines.path)
 
+    def hold(self, step: int) -> None:
+        """Have `stores` wait before the step with this number, until the next `hold` or `let_go`."""
+        written = self._gate.with_suffix(".new")
+        written.write_text(str(step))
+        os.replace(written, self._gate)  # a worker that looks at this moment finds a whole number
+
+    def let_go(self) -> None:
+        """Have `stores` wait no more."""
+        self._gate.unlink()
+
     @property
-    def gate(self) -> Path:
-        """Where it says at which number of a step `stores` waits."""
+    def _gate(self) -> Path:
         return Path(f"{self.log}.gate")
 
     def start(self, *arguments: object) -> subprocess.Popen[bytes]:
         """One more; with how large its files may become, and as which user it runs."""
         command = [sys.executable, "-m", "tests.laws.processes.worker", self.url, str(self.ttl), *map(str, arguments)]
         with self._errors(len(self.processes)).open("wb") as errors:
-            self.processes.append(subprocess.Popen(command, cwd=ROOT, stderr=errors))
+            self.processes.append(subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=errors))
         return self.processes[-1]
 
     def said(self, process: subprocess.Popen[bytes]) -> str:

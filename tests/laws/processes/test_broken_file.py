@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 
 from tests.chaos import effort
+from tests.laws.examples import EXAMPLES_MIN
 from tests.laws.processes.parts import Workers, chance, is_whole
 from tests.laws.processes.worker import stores
 from tests.ledger import read
 from tests.patience import PATIENCE
 from tests.runtime.parts import opened
-from workflow_sdk import Batch, Client, StorageError, WorkflowSDKError
+from workflow_sdk import Batch, Client, Runtime, StorageError, WorkflowSDKError
 from workflow_sdk.core.keys import Field, InstanceKeys
 
 INSTANCES = 30
@@ -27,13 +27,12 @@ PAGE = 4096
 
 async def fill(workers: Workers) -> bytes:
     """A store with instances that have ended, and one that has not; its bytes."""
+    async with Runtime(workers.url, workflows=[stores]) as runtime:
+        for number in range(INSTANCES):
+            await runtime.start(stores, (workers.log, STEPS, 200), id=f"i{number}")
+        for number in range(INSTANCES):
+            await runtime.handle(stores, f"i{number}").result(timeout=PATIENCE)
     async with Client(workers.url) as client:
-        worker = workers.start()
-        for number in range(INSTANCES):
-            await client.start(stores, (workers.log, STEPS, 200), id=f"i{number}")
-        for number in range(INSTANCES):
-            await client.handle(stores, f"i{number}").result(timeout=PATIENCE)
-        assert await workers.terminate(worker) == 0
         await client.start(stores, (workers.log, STEPS, 200), id="open")
     assert not workers.database.with_name("app.db-wal").exists(), "the last to close has tidied up"
     return workers.database.read_bytes()
@@ -109,9 +108,8 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-@pytest.fixture
-async def whole(workers: Workers) -> tuple[bytes, dict[str, Any]]:
-    """The bytes of a store, and what is read of them."""
+async def filled(workers: Workers) -> tuple[bytes, dict[str, Any]]:
+    """Fill a store; its bytes, and what is read of them."""
     found = await fill(workers)
     return found, await read_all(workers.url)
 
@@ -123,8 +121,8 @@ def put(database: Path, content: bytes) -> None:
     database.write_bytes(content)
 
 
-async def test_damage_is_an_error_and_not_another_answer(workers: Workers, whole: tuple[bytes, dict[str, Any]]) -> None:
-    content, right = whole
+async def test_damage_is_an_error_and_not_another_answer(workers: Workers) -> None:
+    content, right = await filled(workers)
     dice = chance()
     assert len(content) > 20 * PAGE
     unseen: list[str] = []
@@ -138,13 +136,11 @@ async def test_damage_is_an_error_and_not_another_answer(workers: Workers, whole
     assert await expect_right_or_refused(workers, right)
 
 
-async def test_garbage_anywhere_never_ends_in_another_error(
-    workers: Workers, whole: tuple[bytes, dict[str, Any]]
-) -> None:
+async def test_garbage_anywhere_never_ends_in_another_error(workers: Workers) -> None:
     """Whole pages, from the second on: in the middle of a page, a value can be changed with nobody to tell."""
-    content, right = whole
+    content, right = await filled(workers)
     dice = chance()
-    for _ in range(effort(40)):
+    for _ in range(max(EXAMPLES_MIN, effort(40))):
         broken = bytearray(content)
         for _ in range(dice.choice([1, 1, 3])):
             begin = dice.randrange(1, len(content) // PAGE) * PAGE
@@ -153,8 +149,8 @@ async def test_garbage_anywhere_never_ends_in_another_error(
         await expect_right_or_refused(workers, right)
 
 
-async def test_a_worker_says_that_the_file_is_broken(workers: Workers, whole: tuple[bytes, dict[str, Any]]) -> None:
-    content, _ = whole
+async def test_a_worker_says_that_the_file_is_broken(workers: Workers) -> None:
+    content = await fill(workers)
     for name in ("half", "no header", "garbage as header", "no first page"):
         put(workers.database, DAMAGES[name](content, chance()))
         worker = workers.start()
@@ -164,11 +160,9 @@ async def test_a_worker_says_that_the_file_is_broken(workers: Workers, whole: tu
         assert workers.said(worker).count("\n") == 1
 
 
-async def test_rows_that_nobody_can_read_are_an_error_of_this_library(
-    workers: Workers, whole: tuple[bytes, dict[str, Any]]
-) -> None:
+async def test_rows_that_nobody_can_read_are_an_error_of_this_library(workers: Workers) -> None:
     """As after damage in which SQLite sees nothing amiss."""
-    put(workers.database, whole[0])
+    await fill(workers)
     async with opened(workers.url) as driver:
         for number, field in enumerate(Field):
             batch = Batch()
@@ -191,21 +185,26 @@ LOG_DAMAGES: dict[str, Damage] = {
 }
 
 
-@pytest.mark.parametrize("damage", LOG_DAMAGES)
-async def test_a_broken_log_of_a_dead_worker_is_read_as_far_as_it_is_whole(workers: Workers, damage: str) -> None:
+async def test_a_broken_log_of_a_dead_worker_is_read_as_far_as_it_is_whole(workers: Workers) -> None:
     steps = 30
     async with Client(workers.url) as client:
         await client.start(stores, (workers.log, steps, 10), id="i")
+    workers.hold(25)
     worker = workers.start()
-    await workers.lines.more(15)
+    await workers.lines.reach(15)
     workers.kill(worker)
+    workers.let_go()
     log = workers.database.with_name("app.db-wal")
-    log.write_bytes(LOG_DAMAGES[damage](log.read_bytes(), chance()))
-    assert is_whole(workers.database)
-    worker = workers.start()
-    async with Client(workers.url) as client:
-        assert await client.handle(stores, "i").result(timeout=PATIENCE) == [*range(1, steps + 1)]
-    async with opened(workers.url) as driver:
-        assert await read(driver, "stored") == steps
-    assert await workers.terminate(worker) == 0
-    assert is_whole(workers.database)
+    left = workers.database.read_bytes(), log.read_bytes()
+    dice = chance()
+    for name, damage in LOG_DAMAGES.items():
+        print(name)
+        put(workers.database, left[0])
+        log.write_bytes(damage(left[1], dice))
+        assert is_whole(workers.database)
+        async with Runtime(workers.url, workflows=[stores], lease_ttl=workers.ttl) as runtime:
+            result = await runtime.handle(stores, "i").result(timeout=PATIENCE)
+        assert result == [*range(1, steps + 1)]
+        async with opened(workers.url) as driver:
+            assert await read(driver, "stored") == steps
+        assert is_whole(workers.database)

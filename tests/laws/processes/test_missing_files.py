@@ -19,6 +19,8 @@ from tests.runtime.parts import opened
 from workflow_sdk import AlreadyExistsError, Client, Handle, InstanceNotFoundError, StorageError
 
 STEPS = 60
+HELD = 50
+"""The step before which a worker waits: however slow the test is, it finds the worker in the middle of its work."""
 ADDED = [("-wal",), ("-shm",), ("-wal", "-shm")]
 GONE = "was deleted or replaced while it was open"
 
@@ -48,12 +50,15 @@ async def expect_end(workers: Workers, handle: Handle[list[int]]) -> None:
 async def test_deleted_while_nobody_has_it_open(workers: Workers, names: Sequence[str]) -> None:
     async with Client(workers.url) as client:
         await client.start(stores, (workers.log, STEPS, 10), id="i")
+    copied = 20
+    workers.hold(copied)
     worker = workers.start()
-    await workers.lines.more(10)
-    copied = len(workers.lines)
+    await workers.lines.reach(copied)
     copy_log(workers)
-    await workers.lines.more(10)
+    workers.hold(HELD)
+    await workers.lines.reach(copied + 10)
     workers.kill(worker)
+    workers.let_go()
     lost = "-wal" in names
     delete(workers, names)
     assert is_whole(workers.database)
@@ -73,9 +78,11 @@ async def test_deleted_while_nobody_has_it_open(workers: Workers, names: Sequenc
 async def test_deleted_while_a_worker_has_it_open(workers: Workers, names: Sequence[str]) -> None:
     async with Client(workers.url) as client:
         await client.start(stores, (workers.log, STEPS, 10), id="i")
+    workers.hold(HELD)
     worker = workers.start()
-    await workers.lines.more(10)
+    await workers.lines.reach(10)
     delete(workers, names)
+    workers.let_go()
     await workers.until_said(worker, f"StorageError: can't write '{workers.database}': ")
     assert f"'{workers.database}{names[0]}' {GONE}" in workers.said(worker)
     # It had everything open: closing is what saves it.
@@ -92,9 +99,11 @@ async def test_deleted_while_a_worker_has_it_open_and_others_come(workers: Worke
     async with Client(workers.url) as client:
         await client.start(stores, (workers.log, STEPS, 10), id="i")
     copy_log(workers)
+    workers.hold(HELD)
     first = workers.start()
-    await workers.lines.more(10)
+    await workers.lines.reach(10)
     delete(workers, names)
+    workers.let_go()
     await workers.until_said(first, f"'{workers.database}{names[0]}' {GONE}")
     second = workers.start()
     async with Client(workers.url) as client:
@@ -110,9 +119,11 @@ async def test_deleted_while_a_worker_has_it_open_and_others_come(workers: Worke
 async def test_a_log_deleted_with_its_index_left_is_refused_by_those_who_come(workers: Workers) -> None:
     async with Client(workers.url) as client:
         await client.start(stores, (workers.log, STEPS, 10), id="i")
+    workers.hold(HELD)
     worker = workers.start()
-    await workers.lines.more(10)
+    await workers.lines.reach(10)
     delete(workers, ["-wal"])
+    workers.let_go()
     await workers.until_said(worker, GONE)
     with pytest.raises(StorageError, match=f"can't open '{workers.database}': "):
         await Client(workers.url).__aenter__()
@@ -126,9 +137,11 @@ async def test_a_log_deleted_with_its_index_left_is_refused_by_those_who_come(wo
 async def test_the_database_is_deleted_under_a_worker(workers: Workers, names: Sequence[str]) -> None:
     async with Client(workers.url) as client:
         handle = await client.start(stores, (workers.log, STEPS, 10), id="i")
+        workers.hold(HELD)
         worker = workers.start()
-        await workers.lines.more(10)
+        await workers.lines.reach(10)
         delete(workers, names)
+        workers.let_go()
         await workers.until_said(worker, f"'{workers.database}' {GONE}")
         for call in (handle.info, partial(handle.send, "m"), partial(handle.result, timeout=PATIENCE)):
             with pytest.raises(StorageError, match=GONE):
@@ -150,9 +163,11 @@ async def test_the_database_is_replaced_under_a_worker(workers: Workers) -> None
     async with Client(workers.url) as client:
         await client.start(stores, (workers.log, STEPS, 10), id="i")
     backup.write_bytes(workers.database.read_bytes())
+    workers.hold(HELD)
     worker = workers.start()
-    await workers.lines.more(10)
+    await workers.lines.reach(10)
     os.replace(backup, workers.database)
+    workers.let_go()
     await workers.until_said(worker, f"'{workers.database}' {GONE}")
     assert await workers.terminate(worker) == 0
     for name in ("-wal", "-shm"):

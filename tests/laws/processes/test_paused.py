@@ -26,14 +26,13 @@ async def instance_rows(driver: Driver) -> list[tuple[bytes, bytes]]:
 
 
 async def test_a_paused_worker_is_fenced(workers: Workers) -> None:
-    gate = workers.gate
-    gate.write_text(f"{STEPS // 2}")  # one write
+    workers.hold(STEPS // 2)
     async with Client(workers.url) as client, opened(workers.url) as driver:
         handle = await client.start(stores, (workers.log, STEPS, 10), id="i")
         first = workers.start()
-        await workers.lines.more(8)
+        await workers.lines.reach(8)
         await pause(workers.database, first)
-        gate.unlink()  # one touch
+        workers.let_go()
         before = len(workers.lines)
         assert before < STEPS, "it is in the middle of it"
         second = workers.start()
@@ -57,7 +56,7 @@ async def test_a_worker_paused_in_a_write_is_waited_for_and_named_busy(workers: 
     async with Client(workers.url) as client:
         handle = await client.start(holds, (workers.log, str(go_on)), id="i")
         worker = workers.start()
-        await workers.lines.more(1)
+        await workers.lines.reach(1)
         worker.send_signal(signal.SIGSTOP)
         with pytest.raises(StorageError, match=f"can't write '{workers.database}': busy with other processes"):
             await client.start(holds, (workers.log, str(go_on)), id="j")

@@ -120,10 +120,12 @@ async def test_files_that_become_read_only(workers: Workers, seal: Seal) -> None
     paths = [workers.database.with_name(f"app.db{name}") for name in ("", "-wal")]
     async with Client(workers.url) as client:
         handle = await client.start(stores, (workers.log, STEPS, 10), id="i")
+        workers.hold(STEPS // 2)
         worker = workers.start()
-        await workers.lines.more(5)
+        await workers.lines.reach(5)
         for path in paths:
             seal(True, path)
+        workers.let_go()
         await workers.until_said(worker, f"StorageError: can't write '{workers.database}': ")
         with pytest.raises(StorageError, match=f"^can't write '{workers.database}': .*$"):
             await handle.send("m")
