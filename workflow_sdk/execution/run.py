@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
 from uuid import uuid4
 
@@ -18,6 +18,7 @@ from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import deadline_of
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
@@ -42,7 +43,6 @@ OutputT = TypeVar("OutputT")
 
 LEASE_SECONDS = 10.0
 VALUE_BYTES_LIMIT = 10_000_000
-_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +166,6 @@ def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, byte
     return RunResult(status, error=info, instance_id=id)
 
 
-def _not_before(at: float) -> datetime:
-    """A time as a datetime that is not earlier: whoever runs the instance again then must find the timer due."""
-    if at >= _LATEST.timestamp():
-        return _LATEST
-    when = datetime.fromtimestamp(at, UTC)
-    return when if when.timestamp() >= at else when + timedelta(microseconds=1)
-
-
 def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, float]:
     """How often the instance has begun, and when at last."""
     raw = fields.get(Field.GENERATION)
@@ -252,7 +244,7 @@ class Run:
         id = self.journal.keys.instance_id
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
-            when = None if wake_at is None else _not_before(wake_at)
+            when = None if wake_at is None else deadline_of(wake_at)
             return RunResult(status, None, self._error(), when, waiting_for, id)
         return _stored(self.workflow, self.codec, self.journal.fields, id)
 
