@@ -23,7 +23,7 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
-from workflow_sdk.execution.clock import Clock, SystemClock
+from workflow_sdk.execution.clock import Clock, SystemClock, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
@@ -112,17 +112,20 @@ async def run_workflow(
     ttl = seconds(lease_ttl, "lease_ttl")
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
-    claimed = await claim(Claimant(driver, keys, workflow, values, clock.time, ttl), input)
-    if claimed.lease is None:
-        return _stored(workflow, values, claimed.fields, keys.instance_id)
-    worker = worker_keys(str(unpack_record(claimed.lease)[0]))
-    run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
-    try:
-        with clock.life(worker.worker):
+    driver = overseen(driver, clock)
+    worker = worker_keys(uuid4().hex)
+    # Before the first heartbeat is stored, since others may see that at once.
+    with clock.life(worker.worker):
+        claimant = Claimant(driver, keys, workflow, values, clock.time, ttl, worker=worker.worker)
+        claimed = await claim(claimant, input)
+        if claimed.lease is None:
+            return _stored(workflow, values, claimed.fields, keys.instance_id)
+        run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
+        try:
             await run.go()
-    except BaseExceptionGroup as group:
-        raise _innermost(group) from None
-    return run.result()
+        except BaseExceptionGroup as group:
+            raise _innermost(group) from None
+        return run.result()
 
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
