@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import fdb_store
-from tests.cluster_clock import be_patient
 from tests.patience import PATIENCE
 from tests.support import SETTINGS, Setting, World, open_store
 
@@ -26,13 +25,6 @@ def pytest_report_header() -> str:
 def pytest_sessionfinish() -> None:
     """Leave nothing behind where others have data too."""
     fdb_store.clear_all()
-
-
-@pytest.fixture(autouse=True)
-def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests on a real cluster wait for it."""
-    if fdb_store.CLUSTER_FILE and "fdb" in request.node.name:
-        be_patient(monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -102,9 +102,11 @@ async def test_a_message_sent_at_once_wins_against_a_deadline(store: str, tmp_pa
         Client(other, clock=clock) as client,
     ):
         with anyio.fail_after(PATIENCE):
+            began = clock.time()
             handle = await runtime.start(listens, id="1")
             await client.handle(listens, "1").send("m", "here")
             assert await handle.result() == "here"
+            assert clock.time() - began < HOUR
             assert await runtime.run(listens) == "nothing came"
 
 

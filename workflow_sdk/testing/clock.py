@@ -104,8 +104,10 @@ class VirtualClock:
         self._driving: _Waiting | None = None
         """Which of them moves the clock on."""
         self._dozes = False
-        """Whether that one sleeps until something new is to be seen here, or in a store."""
-        self._stores = Stores(self._look_up)
+        """Whether that one sleeps until something happens here."""
+        self._awaits_answers = False
+        """Whether it sleeps until a store answers."""
+        self._stores = Stores(self._answered)
         self._workers: set[str] = set()
         self._limits: list[tuple[float, anyio.CancelScope]] = []
         self._thread: int | None = None
@@ -197,6 +199,7 @@ class VirtualClock:
             self._changed()
             if self._driving is waiting:
                 self._driving = None
+                self._dozes = self._awaits_answers = False
                 self._hand_over()
 
     def _hand_over(self) -> None:
@@ -208,20 +211,13 @@ class VirtualClock:
 
     def _changed(self) -> None:
         self._version += 1
-        self._look_up()
-
-    def _look_up(self) -> None:
-        """There is something new to be seen. Also called in the threads of transactions."""
-        if self._dozes and self._driving is not None and self._thread == get_ident():
+        if self._dozes and self._driving is not None:
             self._driving.nudge()
 
-    async def _doze(self, mine: _Waiting, seconds: float) -> None:
-        """Wait until there is something new to be seen, but no longer than so many seconds of real time."""
-        self._dozes = True
-        try:
-            await mine.nap(seconds)
-        finally:
-            self._dozes = False
+    def _answered(self) -> None:
+        """A store has answered. This may be in the thread of a transaction: then it is seen a little later."""
+        if self._awaits_answers and self._driving is not None and self._thread == get_ident():
+            self._driving.nudge()
 
     async def _drive(self, mine: _Waiting) -> None:
         """Move the clock on when nobody has anything else to do, until `mine` is over."""
@@ -244,7 +240,9 @@ class VirtualClock:
             when = self._next()
             if when is None:
                 if not is_active:
-                    await self._doze(mine, self._quiet)
+                    self._dozes = True
+                    await mine.nap(self._quiet)
+                    self._dozes = False
             elif not self._stores.settled:
                 await self._look_at_stores(mine)
             elif may_jump:
@@ -268,10 +266,17 @@ class VirtualClock:
         """Whether something is under way."""
         return any(waiting.activity() is not Activity.NONE for waiting in self._waiting)
 
-    async def _await_answers(self, mine: _Waiting) -> None:
+    async def _until_answer(self, mine: _Waiting) -> None:
         """Give stores a little real time to answer, and say so if they have not for long."""
-        await self._doze(mine, ANSWER_SECONDS)
-        self._stores.complain()
+        self._awaits_answers = True
+        await mine.nap(ANSWER_SECONDS)
+        self._awaits_answers = False
+        if self._next() is not None:
+            self._stores.complain()
+
+    async def _await_answers(self, mine: _Waiting) -> None:
+        """Let stores answer, or those who watch them hear of a change."""
+        await self._until_answer(mine)
         if self._stores.has_late and not mine.is_over:
             # The value may be again what somebody had seen: then there is nothing to be heard.
             await self._look_at_stores(mine)
@@ -284,13 +289,12 @@ class VirtualClock:
             nonlocal looked
             await self._stores.look()
             looked = True
-            self._look_up()
+            self._answered()
 
         async with anyio.create_task_group() as group:
             group.start_soon(look)
             while not (looked or mine.is_over):
-                await self._doze(mine, ANSWER_SECONDS)
-                self._stores.complain()
+                await self._until_answer(mine)
             group.cancel_scope.cancel()
 
     async def _glance(self, mine: _Waiting, quiet: float) -> float:
