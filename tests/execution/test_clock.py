@@ -322,3 +322,68 @@ async def test_word_of_what_has_just_ended_is_heard_before_it_jumps() -> None:
         await clock.wait(anyio.Event(), began + 60, lambda: active[0])
     assert heard == [began]
     assert clock.time() == began + 60
+
+
+async def test_code_that_computes_is_not_quiet() -> None:
+    """It keeps the event loop to itself, again and again."""
+    clock = VirtualClock(quiet=0.05)
+    began = clock.time()
+    done = anyio.Event()
+
+    async def compute() -> None:
+        for _ in range(10):
+            until = time.thread_time() + 0.03
+            while time.thread_time() < until:
+                pass
+            await anyio.lowlevel.checkpoint()
+        done.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(compute)
+        await clock.wait(done, began + 3600, doing(Activity.CODE))
+    assert clock.time() < began + 3600
+
+
+async def test_a_machine_that_is_busy_with_something_else_keeps_no_clock_from_jumping() -> None:
+    """A step hangs, and the event loop gets its turns late: nothing computes in it."""
+    clock = VirtualClock(quiet=0.05)
+    began = clock.time()
+
+    async def stall() -> None:
+        while True:
+            time.sleep(0.03)  # noqa: ASYNC251  # as if the process did not get a turn
+            await anyio.sleep(0.015)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(stall)
+            await clock.wait(anyio.Event(), began + 3600, doing(Activity.CODE))
+            group.cancel_scope.cancel()
+    assert clock.time() == began + 3600
+
+
+@pytest.mark.parametrize("how", ["told", "cancelled"])
+async def test_when_one_who_waits_has_gone_the_others_still_get_their_time(how: str) -> None:
+    """One of them moves the clock on for all."""
+    clock = VirtualClock()
+    began = clock.time()
+    activity = [Activity.THREAD]
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            first, told = anyio.CancelScope(), anyio.Event()
+
+            async def goes() -> None:
+                with first:
+                    await clock.wait(told, None, lambda: activity[0])
+
+            group.start_soon(goes)
+            await turns(3)
+            for hours in (2, 1):
+                group.start_soon(clock.wait, anyio.Event(), began + hours * 3600, IDLE)
+            await turns(3)
+            activity[0] = Activity.NONE
+            if how == "told":
+                told.set()
+            else:
+                first.cancel()
+    assert clock.time() == began + 2 * 3600

@@ -32,11 +32,12 @@ T = TypeVar("T")
 class _Call:
     """A call that a store has not answered yet."""
 
-    __slots__ = ("began", "is_told", "what")
+    __slots__ = ("began", "is_over", "is_told", "what")
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.began = monotonic()
+        self.is_over = False
         self.is_told = False
 
 
@@ -122,14 +123,17 @@ class Stores:
         try:
             yield call
         finally:
+            call.is_over = True
             self._end(call)
 
     def _begin(self, call: _Call) -> None:
         with self._lock:
-            if not self._calls:
-                self._asked_since = call.began
-            self._calls.add(call)
             self.events += 1
+            if call.is_over:
+                return  # nobody waits for the answer any more
+            if not self._calls:
+                self._asked_since = monotonic()
+            self._calls.add(call)
 
     def _end(self, call: _Call) -> None:
         with self._lock:
