@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import fdb_store
-from tests.cluster_clock import be_patient
 from tests.hosts import Opening, opening_its_fixtures, run_in
 from tests.patience import PATIENCE
 from tests.settings import HOSTS, PYTEST_ASYNCIO, SETTINGS, TRIO, Host, Setting, pick
@@ -162,13 +161,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> str | None:
 
 
 # What tests are given.
-
-
-@pytest.fixture(autouse=True)
-def _patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests on a real cluster wait for it."""
-    if fdb_store.CLUSTER_FILE and "fdb" in request.node.name:
-        be_patient(monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="session")

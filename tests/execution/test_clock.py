@@ -16,7 +16,7 @@ from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run_workflow, workflow
 from workflow_sdk.execution.clock import Activity, Clock, SystemClock
 from workflow_sdk.testing import VirtualClock
-from workflow_sdk.testing.clock import IDLE_TURNS
+from workflow_sdk.testing.clock import IDLE_TURNS, SHORT_SECONDS
 
 
 def doing(activity: Activity) -> Callable[[], Activity]:
@@ -49,7 +49,7 @@ async def test_an_event_ends_a_wait_on_the_wall() -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(clock.wait, event, clock.time() + 1000, IDLE)
-            await anyio.sleep(0.01)
+            await turns(10)
             event.set()
     assert event.is_set()
 
@@ -74,7 +74,7 @@ async def test_a_virtual_clock_starts_where_it_is_told() -> None:
 async def test_it_stands_still() -> None:
     clock = VirtualClock()
     began = clock.time()
-    await anyio.sleep(0.01)
+    await turns(3 * IDLE_TURNS)
     assert clock.time() == began
     clock.advance(5)
     clock.advance(timedelta(minutes=1))
@@ -103,10 +103,11 @@ async def test_it_does_not_jump_while_one_has_something_to_do() -> None:
     clock = VirtualClock()
     began = clock.time()
     activity = [Activity.THREAD]
-    with anyio.move_on_after(0.3) as scope:
-        await clock.wait(anyio.Event(), began + 3600, lambda: activity[0])
-    assert scope.cancelled_caught
-    assert began < clock.time() < began + PATIENCE, "it goes on as on the wall"
+    real = time.monotonic()
+    with anyio.fail_after(PATIENCE):
+        await clock.wait(anyio.Event(), began + 0.1, lambda: activity[0])
+    assert time.monotonic() - real >= 0.1
+    assert began + 0.1 <= clock.time() < began + PATIENCE, "it goes on as on the wall"
     activity[0] = Activity.NONE
     with anyio.fail_after(PATIENCE):
         await clock.wait(anyio.Event(), began + 3600, lambda: activity[0])
@@ -121,7 +122,7 @@ async def test_a_machine_that_stands_still_takes_no_time() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(clock.wait, event, began + 3600, lambda: activity[0])
         await turns(10)
-        time.sleep(0.5)  # noqa: ASYNC251  # nobody gets anywhere
+        time.sleep(3 * SHORT_SECONDS)  # noqa: ASYNC251  # nobody gets anywhere
         await turns(10)
         activity[0] = Activity.NONE
         event.set()
@@ -185,7 +186,7 @@ async def test_advance_wakes_what_is_due() -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(clock.wait, anyio.Event(), began + 3600, doing(Activity.THREAD))
-            await anyio.sleep(0.01)
+            await turns(10)
             clock.advance(3600)
     assert began + 3600 <= clock.time() < began + 3600 + PATIENCE
 
@@ -196,7 +197,7 @@ async def test_an_event_ends_a_virtual_wait() -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             group.start_soon(clock.wait, event, None, IDLE)
-            await anyio.sleep(0.01)
+            await turns(10)
             event.set()
     assert clock.time() == began
 
@@ -215,7 +216,7 @@ async def test_a_virtual_timeout() -> None:
 
 
 async def test_a_step_that_hangs_is_timed_out_after_a_quiet_time() -> None:
-    driver_clock = VirtualClock()
+    driver_clock = VirtualClock(quiet=0.1)
 
     @workflow
     async def hangs(ctx: Context) -> str:
@@ -235,7 +236,7 @@ async def test_a_plain_function_takes_real_time_only() -> None:
     clock, done = VirtualClock(), threading.Event()
 
     async def works(ctx: Context) -> None:
-        await ctx.step("thread", done.wait, 0.3, timeout=10)
+        await ctx.step("thread", done.wait, 3 * SHORT_SECONDS, timeout=10)
 
     async def sleeps(ctx: Context) -> None:
         await ctx.sleep("nap", 5)
@@ -319,3 +320,68 @@ async def test_word_of_what_has_just_ended_is_heard_before_it_jumps() -> None:
         await clock.wait(anyio.Event(), began + 60, lambda: active[0])
     assert heard == [began]
     assert clock.time() == began + 60
+
+
+async def test_code_that_computes_is_not_quiet() -> None:
+    """It keeps the event loop to itself, again and again."""
+    clock = VirtualClock(quiet=0.05)
+    began = clock.time()
+    done = anyio.Event()
+
+    async def compute() -> None:
+        for _ in range(10):
+            until = time.thread_time() + 0.03
+            while time.thread_time() < until:
+                pass
+            await anyio.lowlevel.checkpoint()
+        done.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(compute)
+        await clock.wait(done, began + 3600, doing(Activity.CODE))
+    assert clock.time() < began + 3600
+
+
+async def test_a_machine_that_is_busy_with_something_else_keeps_no_clock_from_jumping() -> None:
+    """A step hangs, and the event loop gets its turns late: nothing computes in it."""
+    clock = VirtualClock(quiet=0.05)
+    began = clock.time()
+
+    async def stall() -> None:
+        while True:
+            time.sleep(0.03)  # noqa: ASYNC251  # as if the process did not get a turn
+            await anyio.sleep(0.015)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(stall)
+            await clock.wait(anyio.Event(), began + 3600, doing(Activity.CODE))
+            group.cancel_scope.cancel()
+    assert clock.time() == began + 3600
+
+
+@pytest.mark.parametrize("how", ["told", "cancelled"])
+async def test_when_one_who_waits_has_gone_the_others_still_get_their_time(how: str) -> None:
+    """One of them moves the clock on for all."""
+    clock = VirtualClock()
+    began = clock.time()
+    activity = [Activity.THREAD]
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            first, told = anyio.CancelScope(), anyio.Event()
+
+            async def goes() -> None:
+                with first:
+                    await clock.wait(told, None, lambda: activity[0])
+
+            group.start_soon(goes)
+            await turns(3)
+            for hours in (2, 1):
+                group.start_soon(clock.wait, anyio.Event(), began + hours * 3600, IDLE)
+            await turns(3)
+            activity[0] = Activity.NONE
+            if how == "told":
+                told.set()
+            else:
+                first.cancel()
+    assert clock.time() == began + 2 * 3600

@@ -15,12 +15,14 @@ from workflow_sdk import (
     CriticalError,
     DefinitionError,
     RollbackError,
+    RunResult,
     Status,
     StepExhaustedError,
     open_driver,
+    run_workflow,
     workflow,
 )
-from workflow_sdk.testing import CrashReport, SimulatedCrash, crash_everywhere
+from workflow_sdk.testing import CrashReport, SimulatedCrash, VirtualClock, crash_everywhere
 from workflow_sdk.testing.crash_report import is_over
 
 called: list[str] = []
@@ -345,3 +347,36 @@ async def test_one_without_an_end_is_told() -> None:
 async def test_a_text_is_no_script() -> None:
     with pytest.raises(DefinitionError, match="a list of messages"):
         await crash_everywhere(order, 7, script="go")
+
+
+async def test_one_that_stays_due_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not run ten thousand times."""
+    runs: list[RunResult[Any]] = []
+
+    async def does_nothing(*args: Any, clock: VirtualClock, **options: Any) -> RunResult[Any]:
+        await run_workflow(*args, clock=clock, **options)
+        runs.append(RunResult(Status.SLEEPING, wake_at=clock.now()))
+        return runs[-1]
+
+    @workflow
+    async def waits(ctx: Context) -> Any:
+        return await ctx.listen("never")
+
+    monkeypatch.setattr("workflow_sdk.testing.crashing.run_workflow", does_nothing)
+    with pytest.raises(AssertionError, match="waits has no end: it is due at 2030-01-01T00:00:00"):
+        await crash_everywhere(waits)
+    assert len(runs) < 20
+
+
+@pytest.mark.parametrize("seconds", [1 / 3, 4e9 + 1 / 3])
+async def test_a_time_is_reached_to_the_last_bit(seconds: float) -> None:
+    """Also where it is so far away that floats get coarse."""
+
+    @workflow
+    async def naps(ctx: Context) -> str:
+        for nap in range(10):
+            await ctx.sleep(f"nap {nap}", seconds)
+        return "awake"
+
+    report = await crash_everywhere(naps, commits_max=1)
+    assert report.clean.info.output == "awake"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_sdk import Context, ContinueAsNew, DefinitionError, workflow
+from workflow_sdk import Context, ContinueAsNew, DefinitionError, Status, workflow
 from workflow_sdk.testing import crash_everywhere
 
 shipped: list[str] = []
@@ -127,3 +127,27 @@ async def test_on_disk(tmp_path: object) -> None:
 async def test_what_is_no_workflow() -> None:
     with pytest.raises(DefinitionError, match="decorated"):
         await crash_everywhere(order, [], workflows=[ship])  # type: ignore[list-item]
+
+
+@workflow
+async def thirds(ctx: Context, seconds: float) -> str:
+    await ctx.sleep("nap", seconds)
+    return "awake"
+
+
+@workflow
+async def sleepers(ctx: Context) -> list[str]:
+    # A `datetime` has whole microseconds: of these times, some are less than the nearest, and some are more.
+    naps = [1 / 3, 2 / 3, 10 / 3, 100 / 7]
+    return [await ctx.child(f"child {number}", thirds, nap) for number, nap in enumerate(naps)]
+
+
+async def test_a_deadline_between_two_microseconds_is_reached() -> None:
+    report = await crash_everywhere(sleepers, workflows=[thirds], commits_max=2)
+    assert report.clean.info.output == ["awake"] * 4
+
+
+async def test_a_child_whose_workflow_is_not_given_is_not_waited_for() -> None:
+    report = await crash_everywhere(sleepers, workflows=[thanks], commits_max=2)
+    assert report.clean.info.status is Status.WAITING
+    assert [status for _, status, _ in report.clean.others] == ["pending"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from workflow_sdk.core.codec import Codec
@@ -15,6 +15,7 @@ from workflow_sdk.core.failures import describe, unpack_error_info, unpack_failu
 from workflow_sdk.core.kinds import kind_of
 from workflow_sdk.core.location import escape, join_path, segments, split_last
 from workflow_sdk.core.status import EntryStatus, Kind, Status
+from workflow_sdk.core.times import time_of
 from workflow_sdk.core.wire import damaged, unpack_cbor
 from workflow_sdk.errors import ErrorInfo, JoinError
 
@@ -129,10 +130,6 @@ def _summary(entry: HistoryEntry) -> str:
     return text
 
 
-def _time(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
-
-
 def _branch_names(entry: Entry) -> tuple[str, ...]:
     data = entry.data
     if not isinstance(data, BranchesData):
@@ -192,8 +189,8 @@ class _Builder:
             kind=entry.kind,
             status=entry.status,
             attempts=entry.attempts,
-            created_at=_time(entry.created_at),
-            finished_at=None if entry.finished_at is None else _time(entry.finished_at),
+            created_at=time_of(entry.created_at),
+            finished_at=None if entry.finished_at is None else time_of(entry.finished_at),
             value=self.value(entry),
             error=self.error(entry, trouble),
             children=children,

@@ -6,12 +6,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, cast
 
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Activity", "Clock", "SystemClock", "Timeout", "pause"]
+from workflow_sdk.driver import Driver
+
+__all__ = ["Activity", "Clock", "Overseer", "SystemClock", "Timeout", "overseen", "pause"]
 
 
 class Timeout(Protocol):
@@ -73,6 +75,21 @@ class Clock(Protocol):
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
         """Cancel what runs inside once it has taken this long."""
         ...
+
+
+class Overseer(Protocol):
+    """A clock that has to know when the engine waits for its store. No clock has to."""
+
+    def oversee(self, driver: Driver) -> Driver:
+        """The driver by which the engine is to reach the store instead."""
+        ...
+
+
+def overseen(driver: Driver, clock: object) -> Driver:
+    """The driver by which whoever is on this clock reaches a store."""
+    if callable(getattr(clock, "oversee", None)):
+        return cast("Overseer", clock).oversee(driver)
+    return driver
 
 
 class SystemClock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
 from uuid import uuid4
 
@@ -18,11 +18,12 @@ from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import deadline_of
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, is_driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
-from workflow_sdk.execution.clock import Clock, SystemClock
+from workflow_sdk.execution.clock import Clock, SystemClock, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
@@ -42,7 +43,6 @@ OutputT = TypeVar("OutputT")
 
 LEASE_SECONDS = 10.0
 VALUE_BYTES_LIMIT = 10_000_000
-_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +112,20 @@ async def run_workflow(
     ttl = seconds(lease_ttl, "lease_ttl")
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
-    claimed = await claim(Claimant(driver, keys, workflow, values, clock.time, ttl), input)
-    if claimed.lease is None:
-        return _stored(workflow, values, claimed.fields, keys.instance_id)
-    worker = worker_keys(str(unpack_record(claimed.lease)[0]))
-    run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
-    try:
-        with clock.life(worker.worker):
+    driver = overseen(driver, clock)
+    worker = worker_keys(uuid4().hex)
+    # Before the first heartbeat is stored, since others may see that at once.
+    with clock.life(worker.worker):
+        claimant = Claimant(driver, keys, workflow, values, clock.time, ttl, worker=worker.worker)
+        claimed = await claim(claimant, input)
+        if claimed.lease is None:
+            return _stored(workflow, values, claimed.fields, keys.instance_id)
+        run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
+        try:
             await run.go()
-    except BaseExceptionGroup as group:
-        raise _innermost(group) from None
-    return run.result()
+        except BaseExceptionGroup as group:
+            raise _innermost(group) from None
+        return run.result()
 
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
@@ -164,14 +167,6 @@ def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, byte
     error = unpack_record(fields[Field.ERROR])[0] if Field.ERROR in fields else None
     info = None if error is None else unpack_error_info(error, codec)
     return RunResult(status, error=info, instance_id=id)
-
-
-def _not_before(at: float) -> datetime:
-    """A time as a datetime that is not earlier: whoever runs the instance again then must find the timer due."""
-    if at >= _LATEST.timestamp():
-        return _LATEST
-    when = datetime.fromtimestamp(at, UTC)
-    return when if when.timestamp() >= at else when + timedelta(microseconds=1)
 
 
 def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, float]:
@@ -252,7 +247,7 @@ class Run:
         id = self.journal.keys.instance_id
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
-            when = None if wake_at is None else _not_before(wake_at)
+            when = None if wake_at is None else deadline_of(wake_at)
             return RunResult(status, None, self._error(), when, waiting_for, id)
         return _stored(self.workflow, self.codec, self.journal.fields, id)
 

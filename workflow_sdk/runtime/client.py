@@ -19,7 +19,7 @@ from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
-from workflow_sdk.execution.clock import Clock, SystemClock
+from workflow_sdk.execution.clock import Clock, SystemClock, overseen
 from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
@@ -73,7 +73,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
-        self._access = self._make_access(driver)
+        self._access = self._make_access(overseen(driver, self._clock))
         return self
 
     def _make_access(self, driver: Driver) -> Access:

@@ -9,7 +9,7 @@ from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.clock import Clock
+from workflow_sdk.execution.clock import Clock, overseen
 from workflow_sdk.execution.posting import Delivery, Letter, post, put
 from workflow_sdk.execution.snapshot import read_standing
 from workflow_sdk.runtime.access import Here, Resident
@@ -32,7 +32,9 @@ async def send_message(
 ) -> Delivery:
     """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""
     letter = Letter(message, encode_payload(Codec(wrapper=codec), instance_id, message, payload))
-    return await deliver(driver, instance_id, letter, time.time() if clock is None else clock.time())
+    if clock is None:
+        return await deliver(driver, instance_id, letter, time.time())
+    return await deliver(overseen(driver, clock), instance_id, letter, clock.time())
 
 
 def encode_payload(codec: Codec, instance_id: str, message: str, payload: object) -> bytes:

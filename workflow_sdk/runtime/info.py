@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from workflow_sdk.core.codec import Codec
@@ -15,6 +15,7 @@ from workflow_sdk.core.keys import HISTORY, METADATA, OUTSIDE, ROOT, WAITS, Fiel
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import deadline_of, time_of
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -30,9 +31,6 @@ BYTES = b"\x01"
 """What a text of bytes begins with, in a key."""
 
 T = TypeVar("T")
-
-
-_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +118,6 @@ class Page(Generic[T]):
         return self.items[place]
 
 
-def _time(at: float) -> datetime:
-    return _LATEST if at >= _LATEST.timestamp() else datetime.fromtimestamp(at, UTC)
-
-
 async def read_info(
     driver: Driver, instance_id: str, codec: Codec, workflow: Workflow[Any, Any] | None = None
 ) -> InstanceInfo:
@@ -144,9 +138,9 @@ async def read_info(
         version=int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0,
         fingerprint=fingerprint,
         status=status,
-        created_at=_time(float(unpack_record(fields[Field.BIRTH])[0])),
-        updated_at=_time(float(updated_at)),
-        wake_at=min(times) if times else None if alarm is None else _time(float(alarm)),
+        created_at=time_of(float(unpack_record(fields[Field.BIRTH])[0])),
+        updated_at=time_of(float(updated_at)),
+        wake_at=min(times) if times else None if alarm is None else deadline_of(float(alarm)),
         waits=waits,
         input=codec.decode(unpack_record(fields[Field.INPUT])[0], plain=True),
         output=_plain(codec, fields, Field.OUTPUT),
@@ -156,7 +150,7 @@ async def read_info(
         workflow_version=version,
         state=_plain(codec, fields, Field.STATE) or {},
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
-        purge_at=_time(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
+        purge_at=deadline_of(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
         progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
     )
 
@@ -207,7 +201,7 @@ async def _read_waits(
                 message=message if isinstance(message, str) and message else None,
                 token=(pack_segment(row.since) + location).hex(),
                 version=row.since,
-                until=None if row.until is None else _time(float(row.until)),
+                until=None if row.until is None else deadline_of(float(row.until)),
                 target=None if hanging is None else hanging.id,
                 attempts=0 if trouble is None else trouble.attempts,
                 error=None if trouble is None else unpack_error_info(trouble.error, codec),

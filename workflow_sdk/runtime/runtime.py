@@ -90,13 +90,15 @@ class Runtime(Client):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         try:
+            # Before the first heartbeat is stored, since others may see that at once.
+            self._life.enter_context(self._clock.life(self._worker.worker))
             await self._beat()
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
         except BaseException:
-            await super().__aexit__(None, None, None)
+            with self._life:
+                await super().__aexit__(None, None, None)
             raise
-        self._life.enter_context(self._clock.life(self._worker.worker))
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
         ticking = Ticking(

@@ -21,6 +21,7 @@ from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import NAME_CHARACTERS_MAX, name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, ScheduleRow
+from workflow_sdk.core.times import deadline_of
 from workflow_sdk.driver import Batch, ConflictError
 from workflow_sdk.errors import CodecError, DefinitionError, ScheduleNotFoundError
 from workflow_sdk.operations.inputs import same_value
@@ -184,7 +185,7 @@ class Schedules:
             catch_up=row.catch_up,
             paused=row.paused,
             created_at=_time(row.created_at),
-            next_at=None if row.next_at is None else _time(row.next_at),
+            next_at=None if row.next_at is None else deadline_of(row.next_at),
             last_at=None if row.last_at is None else _time(row.last_at),
             last_instance=row.last_instance,
             waiting=tuple(map(_time, row.waiting)),

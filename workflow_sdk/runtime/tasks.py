@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from workflow_sdk.core.codec import Codec
@@ -25,6 +25,7 @@ from workflow_sdk.core.tasks import (
     tasks_of,
     tasks_open,
 )
+from workflow_sdk.core.times import deadline_of, time_of
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import (
     CodecError,
@@ -136,7 +137,7 @@ class Tasks:
         access = self._open()
         row, _ = await self._read(id)
         events = [TaskEvent.unpack(raw) for _, raw in await access.driver.scan(*subtree(task_log(id)))]
-        log = tuple(TaskChange(event.what, event.by, _time(event.at), event.to) for event in events)
+        log = tuple(TaskChange(event.what, event.by, time_of(event.at), event.to) for event in events)
         return replace(_task(row, access.codec), log=log)
 
     async def assign(self, id: str, to: str, *, by: str | None = None) -> None:
@@ -181,7 +182,9 @@ class Tasks:
                 raise NotAuthorizedError(f"task {row.name!r} ({id}) is for {wanted}; {by!r} has none of these roles")
             now = access.clock.time()
             if row.until is not None and now >= row.until:
-                raise StaleError(f"the time for task {row.name!r} ({id}) was over at {_time(row.until).isoformat()}")
+                raise StaleError(
+                    f"the time for task {row.name!r} ({id}) was over at {deadline_of(row.until).isoformat()}"
+                )
             keys, batch = InstanceKeys(row.instance), Batch()
             found = await read_standing(access.driver, keys)
             if Field.STATUS not in found.fields:
@@ -238,10 +241,6 @@ def _check_who(who: object, what: str) -> None:
         )
 
 
-def _time(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
-
-
 def _task(row: TaskRow, codec: Codec) -> Task:
     return Task(
         id=row.id,
@@ -254,10 +253,10 @@ def _task(row: TaskRow, codec: Codec) -> Task:
         reference=row.reference,
         status=row.status,
         token=row.token.hex(),
-        created_at=_time(row.created_at),
-        until=None if row.until is None else _time(row.until),
+        created_at=time_of(row.created_at),
+        until=None if row.until is None else deadline_of(row.until),
         completed_by=row.by,
-        ended_at=None if row.ended_at is None else _time(row.ended_at),
+        ended_at=None if row.ended_at is None else time_of(row.ended_at),
         result=None if row.result is None else codec.decode(row.result, plain=True),
     )
 

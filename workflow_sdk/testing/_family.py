@@ -80,7 +80,7 @@ class Family:
             # As any runtime does that comes by.
             await run_errands_left(driver, Codec(wrapper=self._codec), self._clock.time)
         for info in before:
-            if info.workflow in self._workflows and not (info.status.is_terminal or info.status is Status.STUCK):
+            if self._is_run(info):
                 with watching(info.id):
                     await run_workflow(
                         self._workflows[info.workflow],
@@ -92,9 +92,14 @@ class Family:
         after = await self.members()
         return [(info.id, info.version) for info in before] != [(info.id, info.version) for info in after]
 
+    def _is_run(self, info: InstanceInfo) -> bool:
+        """Whether it has not ended, and its workflow is one of the play. Nobody runs the others, so they stay due."""
+        return info.workflow in self._workflows and not (info.status.is_terminal or info.status is Status.STUCK)
+
     async def wake_at(self) -> float | None:
         """When the first of them is due."""
-        times = [info.wake_at.timestamp() for info in await self.members() if info.wake_at is not None]
+        members = await self.members()
+        times = [info.wake_at.timestamp() for info in members if info.wake_at is not None and self._is_run(info)]
         return min(times, default=None)
 
     async def endings(self) -> tuple[tuple[str, str, str], ...]:

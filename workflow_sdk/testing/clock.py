@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from threading import get_ident
-from time import monotonic
+from time import monotonic, thread_time
 from typing import NoReturn
 
 import anyio
@@ -14,8 +14,10 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.clock import Activity, Timeout
+from workflow_sdk.testing._overseeing import OverseenDriver, Stores
 
 __all__ = ["VirtualClock"]
 
@@ -28,14 +30,19 @@ SHORT_SECONDS = 0.05
 GLANCE_SECONDS = 0.01
 """Real time between two looks at what steps do."""
 
+ANSWER_SECONDS = 0.1
+"""Real time between two looks at stores that owe an answer."""
+
 IDLE_TURNS = 20
-"""Turns of the event loop in which nothing happens. Word of a commit takes a few of them to get from one to another."""
+"""Turns of the event loop in which nothing happens. What one has heard takes a few of them to get to another."""
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class _Waiting:
-    __slots__ = ("activity", "event", "lazily", "told", "until")
+    """One call of `wait`. One of them moves the clock on; the others sleep until it is their time."""
+
+    __slots__ = ("_nap", "activity", "is_woken", "lazily", "told", "until")
 
     def __init__(
         self, told: anyio.Event, until: float | None, lazily: float | None, activity: Callable[[], Activity]
@@ -44,10 +51,33 @@ class _Waiting:
         self.until = until
         self.lazily = lazily
         self.activity = activity
-        self.event = anyio.Event()
+        self.is_woken = False
+        """Whether its time has come."""
+        self._nap: anyio.CancelScope | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is to return. It may not have come round to that yet."""
+        return self.is_woken or self.told.is_set()
 
     def is_due(self, now: float) -> bool:
         return (self.until is not None and self.until <= now) or (self.lazily is not None and self.lazily <= now)
+
+    def wake(self) -> None:
+        """Have it return."""
+        self.is_woken = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Have it look up from its nap."""
+        if self._nap is not None:
+            self._nap.cancel()
+
+    async def nap(self, seconds: float | None = None) -> None:
+        """Sleep until it is told or woken, or looks up, or so much real time has passed."""
+        with anyio.CancelScope() if seconds is None else anyio.move_on_after(seconds) as self._nap:
+            await self.told.wait()
+        self._nap = None
 
 
 class VirtualClock:
@@ -57,6 +87,10 @@ class VirtualClock:
     however far it jumps: no lease runs out but that of a worker that has gone. While a step's code runs, time
     passes as on the wall; the clock jumps only after the step has been quiet for `quiet` seconds of real time, and
     never while a plain function runs in its thread.
+
+    It stands still while a store owes an answer, however slow the store is, and until everybody who watches a store has
+    heard of what was committed. That holds for whatever reaches the store on this clock: runtimes, clients and calls
+    that were given it.
     """
 
     def __init__(self, start: datetime | None = None, *, quiet: float = QUIET_SECONDS) -> None:
@@ -64,10 +98,16 @@ class VirtualClock:
             raise DefinitionError(f"the clock starts at an aware datetime, not {start!r}")
         self._now = (start or _START).timestamp()
         self._quiet = quiet
-        self._glanced = 0.0
         self._in_thread = 0.0
         """For how long a plain function has been running."""
         self._waiting: list[_Waiting] = []
+        self._driving: _Waiting | None = None
+        """Which of them moves the clock on."""
+        self._dozes = False
+        """Whether that one sleeps until something happens here."""
+        self._awaits_answers = False
+        """Whether it sleeps until a store answers."""
+        self._stores = Stores(self._answered)
         self._workers: set[str] = set()
         self._limits: list[tuple[float, anyio.CancelScope]] = []
         self._thread: int | None = None
@@ -96,7 +136,7 @@ class VirtualClock:
         self._version += 1
         for waiting in self._waiting:
             if waiting.is_due(self._now):
-                waiting.event.set()
+                waiting.wake()
         for until, scope in self._limits:
             if until <= self._now:
                 scope.cancel()
@@ -114,15 +154,21 @@ class VirtualClock:
             yield
         finally:
             self._workers.discard(worker)
-            self._version += 1
+            self._changed()
             for waiting in self._waiting:
                 # Whoever looks for what the dead have left is among those who wait like this.
                 if waiting.lazily is not None:
-                    waiting.event.set()
+                    waiting.wake()
 
     def is_alive(self, worker: str) -> bool:
         """Whether the worker is alive on this clock."""
         return worker in self._workers
+
+    def oversee(self, driver: Driver) -> Driver:
+        """A driver that tells this clock what it is asked: the engine reaches the store by it."""
+        if isinstance(driver, OverseenDriver) and driver.stores is self._stores:
+            return driver
+        return OverseenDriver(driver, self._stores)
 
     async def wait(
         self,
@@ -135,82 +181,146 @@ class VirtualClock:
         """Return when the event is set, or when it is `until`, which comes at once if nothing else is under way."""
         self._thread = get_ident()
         waiting = _Waiting(event, until, lazily, activity)
+        if event.is_set() or waiting.is_due(self._now):
+            # Others go on, however often somebody waits for what is over.
+            await anyio.lowlevel.checkpoint()
+            return
         self._waiting.append(waiting)
-        self._version += 1
+        self._changed()
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._either, event, waiting)
-                await self._drive(waiting)
-                group.cancel_scope.cancel()
+            while not waiting.is_over:
+                if self._driving is None:
+                    self._driving = waiting
+                    await self._drive(waiting)
+                else:
+                    await waiting.nap()
         finally:
             self._waiting.remove(waiting)
-            self._version += 1
+            self._changed()
+            if self._driving is waiting:
+                self._driving = None
+                self._dozes = self._awaits_answers = False
+                self._hand_over()
 
-    @staticmethod
-    async def _either(event: anyio.Event, waiting: _Waiting) -> None:
-        await event.wait()
-        waiting.event.set()
+    def _hand_over(self) -> None:
+        """Have another one move the clock on."""
+        for waiting in self._waiting:
+            if not waiting.is_over:
+                waiting.nudge()
+                break
+
+    def _changed(self) -> None:
+        self._version += 1
+        if self._dozes and self._driving is not None:
+            self._driving.nudge()
+
+    def _answered(self) -> None:
+        """A store has answered. This may be in the thread of a transaction: then it is seen a little later."""
+        if self._awaits_answers and self._driving is not None and self._thread == get_ident():
+            self._driving.nudge()
 
     async def _drive(self, mine: _Waiting) -> None:
-        """Move the clock on when nobody has anything else to do."""
-        if mine.is_due(self._now):
-            return
-        quiet = 0.0
-        while not mine.event.is_set():
-            if self._is_active():
+        """Move the clock on when nobody has anything else to do, until `mine` is over."""
+        quiet, version = 0.0, self._version
+        while not mine.is_over:
+            if self._stores.owe:
+                await self._await_answers(mine)
+                continue
+            if self._version != version:
+                quiet, version = 0.0, self._version
+            is_active = self._is_active()
+            if is_active and (quiet < self._quiet or self._next() is None):
                 quiet = await self._glance(mine, quiet)
-                jump = quiet >= self._quiet
-            else:
-                jump = await self._is_idle()
+            may_jump = not is_active or quiet >= self._quiet
+            if not may_jump and (self._stores.settled or self._next() is None):
+                continue
+            if not await self._is_still(is_active):
+                continue
+            # From here to the jump, nobody else gets a turn unless this goes round again.
             when = self._next()
-            if jump and when is not None:
+            if when is None:
+                if not is_active:
+                    self._dozes = True
+                    await mine.nap(self._quiet)
+                    self._dozes = False
+            elif not self._stores.settled:
+                await self._look_at_stores(mine)
+            elif may_jump:
                 self._go_to(when)
-                quiet = 0.0
-            elif jump:
-                with anyio.move_on_after(self._quiet):
-                    await mine.event.wait()
 
-    async def _is_idle(self) -> bool:
+    async def _is_still(self, is_active: bool) -> bool:
         """Whether nothing happens here in a few turns of the event loop, not even for one of them."""
-        before, quiet = self._version, True
+        before, still = (self._version, self._stores.events), True
         for _ in range(IDLE_TURNS):
             await anyio.lowlevel.checkpoint()
-            quiet = quiet and before == self._version and not self._is_woken() and not self._is_active()
+            still = (
+                still
+                and before == (self._version, self._stores.events)
+                and not any(waiting.is_over for waiting in self._waiting)
+                and self._is_active() is is_active
+            )
         # Only now, even if it is not: most of what happens is over by then, and needs no glance, which takes real time.
-        return quiet
+        return still and not self._stores.owe
 
     def _is_active(self) -> bool:
         """Whether something is under way."""
         return any(waiting.activity() is not Activity.NONE for waiting in self._waiting)
 
-    def _is_woken(self) -> bool:
-        """Whether somebody has something to go on with, and has not come round to it yet."""
-        return any(waiting.event.is_set() or waiting.told.is_set() for waiting in self._waiting)
+    async def _until_answer(self, mine: _Waiting) -> None:
+        """Give stores a little real time to answer, and say so if they have not for long."""
+        self._awaits_answers = True
+        await mine.nap(ANSWER_SECONDS)
+        self._awaits_answers = False
+        if self._next() is not None:
+            self._stores.complain()
+
+    async def _await_answers(self, mine: _Waiting) -> None:
+        """Let stores answer, or those who watch them hear of a change."""
+        await self._until_answer(mine)
+        if self._stores.has_late and not mine.is_over:
+            # The value may be again what somebody had seen: then there is nothing to be heard.
+            await self._look_at_stores(mine)
+
+    async def _look_at_stores(self, mine: _Waiting) -> None:
+        """Find out whether everybody has heard of every change."""
+        looked = False
+
+        async def look() -> None:
+            nonlocal looked
+            await self._stores.look()
+            looked = True
+            self._answered()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(look)
+            while not (looked or mine.is_over):
+                await self._until_answer(mine)
+            group.cancel_scope.cancel()
 
     async def _glance(self, mine: _Waiting, quiet: float) -> float:
         """Let a little real time pass, here too; return for how long it has been quiet."""
-        before, began = self._version, monotonic()
-        with anyio.move_on_after(GLANCE_SECONDS):
-            await mine.event.wait()
-        now = monotonic()
-        # Of several who wait, each adds what has passed since the last of them looked.
-        passed = now - max(self._glanced, began)
+        before, began, asked, worked = self._version, monotonic(), self._stores.asked(), thread_time()
+        await mine.nap(GLANCE_SECONDS)
+        took = monotonic() - began
+        # Time that a store has taken is nobody's.
+        passed = max(0.0, took - (self._stores.asked() - asked))
         in_thread = any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
         # A machine that stands still for a while is no function that takes long.
         passes = min(passed, 2 * GLANCE_SECONDS)
         self._in_thread = self._in_thread + passes if in_thread else 0.0
         if max(quiet, self._in_thread) >= SHORT_SECONDS:
             self._pass(passes)
-        self._glanced = now
-        computes = now - began > 2 * GLANCE_SECONDS  # somebody keeps the event loop from us: that is not quiet
-        return 0.0 if computes or in_thread or before != self._version else quiet + now - began
+        is_late = took > 2 * GLANCE_SECONDS
+        if in_thread or before != self._version or (is_late and thread_time() - worked > GLANCE_SECONDS):
+            return 0.0  # a thread works, something has happened here, or somebody has kept the event loop from us
+        return quiet if is_late else quiet + passed
 
     def _pass(self, duration: float) -> None:
-        when, due = self._now + max(0.0, duration), self._next()
-        if due is not None and due <= when:
-            self._go_to(when)
-        else:
+        when, due = self._now + duration, self._next()
+        if due is None or when < due:
             self._now = when
+        elif self._stores.settled:
+            self._go_to(when)
 
     def _next(self) -> float | None:
         times = [waiting.until for waiting in self._waiting if waiting.until is not None]
@@ -226,10 +336,10 @@ class VirtualClock:
         scope = anyio.CancelScope()
         limit = (self._now + seconds, scope)
         self._limits.append(limit)
-        self._version += 1
+        self._changed()
         try:
             with scope:
                 yield scope
         finally:
             self._limits.remove(limit)
-            self._version += 1
+            self._changed()
