@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -180,8 +180,8 @@ async def test_batches_that_wait_share_a_transaction(tmp_path: Path) -> None:
         assert len(await driver.scan(b"", b"\xff")) == 500
 
 
-@pytest.fixture
-async def refusing(tmp_path: Path) -> AsyncIterator[SqliteDriver]:
+@asynccontextmanager
+async def opened_refusing(tmp_path: Path) -> AsyncGenerator[SqliteDriver]:
     """A store in which the key `bad` can't be written, as if something were wrong with this one row."""
     async with opened(tmp_path) as driver:
         trigger = (
@@ -191,23 +191,24 @@ async def refusing(tmp_path: Path) -> AsyncIterator[SqliteDriver]:
         yield driver
 
 
-async def test_a_batch_fails_alone(refusing: SqliteDriver, tmp_path: Path) -> None:
-    conflict, bad, first = one(b"conflict"), one(b"half"), one(b"first", b"1")
-    conflict.check(b"first", None)  # not so any more, once the batch before it in the group is written
-    bad.set(b"bad", b"")
-    follows = one(b"follows")
-    follows.check(b"first", b"1")
-    follows.check(b"half", None)
-    before = refusing.transactions
-    with locked(tmp_path):
-        commits = [asyncio.ensure_future(refusing.commit(batch)) for batch in (first, conflict, bad, follows)]
-        await asyncio.sleep(0.02)
-    errors = await asyncio.gather(*commits, return_exceptions=True)
-    assert [type(error) for error in errors] == [type(None), ConflictError, StorageError, type(None)]
-    assert [key for key, _ in await refusing.scan(b"", b"\xff")] == [b"first", b"follows"]
-    assert refusing.transactions - before == 1
-    with pytest.raises(StorageError, match="no"):
-        await refusing.commit(bad)
+async def test_a_batch_fails_alone(tmp_path: Path) -> None:
+    async with opened_refusing(tmp_path) as refusing:
+        conflict, bad, first = one(b"conflict"), one(b"half"), one(b"first", b"1")
+        conflict.check(b"first", None)  # not so any more, once the batch before it in the group is written
+        bad.set(b"bad", b"")
+        follows = one(b"follows")
+        follows.check(b"first", b"1")
+        follows.check(b"half", None)
+        before = refusing.transactions
+        with locked(tmp_path):
+            commits = [asyncio.ensure_future(refusing.commit(batch)) for batch in (first, conflict, bad, follows)]
+            await asyncio.sleep(0.02)
+        errors = await asyncio.gather(*commits, return_exceptions=True)
+        assert [type(error) for error in errors] == [type(None), ConflictError, StorageError, type(None)]
+        assert [key for key, _ in await refusing.scan(b"", b"\xff")] == [b"first", b"follows"]
+        assert refusing.transactions - before == 1
+        with pytest.raises(StorageError, match="no"):
+            await refusing.commit(bad)
 
 
 async def test_a_large_batch_does_not_wait_for_the_rest(tmp_path: Path) -> None:
