@@ -11,6 +11,7 @@ from typing import cast
 import anyio
 import pytest
 
+from tests.drivers.until import some_turns
 from tests.ledger import Gate, add, read
 from workflow_drivers.sqlite import SqliteDriver
 from workflow_sdk import open_driver
@@ -196,7 +197,7 @@ async def test_closing_waits_for_it(tmp_path: Path) -> None:
         group.start_soon(driver.transact, waits, recording)
         await gate.reached()
         group.start_soon(driver.aclose)
-        await anyio.sleep(0.02)
+        await some_turns()
         gate.open()
     again = cast("SqliteDriver", await open_driver(f"sqlite:///{tmp_path}/b.db"))
     assert await read(again, "a") == 1

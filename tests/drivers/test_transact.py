@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.drivers.until import some_turns
 from tests.ledger import Gate, add, read
 from tests.patience import PATIENCE
 from tests.support import open_store
@@ -192,7 +193,9 @@ async def test_who_waits_for_a_change_hears_of_it(store: str, tmp_path: Path) ->
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(wait)
-                await anyio.sleep(0.05)
+                await some_turns()
+                await driver.get(b"record")  # reads are made in their order: the one that the wait begins with is over
+                await some_turns()
                 assert heard == []
                 await of(driver).transact(lambda tr: add(tr, "a"), recording)
         assert heard == [b"1"]
