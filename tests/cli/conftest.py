@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cli.launcher import close_the_launcher
 from tests.cli.line import Line
 from workflow_sdk import Driver
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _launcher_is_closed() -> Iterator[None]:
+    yield
+    close_the_launcher()
 
 
 @pytest.fixture

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 import anyio
 import click.testing
 
+from tests.cli.launcher import FOLDER, Running, the_launcher
+from tests.environment import clean_environment
+from tests.patience import PATIENCE
 from workflow_sdk import Driver, RunResult, Workflow, open_driver, run_workflow
 from workflow_sdk.cli.commands import cli
-
-FOLDER = Path(__file__).parent
 
 
 @dataclass
@@ -38,16 +38,13 @@ class Line:
             assert result.stderr.startswith("workflow: ")
         return result
 
-    def process(self, *args: str, **environment: str) -> subprocess.Popen[str]:
-        """Run it in a process of its own, where `shop` can be imported."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "workflow_sdk.cli", *args],
-            cwd=FOLDER,
-            env=os.environ | {"WORKFLOW_STORE": self.store, "SHOP_STORE": self.store} | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def process(self, *args: str, unread: str = "", constants: Mapping[str, object] | None = None) -> Running:
+        """Run it in a process of its own, where `shop` can be imported.
+
+        Nobody reads its stream `unread`. Constants of modules have other values there.
+        """
+        environment = {"WORKFLOW_STORE": self.store, "SHOP_STORE": self.store}
+        return the_launcher().start(args, environment, unread=unread, constants=constants)
 
     def shell(self, words: str, *, before: str = "") -> subprocess.CompletedProcess[str]:
         """Run it as a shell does, which can redirect what it reads and writes."""
@@ -56,10 +53,10 @@ class Line:
             shell=True,
             check=False,
             cwd=FOLDER,
-            env=os.environ | {"WORKFLOW_STORE": self.store, "PYTHONUTF8": "1"},
+            env=clean_environment(WORKFLOW_STORE=self.store, PYTHONUTF8="1"),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE,
         )
 
     def run(self, workflow: Workflow[Any, Any], input: Any = None, *, id: str) -> RunResult[Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.line import Line
 from tests.cli.shop import fails
+from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_sdk import cli as package
 from workflow_sdk.cli.commands import cli
@@ -152,13 +153,9 @@ def test_the_version() -> None:
 @pytest.mark.parametrize("command", [("list",), ("show", "f1"), ("show", "f1", "--json"), ("watch", "f1")])
 def test_a_reader_that_has_had_enough(line: Line, command: tuple[str, ...]) -> None:
     line.run(fails, id="f1")
-    process = line.process(*command)
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    assert process.wait(timeout=PATIENCE) == 141
-    process.stderr.close()
+    process = line.process(*command, unread="stdout")
+    assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert process.returncode == 141
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
@@ -188,6 +185,18 @@ def test_an_interrupt(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     assert click.testing.CliRunner(env={"WORKFLOW_STORE": line.store}).invoke(cli, ["show", "i"]).exit_code == 130
 
 
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        env=clean_environment(),
+        timeout=PATIENCE,
+        capture_output=True,
+        text=True,
+    )
+
+
 def test_an_interrupt_before_anything_has_begun() -> None:
     program = """
 import sys
@@ -199,18 +208,18 @@ sys.meta_path.insert(0, Interrupted())
 from workflow_sdk.cli import main
 main()
 """
-    result = subprocess.run([sys.executable, "-c", program], check=False, timeout=30, capture_output=True, text=True)
+    result = run(program)
     assert (result.returncode, result.stderr) == (130, "")
 
 
 def test_the_library_needs_neither_click_nor_rich() -> None:
     program = "import sys, workflow_sdk; sys.exit(bool({'click', 'rich'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=PATIENCE).returncode == 0
+    assert run(program).returncode == 0
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_the_extra_is_missing(missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from workflow_sdk.cli import main; main()"
-    result = subprocess.run([sys.executable, "-c", program], check=False, timeout=30, capture_output=True, text=True)
+    result = run(program)
     assert result.returncode == 1
     assert result.stderr == "workflow: the command line needs the extra `cli`: pip install 'workflow-sdk[cli]'\n"

@@ -10,7 +10,6 @@ import pytest
 
 from tests.cli.line import Line
 from tests.cli.shop import calls, checkout, claims, fails, refused, slips
-from tests.patience import PATIENCE
 from workflow_sdk import Workflow
 from workflow_sdk.cli import instances
 
@@ -97,10 +96,9 @@ def test_show_draws_the_history(line: Line) -> None:
 
 def test_show_in_ascii(line: Line) -> None:
     line.run(checkout, "ö", id="order-1")
-    process = line.process("show", "order-1", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    output, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, errors) == (0, "")
-    assert "   |  `- packed  listen waiting" in output
+    process = line.shell("show order-1", before="PYTHONIOENCODING=ascii PYTHONUTF8=0")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "   |  `- packed  listen waiting" in process.stdout
 
 
 def test_show_in_json(line: Line) -> None:

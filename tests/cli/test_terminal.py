@@ -8,11 +8,8 @@ import pty
 import re
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -20,7 +17,8 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from tests.cli.line import FOLDER, Line
+from tests.cli.launcher import the_launcher
+from tests.cli.line import Line
 from tests.cli.shop import checkout, claims, echoes, fails, says, slips
 from tests.patience import PATIENCE
 from workflow_sdk import Status, Workflow
@@ -32,42 +30,42 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Terminal:
     """A command in a terminal."""
 
-    def __init__(self, line: Line, *args: str, width: int, height: int = 24, **more: str) -> None:
+    def __init__(self, line: Line, *args: str, width: int, height: int = 24, term: str = "xterm") -> None:
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        environment = os.environ | {"TERM": "xterm", "PYTHONUTF8": "1", "WORKFLOW_STORE": line.store} | more
-        environment.pop("COLUMNS", None)  # it would come before the terminal's own width
-        environment.pop("LINES", None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "workflow_sdk.cli", *args],
-            cwd=FOLDER,
-            env=environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = the_launcher().start(args, {"TERM": term, "WORKFLOW_STORE": line.store}, terminal=theirs)
         os.close(theirs)
         self.raw = b""
+        self.is_over = False
+        self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._read)
         self.thread.start()
 
     def _read(self) -> None:
-        while True:
+        while not self.is_over:
             try:
                 found = os.read(self.ours, 65_536)
             except OSError:  # what a terminal says at its end
-                return
-            if not found:
-                return
-            self.raw += found
+                found = b""
+            with self.changed:
+                self.raw += found
+                self.is_over = not found
+                self.changed.notify_all()
+
+    def shows(self, *texts: bytes) -> None:
+        """Wait until it has shown all of these."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.is_over or all(text in self.raw for text in texts), PATIENCE)
+        if not all(text in self.raw for text in texts):
+            self.process.kill()
+            raise AssertionError(f"{texts} not in {self.raw!r}")
 
     def ends(self) -> tuple[int, str, str]:
         """Exit code, output without colours, and errors."""
         _, errors = self.process.communicate(timeout=PATIENCE)
         self.thread.join(timeout=PATIENCE)
         os.close(self.ours)
-        return self.process.returncode, ESCAPES.sub("", self.raw.decode()).replace("\r\n", "\n"), errors
+        return self.process.wait(PATIENCE), ESCAPES.sub("", self.raw.decode()).replace("\r\n", "\n"), errors
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 200])
@@ -170,10 +168,8 @@ def test_nothing_does_things_to_the_terminal(line: Line, command: tuple[str, ...
 
 def test_a_terminal_that_can_only_print(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
-    terminal = Terminal(line, "watch", "order-1", width=60, TERM="dumb")
-    until = time.monotonic() + PATIENCE
-    while b"for packed" not in terminal.raw and time.monotonic() < until:
-        time.sleep(0.01)
+    terminal = Terminal(line, "watch", "order-1", width=60, term="dumb")
+    terminal.shows(b"for packed")
     line("cancel", "order-1")
     code, output, errors = terminal.ends()
     assert (code, errors) == (
@@ -204,17 +200,10 @@ def test_watching_over_a_pipe(line: Line) -> None:
 def test_watching_in_a_terminal(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
     terminal = Terminal(line, "watch", "order-1", width=60, height=6)
-    try:
-        # Of a tree that is too long, the heading and the end are shown.
-        until = time.monotonic() + PATIENCE
-        while not (b"\x1b[2m... " in terminal.raw and b"undo" in terminal.raw) and time.monotonic() < until:
-            time.sleep(0.01)
-        line("send", "order-1", "packed", '"tea"')
-        line.run(checkout, id="order-1")
-    except BaseException:
-        terminal.process.kill()
-        raise
-    assert b"\x1b[2m... " in terminal.raw
+    # Of a tree that is too long, the heading and the end are shown.
+    terminal.shows(b"\x1b[2m... ", b"undo")
+    line("send", "order-1", "packed", '"tea"')
+    line.run(checkout, id="order-1")
     assert "└─".encode() in terminal.raw.split(b"undo")[0]
     code, output, errors = terminal.ends()
     assert (code, errors) == (0, "")
@@ -242,9 +231,7 @@ def test_a_watcher_that_is_interrupted(line: Line) -> None:
 def test_an_interrupt_gives_the_cursor_back(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
     terminal = Terminal(line, "watch", "order-1", width=80)
-    until = time.monotonic() + PATIENCE
-    while b"for packed" not in terminal.raw and time.monotonic() < until:
-        time.sleep(0.01)
+    terminal.shows(b"for packed")
     terminal.process.send_signal(signal.SIGINT)
     code, _, errors = terminal.ends()
     assert (code, errors.strip()) == (130, "")

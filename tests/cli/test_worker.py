@@ -7,15 +7,15 @@ import math
 import os
 import re
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.cli.launcher import Running
 from tests.cli.line import Line
 from tests.patience import PATIENCE
 from workflow_sdk import Driver
@@ -24,17 +24,18 @@ from workflow_sdk.core.keys import WorkerKeys
 
 
 @contextmanager
-def working(line: Line, *args: str) -> Generator[tuple[subprocess.Popen[str], list[int]]]:
+def working(
+    line: Line, *args: str, constants: Mapping[str, object] | None = None
+) -> Generator[tuple[Running, list[int]]]:
     """A worker, once every process of it runs; and the ids of those processes."""
-    worker = line.process("worker", *args)
-    assert worker.stderr is not None
+    worker = line.process("worker", *args, constants=constants)
     try:
         processes = int(args[args.index("--processes") + 1]) if "--processes" in args else 1
         pids = [pid_in(worker.stderr.readline()) for _ in range(processes)]
         yield worker, pids
     finally:
         worker.kill()
-        worker.communicate()
+        worker.communicate(timeout=PATIENCE)
 
 
 def pid_in(text: str) -> int:
@@ -86,38 +87,36 @@ def test_a_worker_on_another_event_loop(line: Line, processes: int) -> None:
         assert worker.wait(timeout=PATIENCE) == 0
 
 
-def test_a_process_that_was_killed_is_started_again(line: Line) -> None:
-    with working(line, "shop:make", "--processes", "2") as (worker, pids):
-        line("start", "kills_once", f'"{line.folder}/marker"', "--id", "k1")
+def test_a_process_that_ends_by_itself_is_started_again(line: Line) -> None:
+    at_once = {"workflow_sdk.cli.team.RESTART_SECONDS": 0.0, "workflow_sdk.cli.team.RESTART_SECONDS_MAX": 0.0}
+    with working(line, "shop:make", "--processes", "2", constants=at_once) as (worker, pids):
+
+        def is_told_and_replaced(how: str) -> int:
+            """The process that has ended, and is no more in `pids`."""
+            told = worker.stderr.readline()
+            found = re.fullmatch(rf"workflow: process (\d+) {how}; another is started in 0 s\n", told)
+            assert found is not None, told
+            pids.remove(int(found[1]))
+            another = pid_in(worker.stderr.readline())
+            assert another not in pids
+            pids.append(another)
+            return int(found[1])
+
+        line("start", "kills_once", f'"{line.folder}/killed"', "--id", "k1")
         assert line("result", "k1", "--timeout", str(PATIENCE)).output == '"survived"\n'
-        assert worker.stderr is not None
-        assert re.fullmatch(
-            r"workflow: process \d+ was killed by signal 9; another is started in 1 s\n", worker.stderr.readline()
-        )
-        assert pid_in(worker.stderr.readline()) not in pids
-        worker.terminate()
-        assert worker.wait(timeout=PATIENCE) == 0
+        is_told_and_replaced("was killed by signal 9")
 
-
-def test_a_process_that_fails_while_it_runs_is_started_again(line: Line) -> None:
-    with working(line, "shop:make", "--processes", "2") as (worker, pids):
-        line("start", "exits_once", f'"{line.folder}/marker"', "--id", "e1")
+        line("start", "exits_once", f'"{line.folder}/exited"', "--id", "e1")
         assert line("result", "e1", "--timeout", str(PATIENCE)).output == '"survived"\n'
-        assert worker.stderr is not None
-        assert re.fullmatch(
-            r"workflow: process \d+ has ended with exit code 3; another is started in 1 s\n", worker.stderr.readline()
-        )
-        assert pid_in(worker.stderr.readline()) not in pids
+        is_told_and_replaced("has ended with exit code 3")
+
+        stopped = pids[0]
+        os.kill(stopped, signal.SIGTERM)
+        assert is_told_and_replaced("has ended with exit code 0") == stopped
+
         worker.terminate()
         assert worker.wait(timeout=PATIENCE) == 0
-
-
-def test_a_process_that_is_stopped_by_itself_is_replaced(line: Line) -> None:
-    with working(line, "shop:make", "--processes", "2") as (worker, pids):
-        os.kill(pids[0], signal.SIGTERM)
-        assert worker.stderr is not None
-        assert f"process {pids[0]} has ended with exit code 0; another" in worker.stderr.readline()
-        assert pid_in(worker.stderr.readline()) not in pids
+        assert not any(map(is_alive, pids))
 
 
 def test_processes_shut_down_when_the_one_that_keeps_them_is_killed(line: Line) -> None:
@@ -126,7 +125,6 @@ def test_processes_shut_down_when_the_one_that_keeps_them_is_killed(line: Line) 
         wait_for((line.folder / "begun").exists)
         assert len(line.on_store(heartbeats)) == 2
         worker.kill()
-        assert worker.stderr is not None
         said = {worker.stderr.readline() for _ in pids}
         assert said == {f"workflow: process {pid} shuts down: the one that keeps it is gone\n" for pid in pids}
         (line.folder / "go").touch()
@@ -149,21 +147,19 @@ async def heartbeats(driver: Driver) -> list[tuple[bytes, bytes]]:
 
 def test_a_worker_whose_messages_nobody_reads_goes_on(line: Line) -> None:
     line("start", "fails", "--id", "f1")
-    worker = line.process("worker", "shop:make")
-    assert worker.stderr is not None
-    worker.stderr.close()
+    worker = line.process("worker", "shop:make", unread="stderr")
     try:
         assert "no tea" in line("result", "f1", "--timeout", str(PATIENCE), code=1).stderr
         worker.terminate()
         assert worker.wait(timeout=PATIENCE) == 0
     finally:
         worker.kill()
-        worker.wait()
-        assert worker.stdout is not None
-        worker.stdout.close()
+        worker.communicate(timeout=PATIENCE)
 
 
-def test_the_pause_before_another_is_started_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pause_before_another_is_started_grows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     ends = [team.End(7, -9, True, 2.0)] * 7 + [team.End(7, -9, True, 40.0), team.End(7, 0, True, 1.0)]
     pauses: list[float] = []
 
@@ -183,6 +179,8 @@ def test_the_pause_before_another_is_started_grows(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(anyio, "move_on_after", pause)
     anyio.run(kept.keep)
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 1]
+    told = [row.partition("; ")[2] for row in capsys.readouterr().err.splitlines()]
+    assert told == [f"another is started in {seconds:.0f} s" for seconds in pauses]
     assert kept.code == 0
 
 

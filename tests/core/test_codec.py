@@ -432,7 +432,13 @@ def test_what_may_be_written_may_be_read_however_deep() -> None:
     deep: Any = Box(1)
     for _ in range(199):
         deep = Box(deep)
-    assert CODEC.decode(CODEC.encode(deep)) == deep
+    read = CODEC.decode(CODEC.encode(deep))
+    # Not compared as a whole: `==` of dataclasses takes more of Python's stack than the codec does.
+    levels = 0
+    while isinstance(read, Box):
+        read = read.content
+        levels += 1
+    assert (levels, read) == (200, 1)
 
 
 def test_an_object_that_raises_when_it_is_looked_at_is_refused() -> None:

@@ -1,8 +1,9 @@
 """The pages tell the truth: their Python runs, and prints what they say it prints.
 
 A ```python block is run, unless its first line is `# not run: <reason>`. The blocks of a page run in order in one
-module, so that a later one goes on where an earlier one stopped; `await` is allowed at the top. A ```text block that
-follows is what the block printed; `...` in it stands for anything.
+module, so that a later one goes on where an earlier one stopped; `await` is allowed at the top. A block whose first
+line is `# <name>.py` is also saved as that file, from which later blocks can import. A ```text block that follows is
+what the block printed; `...` in it stands for anything.
 """
 
 from __future__ import annotations
@@ -19,10 +20,8 @@ from types import CodeType, ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+from tests.docs.pages import FENCE, PAGES, ROOT, as_pattern, file_name
 
-FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"# not run: \S+")
 
 
@@ -58,24 +57,25 @@ def compiled(snippet: Snippet, page: Path) -> CodeType:
     return code
 
 
-def as_pattern(output: str) -> str:
-    lines = (re.escape(line.rstrip()).replace(r"\.\.\.", ".*") for line in output.strip().splitlines())
-    return "\n".join(lines)
-
-
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """Where a page's blocks run: a module that can be imported, in an empty folder."""
+def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    """Where a page's blocks run: a module that can be imported, in an empty folder that can be imported from."""
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     monkeypatch.chdir(tmp_path)
-    return module
+    monkeypatch.syspath_prepend(tmp_path)
+    yield module
+    for saved in tmp_path.glob("*.py"):
+        sys.modules.pop(saved.stem, None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_runs(page: Path, module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with asyncio.Runner() as runner:
         for snippet in snippets(page.read_text()):
+            if (name := file_name(snippet.source)) is not None:
+                Path(name).write_text(snippet.source)
+                sys.modules.pop(Path(name).stem, None)
             code = compiled(snippet, page)
             if code.co_flags & inspect.CO_COROUTINE:
                 runner.run(eval(code, vars(module)))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -26,11 +27,13 @@ def double() -> Double:
     return Double()
 
 
-@pytest.fixture
-async def driver(double: Double) -> AsyncIterator[FoundationDBDriver]:
+@asynccontextmanager
+async def opened(double: Double) -> AsyncGenerator[FoundationDBDriver]:
     driver = await connected(double)
-    yield driver
-    await driver.aclose()
+    try:
+        yield driver
+    finally:
+        await driver.aclose()
 
 
 async def put(driver: FoundationDBDriver, value: bytes | None, key: bytes = KEY) -> None:
@@ -48,160 +51,168 @@ async def until_watched(double: Double, count: int = 1) -> None:
             await anyio.sleep(0.001)
 
 
-async def test_those_who_wait_for_one_key_share_a_watch(double: Double, driver: FoundationDBDriver) -> None:
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            tasks.start_soon(driver.changed, KEY, None)
-        await until_watched(double)
-        await anyio.sleep(0.02)
-        assert (double.cluster.watched, driver.counts.watches) == (1, 1)
-        await put(driver, b"1")
-    assert (double.cluster.watched, driver._watches.count) == (0, 0)
-
-
-async def test_the_watch_goes_with_the_last_who_waits(double: Double, driver: FoundationDBDriver) -> None:
-    async with anyio.create_task_group() as tasks:
-        first, second = anyio.CancelScope(), anyio.CancelScope()
-
-        async def wait(scope: anyio.CancelScope) -> None:
-            with scope:
-                await driver.changed(KEY, None)
-
-        tasks.start_soon(wait, first)
-        tasks.start_soon(wait, second)
-        await until_watched(double)
-        first.cancel()
-        await anyio.sleep(0.01)
-        assert double.cluster.watched == 1
-        second.cancel()
-        await until_watched(double, 0)
-    assert driver._watches.count == 0
-    with anyio.fail_after(PATIENCE):
-        while double.open().watches:
-            gc.collect()
-            await anyio.sleep(0.01)
-
-
-async def test_another_process_is_heard(double: Double, driver: FoundationDBDriver) -> None:
-    other = await connected(double)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(driver.changed, KEY, None)
-        await until_watched(double)
-        await put(other, b"1")
-    await other.aclose()
-
-
-async def test_a_large_value_is_seen_to_change(double: Double, driver: FoundationDBDriver) -> None:
-    value = bytes(300_000)
-    other = value[:-1] + b"x"
-    await put(driver, value)
-    changes: list[bytes | None] = []
-
-    async def wait(seen: bytes) -> None:
-        await driver.changed(KEY, seen)
-        changes.append(await driver.get(KEY))
-
-    for seen, new in ((value, other), (other, b"small"), (b"small", value), (value, None)):
+async def test_those_who_wait_for_one_key_share_a_watch(double: Double) -> None:
+    async with opened(double) as driver:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait, seen)
+            for _ in range(20):
+                tasks.start_soon(driver.changed, KEY, None)
             await until_watched(double)
-            await put(driver, seen)  # the same again: other chunks, another row, and no change
             await anyio.sleep(0.02)
-            await put(driver, new)
-    assert changes == [other, b"small", value, None]
-    await driver.changed(KEY, value)
+            assert (double.cluster.watched, driver.counts.watches) == (1, 1)
+            await put(driver, b"1")
+        assert (double.cluster.watched, driver._watches.count) == (0, 0)
+
+
+async def test_the_watch_goes_with_the_last_who_waits(double: Double) -> None:
+    async with opened(double) as driver:
+        async with anyio.create_task_group() as tasks:
+            first, second = anyio.CancelScope(), anyio.CancelScope()
+
+            async def wait(scope: anyio.CancelScope) -> None:
+                with scope:
+                    await driver.changed(KEY, None)
+
+            tasks.start_soon(wait, first)
+            tasks.start_soon(wait, second)
+            await until_watched(double)
+            first.cancel()
+            await anyio.sleep(0.01)
+            assert double.cluster.watched == 1
+            second.cancel()
+            await until_watched(double, 0)
+        assert driver._watches.count == 0
+        with anyio.fail_after(PATIENCE):
+            while double.open().watches:
+                gc.collect()
+                await anyio.sleep(0.01)
+
+
+async def test_another_process_is_heard(double: Double) -> None:
+    async with opened(double) as driver:
+        other = await connected(double)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.changed, KEY, None)
+            await until_watched(double)
+            await put(other, b"1")
+        await other.aclose()
+
+
+async def test_a_large_value_is_seen_to_change(double: Double) -> None:
+    async with opened(double) as driver:
+        value = bytes(300_000)
+        other = value[:-1] + b"x"
+        await put(driver, value)
+        changes: list[bytes | None] = []
+
+        async def wait(seen: bytes) -> None:
+            await driver.changed(KEY, seen)
+            changes.append(await driver.get(KEY))
+
+        for seen, new in ((value, other), (other, b"small"), (b"small", value), (value, None)):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait, seen)
+                await until_watched(double)
+                await put(driver, seen)  # the same again: other chunks, another row, and no change
+                await anyio.sleep(0.02)
+                await put(driver, new)
+        assert changes == [other, b"small", value, None]
+        await driver.changed(KEY, value)
 
 
 @pytest.mark.parametrize("code", [1007, 1009, 1025, 1031, 1037, 1101, 1500])
-async def test_a_watch_that_fails_is_set_again(double: Double, driver: FoundationDBDriver, code: int) -> None:
-    double.cluster.faults.add("watch", code, times=2)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(driver.changed, KEY, None)
-        await until_watched(double)
-        assert double.cluster.faults.left == 0
-        assert driver.counts.watches == 3
-        await put(driver, b"1")
+async def test_a_watch_that_fails_is_set_again(double: Double, code: int) -> None:
+    async with opened(double) as driver:
+        double.cluster.faults.add("watch", code, times=2)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.changed, KEY, None)
+            await until_watched(double)
+            assert double.cluster.faults.left == 0
+            assert driver.counts.watches == 3
+            await put(driver, b"1")
 
 
-async def test_a_watch_that_fails_while_it_waits_is_set_again(double: Double, driver: FoundationDBDriver) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(driver.changed, KEY, None)
-        tasks.start_soon(driver.changed, KEY, None)
-        await until_watched(double)
-        (watched,) = driver._watches._watched.values()
-        watched.future.fail(1037)  # type: ignore[attr-defined]  # of the double
-        with anyio.fail_after(PATIENCE):
-            while driver.counts.watches != 2:  # noqa: ASYNC110  # tells nobody
-                await anyio.sleep(0.001)
-        await until_watched(double)
-        await put(driver, b"1")
-    assert driver.counts.watches == 2
+async def test_a_watch_that_fails_while_it_waits_is_set_again(double: Double) -> None:
+    async with opened(double) as driver:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.changed, KEY, None)
+            tasks.start_soon(driver.changed, KEY, None)
+            await until_watched(double)
+            (watched,) = driver._watches._watched.values()
+            watched.future.fail(1037)  # type: ignore[attr-defined]  # of the double
+            with anyio.fail_after(PATIENCE):
+                while driver.counts.watches != 2:  # noqa: ASYNC110  # tells nobody
+                    await anyio.sleep(0.001)
+            await until_watched(double)
+            await put(driver, b"1")
+        assert driver.counts.watches == 2
 
 
-async def test_a_watch_that_is_lost_is_not_waited_for_for_ever(
-    double: Double, driver: FoundationDBDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("workflow_drivers.foundationdb._watch.LOOK_SECONDS", 0.05)
-    double.cluster.faults.add("watch", silent=True)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(driver.changed, KEY, None)
-        await anyio.sleep(0.01)
-        await put(driver, b"1")
+async def test_a_watch_that_is_lost_is_not_waited_for_for_ever(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(double) as driver:
+        monkeypatch.setattr("workflow_drivers.foundationdb._watch.LOOK_SECONDS", 0.05)
+        double.cluster.faults.add("watch", silent=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.changed, KEY, None)
+            await anyio.sleep(0.01)
+            await put(driver, b"1")
 
 
 @pytest.mark.parametrize("code", [1032, 1034])
 async def test_without_watches_it_is_asked_for_changes(
-    double: Double, driver: FoundationDBDriver, code: int, caplog: pytest.LogCaptureFixture
+    double: Double, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    double.cluster.faults.add("watch", code)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(driver.changed, KEY, None)
-        with anyio.fail_after(PATIENCE):
-            while driver.counts.polls <= 3:  # noqa: ASYNC110  # tells nobody
-                await anyio.sleep(0.01)
-        assert double.cluster.watched == 0
-        await put(driver, b"1")
-    (warning,) = caplog.records
-    assert f"refuses watches (error {code}" in warning.getMessage()
-    # And later, watches are tried again.
-    driver._watches._refused_until = 0.0
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(driver.changed, KEY, b"1")
-        await until_watched(double)
-        await put(driver, b"2")
+    async with opened(double) as driver:
+        double.cluster.faults.add("watch", code)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(driver.changed, KEY, None)
+            with anyio.fail_after(PATIENCE):
+                while driver.counts.polls <= 3:  # noqa: ASYNC110  # tells nobody
+                    await anyio.sleep(0.01)
+            assert double.cluster.watched == 0
+            await put(driver, b"1")
+        (warning,) = caplog.records
+        assert f"refuses watches (error {code}" in warning.getMessage()
+        # And later, watches are tried again.
+        driver._watches._refused_until = 0.0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.changed, KEY, b"1")
+            await until_watched(double)
+            await put(driver, b"2")
 
 
-async def test_more_keys_than_watches(double: Double, driver: FoundationDBDriver) -> None:
-    double.open().max_watches = 5
-    keys = [b"%d" % number for number in range(12)]
-    async with anyio.create_task_group() as tasks:
-        for key in keys:
-            tasks.start_soon(driver.changed, key, None)
-        await anyio.sleep(0.1)
-        assert double.cluster.watched <= 5
-        batch = Batch()
-        for key in keys:
-            batch.set(key, b"v")
-        await driver.commit(batch)
+async def test_more_keys_than_watches(double: Double) -> None:
+    async with opened(double) as driver:
+        double.open().max_watches = 5
+        keys = [b"%d" % number for number in range(12)]
+        async with anyio.create_task_group() as tasks:
+            for key in keys:
+                tasks.start_soon(driver.changed, key, None)
+            await anyio.sleep(0.1)
+            assert double.cluster.watched <= 5
+            batch = Batch()
+            for key in keys:
+                batch.set(key, b"v")
+            await driver.commit(batch)
 
 
-async def test_closing_ends_all_waits(double: Double, driver: FoundationDBDriver) -> None:
-    double.cluster.faults.add("watch", 1032, skip=1)
-    closed = 0
+async def test_closing_ends_all_waits(double: Double) -> None:
+    async with opened(double) as driver:
+        double.cluster.faults.add("watch", 1032, skip=1)
+        closed = 0
 
-    async def wait(key: bytes) -> None:
-        nonlocal closed
-        with pytest.raises(StorageError, match="has been closed"):
-            await driver.changed(key, None)
-        closed += 1
+        async def wait(key: bytes) -> None:
+            nonlocal closed
+            with pytest.raises(StorageError, match="has been closed"):
+                await driver.changed(key, None)
+            closed += 1
 
-    async with anyio.create_task_group() as tasks:
-        for key in (b"watched", b"polled"):
-            tasks.start_soon(wait, key)
-            await anyio.sleep(0.03)
-        await driver.aclose()
-    assert closed == 2
+        async with anyio.create_task_group() as tasks:
+            for key in (b"watched", b"polled"):
+                tasks.start_soon(wait, key)
+                await anyio.sleep(0.03)
+            await driver.aclose()
+        assert closed == 2
 
 
 async def test_a_cluster_that_stops_answering_ends_the_wait_only_when_it_is_asked(double: Double) -> None:
@@ -230,8 +241,9 @@ async def test_a_cluster_that_stops_answering_ends_the_wait_only_when_it_is_aske
     await driver.aclose()
 
 
-async def test_an_unchanged_value_is_waited_for(double: Double, driver: FoundationDBDriver) -> None:
-    await put(driver, b"1")
-    with anyio.move_on_after(0.05) as scope:
-        await driver.changed(KEY, b"1")
-    assert scope.cancelled_caught
+async def test_an_unchanged_value_is_waited_for(double: Double) -> None:
+    async with opened(double) as driver:
+        await put(driver, b"1")
+        with anyio.move_on_after(0.05) as scope:
+            await driver.changed(KEY, b"1")
+        assert scope.cancelled_caught

@@ -14,6 +14,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from tests.drivers.until import some_turns
 from tests.patience import PATIENCE
 from workflow_drivers import memory
 from workflow_drivers.memory import MemoryDriver
@@ -58,7 +59,7 @@ def test_a_change_through_one_handle_wakes_another(backend: str) -> None:
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(first.changed, b"k", None)
-                await anyio.sleep(0.01)
+                await some_turns()
                 await second.commit(one(b"k", b"1"))
         assert await first.get(b"k") == b"1"
 
@@ -75,10 +76,12 @@ def test_a_change_in_another_thread_is_seen(backend: str, other: str) -> None:
 
     async def body() -> None:
         driver = await memory.open(name)
-        thread = threading.Timer(0.02, anyio.run, (write,), {"backend": other})
-        thread.start()
+        thread = threading.Thread(target=anyio.run, args=(write,), kwargs={"backend": other})
         with anyio.fail_after(PATIENCE):
-            await driver.changed(b"k", None)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(driver.changed, b"k", None)
+                await some_turns()
+                thread.start()
         thread.join()
         assert await driver.get(b"k") == b"1"
 
@@ -122,7 +125,7 @@ def test_an_append_wakes_who_guessed_its_key(backend: str) -> None:
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(driver.changed, key, None)
-                await anyio.sleep(0.01)
+                await some_turns()
                 await driver.commit(batch)
         assert await driver.get(key) == b"message"
 
@@ -140,7 +143,7 @@ def test_closing_ends_the_waits_of_this_handle(backend: str) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
-            await anyio.sleep(0.01)
+            await some_turns()
             await driver.aclose()
 
     check_on(backend, body)

@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.drivers.until import until, until_waiting
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
@@ -118,7 +119,7 @@ async def test_a_file_that_is_taken_away_is_missed(tmp_path: Path, name: str) ->
     async with opened(tmp_path) as driver:
         await driver.commit(one(b"k"))
         wait = asyncio.ensure_future(driver.changed(b"k", b"v"))
-        await asyncio.sleep(0.02)
+        await until_waiting(driver)
         path = tmp_path / f"app.db{name}"
         path.unlink()
         says = f"'{path}' was deleted or replaced"
@@ -180,8 +181,8 @@ async def test_batches_that_wait_share_a_transaction(tmp_path: Path) -> None:
         assert len(await driver.scan(b"", b"\xff")) == 500
 
 
-@pytest.fixture
-async def refusing(tmp_path: Path) -> AsyncIterator[SqliteDriver]:
+@asynccontextmanager
+async def opened_refusing(tmp_path: Path) -> AsyncGenerator[SqliteDriver]:
     """A store in which the key `bad` can't be written, as if something were wrong with this one row."""
     async with opened(tmp_path) as driver:
         trigger = (
@@ -191,23 +192,24 @@ async def refusing(tmp_path: Path) -> AsyncIterator[SqliteDriver]:
         yield driver
 
 
-async def test_a_batch_fails_alone(refusing: SqliteDriver, tmp_path: Path) -> None:
-    conflict, bad, first = one(b"conflict"), one(b"half"), one(b"first", b"1")
-    conflict.check(b"first", None)  # not so any more, once the batch before it in the group is written
-    bad.set(b"bad", b"")
-    follows = one(b"follows")
-    follows.check(b"first", b"1")
-    follows.check(b"half", None)
-    before = refusing.transactions
-    with locked(tmp_path):
-        commits = [asyncio.ensure_future(refusing.commit(batch)) for batch in (first, conflict, bad, follows)]
-        await asyncio.sleep(0.02)
-    errors = await asyncio.gather(*commits, return_exceptions=True)
-    assert [type(error) for error in errors] == [type(None), ConflictError, StorageError, type(None)]
-    assert [key for key, _ in await refusing.scan(b"", b"\xff")] == [b"first", b"follows"]
-    assert refusing.transactions - before == 1
-    with pytest.raises(StorageError, match="no"):
-        await refusing.commit(bad)
+async def test_a_batch_fails_alone(tmp_path: Path) -> None:
+    async with opened_refusing(tmp_path) as refusing:
+        conflict, bad, first = one(b"conflict"), one(b"half"), one(b"first", b"1")
+        conflict.check(b"first", None)  # not so any more, once the batch before it in the group is written
+        bad.set(b"bad", b"")
+        follows = one(b"follows")
+        follows.check(b"first", b"1")
+        follows.check(b"half", None)
+        before = refusing.transactions
+        with locked(tmp_path):
+            commits = [asyncio.ensure_future(refusing.commit(batch)) for batch in (first, conflict, bad, follows)]
+            await until(lambda: len(refusing._queue._waiting) == 4)
+        errors = await asyncio.gather(*commits, return_exceptions=True)
+        assert [type(error) for error in errors] == [type(None), ConflictError, StorageError, type(None)]
+        assert [key for key, _ in await refusing.scan(b"", b"\xff")] == [b"first", b"follows"]
+        assert refusing.transactions - before == 1
+        with pytest.raises(StorageError, match="no"):
+            await refusing.commit(bad)
 
 
 async def test_a_large_batch_does_not_wait_for_the_rest(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ async def test_a_large_batch_does_not_wait_for_the_rest(tmp_path: Path) -> None:
         before = driver.transactions
         with locked(tmp_path):
             commits = [asyncio.ensure_future(driver.commit(one(b"%d" % n, bytes(5_000_000)))) for n in range(4)]
-            await asyncio.sleep(0.02)
+            await until(lambda: len(driver._queue._waiting) == 4)
         await asyncio.gather(*commits)
         assert driver.transactions - before == 4
 
@@ -229,11 +231,11 @@ async def test_a_limit_is_refused_at_once(tmp_path: Path) -> None:
 # Other processes.
 
 
-async def test_a_busy_file_is_waited_for(tmp_path: Path) -> None:
+async def test_a_busy_file_is_waited_for(tmp_path: Path, refused: threading.Event) -> None:
     async with opened(tmp_path) as driver:
         with locked(tmp_path):
             commit = asyncio.ensure_future(driver.commit(one(b"k")))
-            await asyncio.sleep(0.05)
+            await until(refused.is_set)
             assert not commit.done()
             assert await driver.get(b"k") is None  # reads don't wait
         await commit
@@ -249,13 +251,16 @@ async def test_a_file_that_stays_busy_is_an_error(tmp_path: Path) -> None:
         assert await driver.get(b"k") == b"v"
 
 
-async def test_a_commit_cancelled_while_it_waits_is_withdrawn(tmp_path: Path) -> None:
+async def test_a_commit_cancelled_while_it_waits_is_withdrawn(tmp_path: Path, refused: threading.Event) -> None:
     async with opened(tmp_path) as driver:
         with locked(tmp_path):
-            with anyio.fail_after(PATIENCE), anyio.move_on_after(0.02):
-                await driver.commit(one(b"cancelled"))
+            cancelled = asyncio.ensure_future(driver.commit(one(b"cancelled")))
+            await until(refused.is_set)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
             other = asyncio.ensure_future(driver.commit(one(b"other")))
-            await asyncio.sleep(0.01)
+            await until(lambda: len(driver._queue._waiting) == 1)
         await other
         assert [key for key, _ in await driver.scan(b"", b"\xff")] == [b"other"]
 
@@ -336,22 +341,20 @@ async def test_a_killed_process_leaves_whole_batches(tmp_path: Path, options: st
 
 async def test_nobody_is_asked_while_nobody_waits(tmp_path: Path) -> None:
     async with opened(tmp_path) as driver:
-        with anyio.move_on_after(0.05):
-            await driver.changed(b"k", None)
-        with anyio.fail_after(PATIENCE):
-            while driver._timer is not None or driver._watch:  # noqa: ASYNC110  # it tells nobody
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        assert driver._timer is None
+        wait = asyncio.ensure_future(driver.changed(b"k", None))
+        await until_waiting(driver)
+        wait.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wait
+        # A poll that is under way would ask for the next one, if anybody waited.
+        await until(lambda: driver._timer is None and not driver._polling)
         assert not driver._watch
 
 
 async def test_polls_become_rare(tmp_path: Path) -> None:
     async with opened(tmp_path) as driver:
         wait = asyncio.ensure_future(driver.changed(b"k", None))
-        with anyio.fail_after(PATIENCE):
-            while driver._interval <= 0.03:  # noqa: ASYNC110  # it tells nobody
-                await asyncio.sleep(0.01)
+        await until(lambda: driver._interval > 0.03)  # the intervals are what this is about, and are real
         async with opened(tmp_path) as other:
             await other.commit(one(b"k"))
         with anyio.fail_after(PATIENCE):
@@ -364,7 +367,7 @@ async def test_own_commits_are_seen_at_once(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("workflow_drivers.sqlite._driver.POLL_SECONDS_MAX", 3600.0)
     async with opened(tmp_path) as driver:
         wait = asyncio.ensure_future(driver.changed(b"k", None))
-        await asyncio.sleep(0.4)  # the next poll is far
+        await until_waiting(driver)  # the next poll is far
         await driver.commit(one(b"k"))
         with anyio.fail_after(PATIENCE):
             await wait
@@ -373,7 +376,7 @@ async def test_own_commits_are_seen_at_once(tmp_path: Path, monkeypatch: pytest.
 async def test_those_who_wait_hear_of_a_broken_file(tmp_path: Path) -> None:
     async with opened(tmp_path) as driver:
         wait = asyncio.ensure_future(driver.changed(b"k", None))
-        await asyncio.sleep(0.02)
+        await until_waiting(driver)
         await execute(driver, "ALTER TABLE entry RENAME TO lost")
         with anyio.fail_after(PATIENCE), pytest.raises(StorageError, match="can't read") as caught:
             await wait
@@ -397,7 +400,8 @@ async def test_closing_finishes_what_is_in_flight(tmp_path: Path) -> None:
     with locked(tmp_path):
         commit = asyncio.ensure_future(driver.commit(one(b"k")))
         wait = asyncio.ensure_future(driver.changed(b"other", None))
-        await asyncio.sleep(0.02)
+        await until_waiting(driver)
+        assert not commit.done()
         closings = [asyncio.ensure_future(driver.aclose()) for _ in range(2)]
         with pytest.raises(StorageError, match="closed"):
             await wait
@@ -421,12 +425,14 @@ async def test_a_cancelled_closing_closes(tmp_path: Path) -> None:
     assert no_threads()
 
 
-async def test_a_cancelled_opening_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_cancelled_opening_leaves_nothing(tmp_path: Path, refused: threading.Event) -> None:
     (tmp_path / "app.db").touch()
     with locked(tmp_path):
-        with anyio.fail_after(PATIENCE), anyio.move_on_after(0.02) as scope:
-            await sqlite.open(url(tmp_path, "busy_timeout=3600"))
-        assert scope.cancelled_caught
+        opening = asyncio.ensure_future(sqlite.open(url(tmp_path, "busy_timeout=3600")))
+        await until(refused.is_set)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
     for delay in range(10):
         with anyio.move_on_after(delay / 2000):
             await (await sqlite.open(url(tmp_path))).aclose()

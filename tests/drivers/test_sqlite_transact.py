@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import anyio
 import pytest
 
+from tests.drivers.until import some_turns
 from tests.ledger import Gate, add, read
 from workflow_drivers.sqlite import SqliteDriver
 from workflow_sdk import open_driver
@@ -17,13 +19,13 @@ from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
 
 
-@pytest.fixture
-async def driver(tmp_path: Path) -> AsyncIterator[SqliteDriver]:
-    opened = cast("SqliteDriver", await open_driver(f"sqlite:///{tmp_path}/a.db?busy_timeout=0.3"))
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncGenerator[SqliteDriver]:
+    driver = cast("SqliteDriver", await open_driver(f"sqlite:///{folder}/a.db?busy_timeout=0.3"))
     try:
-        yield opened
+        yield driver
     finally:
-        await opened.aclose()
+        await driver.aclose()
 
 
 def recording(_: object) -> Batch:
@@ -85,14 +87,13 @@ def without_isolation(connection: sqlite3.Connection) -> None:
         executing("PRAGMA user_version = 7"),
     ],
 )
-async def test_what_is_not_for_authors_is_refused(
-    driver: SqliteDriver, fn: Callable[[sqlite3.Connection], object]
-) -> None:
-    await driver.transact(lambda connection: add(connection, "a"), recording)
-    with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):
-        await driver.transact(fn, recording)
-    assert await read(driver, "a") == 1
-    assert await driver.get(b"record") == b"1"
+async def test_what_is_not_for_authors_is_refused(tmp_path: Path, fn: Callable[[sqlite3.Connection], object]) -> None:
+    async with opened(tmp_path) as driver:
+        await driver.transact(lambda connection: add(connection, "a"), recording)
+        with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):
+            await driver.transact(fn, recording)
+        assert await read(driver, "a") == 1
+        assert await driver.get(b"record") == b"1"
 
 
 def test_a_trigger_can_not_do_what_its_author_can_not(tmp_path: Path) -> None:
@@ -113,69 +114,75 @@ def test_a_trigger_can_not_do_what_its_author_can_not(tmp_path: Path) -> None:
     anyio.run(main)
 
 
-async def test_what_is_for_authors_works(driver: SqliteDriver) -> None:
-    def all_of_it(connection: sqlite3.Connection) -> list[tuple[str, int]]:
-        connection.execute("CREATE TABLE parts (name TEXT PRIMARY KEY, amount INTEGER)")
-        connection.execute("CREATE INDEX by_amount ON parts (amount)")
-        connection.executemany("INSERT INTO parts VALUES (?, ?)", [("a", 1), ("b", 2)])
-        connection.execute("SAVEPOINT s")
-        connection.execute("DELETE FROM parts")
-        connection.execute("ROLLBACK TO s")
-        connection.execute("RELEASE s")
-        connection.execute("ALTER TABLE parts ADD COLUMN note TEXT")
-        connection.execute("PRAGMA table_info(parts)")
-        connection.row_factory = sqlite3.Row
-        rows = connection.execute("SELECT name, amount FROM parts ORDER BY name").fetchall()
-        return [(row["name"], row["amount"]) for row in rows]
+async def test_what_is_for_authors_works(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
 
-    found: list[list[tuple[str, int]]] = []
+        def all_of_it(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+            connection.execute("CREATE TABLE parts (name TEXT PRIMARY KEY, amount INTEGER)")
+            connection.execute("CREATE INDEX by_amount ON parts (amount)")
+            connection.executemany("INSERT INTO parts VALUES (?, ?)", [("a", 1), ("b", 2)])
+            connection.execute("SAVEPOINT s")
+            connection.execute("DELETE FROM parts")
+            connection.execute("ROLLBACK TO s")
+            connection.execute("RELEASE s")
+            connection.execute("ALTER TABLE parts ADD COLUMN note TEXT")
+            connection.execute("PRAGMA table_info(parts)")
+            connection.row_factory = sqlite3.Row
+            rows = connection.execute("SELECT name, amount FROM parts ORDER BY name").fetchall()
+            return [(row["name"], row["amount"]) for row in rows]
 
-    def keep(rows: list[tuple[str, int]]) -> Batch:
-        found.append(rows)
-        return recording(rows)
+        found: list[list[tuple[str, int]]] = []
 
-    await driver.transact(all_of_it, keep)
-    assert found == [[("a", 1), ("b", 2)]]
-    plain: list[object] = []
-    await driver.transact(lambda connection: plain.append(connection.execute("SELECT 1").fetchone()), recording)
-    assert plain == [(1,)], "what one sets on the connection is not there for the next"
+        def keep(rows: list[tuple[str, int]]) -> Batch:
+            found.append(rows)
+            return recording(rows)
 
-
-async def test_others_read_the_state_before_it(driver: SqliteDriver, tmp_path: Path) -> None:
-    gate = Gate()
-
-    def waits(connection: sqlite3.Connection) -> int:
-        number = add(connection, "a")
-        gate.wait()
-        return number
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(driver.transact, waits, recording)
-        await gate.reached()
-        assert await driver.get(b"record") is None
-        gate.open()
-    assert await driver.get(b"record") == b"1"
+        await driver.transact(all_of_it, keep)
+        assert found == [[("a", 1), ("b", 2)]]
+        plain: list[object] = []
+        await driver.transact(lambda connection: plain.append(connection.execute("SELECT 1").fetchone()), recording)
+        assert plain == [(1,)], "what one sets on the connection is not there for the next"
 
 
-async def test_a_closed_connection_is_no_end(driver: SqliteDriver) -> None:
-    def closing(connection: sqlite3.Connection) -> None:
-        add(connection, "a")
-        connection.close()
+async def test_others_read_the_state_before_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        gate = Gate()
 
-    with pytest.raises(StorageError, match="closed inside"):
-        await driver.transact(closing, recording)
-    await driver.transact(lambda connection: add(connection, "a"), recording)
-    assert await read(driver, "a") == 1
+        def waits(connection: sqlite3.Connection) -> int:
+            number = add(connection, "a")
+            gate.wait()
+            return number
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(driver.transact, waits, recording)
+            await gate.reached()
+            assert await driver.get(b"record") is None
+            gate.open()
+        assert await driver.get(b"record") == b"1"
 
 
-async def test_a_busy_file_is_an_error_in_time(driver: SqliteDriver, tmp_path: Path) -> None:
-    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StorageError, match="busy"):
+async def test_a_closed_connection_is_no_end(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+
+        def closing(connection: sqlite3.Connection) -> None:
+            add(connection, "a")
+            connection.close()
+
+        with pytest.raises(StorageError, match="closed inside"):
+            await driver.transact(closing, recording)
         await driver.transact(lambda connection: add(connection, "a"), recording)
-    other.execute("ROLLBACK")
-    other.close()
-    await driver.transact(lambda connection: add(connection, "a"), recording)
+        assert await read(driver, "a") == 1
+
+
+async def test_a_busy_file_is_an_error_in_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match="busy"):
+            await driver.transact(lambda connection: add(connection, "a"), recording)
+        other.execute("ROLLBACK")
+        other.close()
+        await driver.transact(lambda connection: add(connection, "a"), recording)
 
 
 async def test_closing_waits_for_it(tmp_path: Path) -> None:
@@ -190,7 +197,7 @@ async def test_closing_waits_for_it(tmp_path: Path) -> None:
         group.start_soon(driver.transact, waits, recording)
         await gate.reached()
         group.start_soon(driver.aclose)
-        await anyio.sleep(0.02)
+        await some_turns()
         gate.open()
     again = cast("SqliteDriver", await open_driver(f"sqlite:///{tmp_path}/b.db"))
     assert await read(again, "a") == 1

@@ -88,8 +88,7 @@ def _clean() -> None:
     workflows_1.MENDED.clear()
 
 
-@pytest.fixture
-async def driver() -> Driver:
+async def old_store() -> Driver:
     """A store with everything that was written then."""
     driver = MemoryDriver()
     batch = Batch()
@@ -195,7 +194,8 @@ def test_what_compensations_hold() -> None:
 
 
 @pytest.mark.parametrize(("instance", "text"), list(zip(INSTANCES, HISTORIES, strict=True)), ids=INSTANCES)
-async def test_a_history_prints_as_it_did(driver: Driver, instance: str, text: str) -> None:
+async def test_a_history_prints_as_it_did(instance: str, text: str) -> None:
+    driver = await old_store()
     assert str(await read_history(driver, instance)) == text
 
 
@@ -244,7 +244,8 @@ async def go_on_to_the_end(driver: Driver, mode: Mode) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["yield", "live"])
-async def test_an_instance_goes_on_to_its_end(driver: Driver, mode: Mode) -> None:
+async def test_an_instance_goes_on_to_its_end(mode: Mode) -> None:
+    driver = await old_store()
     output = await go_on_to_the_end(driver, mode)
     assert output == END | {"uuid": "e11abb49-8582-4aff-8f63-f5498afbba86", "random": 272946087}
     assert workflows_1.RAN == ["count 4", "retry"]
@@ -252,7 +253,8 @@ async def test_an_instance_goes_on_to_its_end(driver: Driver, mode: Mode) -> Non
 
 
 @pytest.mark.parametrize("mode", ["yield", "live"])
-async def test_an_instance_that_was_half_way_can_still_be_rolled_back(driver: Driver, mode: Mode) -> None:
+async def test_an_instance_that_was_half_way_can_still_be_rolled_back(mode: Mode) -> None:
+    driver = await old_store()
     workflows_1.MENDED.append("refund charge failed")
     time = clock()
     for message, payload in SCRIPT:
@@ -268,7 +270,8 @@ async def test_an_instance_that_was_half_way_can_still_be_rolled_back(driver: Dr
     assert workflows_1.RAN[4:] == [*["undo good"] * 4, "unship ship", "refund charge failed"]
 
 
-async def test_a_rollback_goes_on(driver: Driver) -> None:
+async def test_a_rollback_goes_on() -> None:
+    driver = await old_store()
     workflows_1.MENDED.extend(["refund two of failure", "refund one of failure"])
     result = await run_workflow(unwinds, driver=driver, instance_id="rolling back", mode="live", clock=clock())
     assert result.status is Status.ROLLED_BACK
@@ -277,7 +280,8 @@ async def test_a_rollback_goes_on(driver: Driver) -> None:
     assert workflows_1.RAN == ["refund two of failure", "refund one of failure"]
 
 
-async def test_ended_instances_are_read(driver: Driver) -> None:
+async def test_ended_instances_are_read() -> None:
+    driver = await old_store()
     done = await run_workflow(ends, driver=driver, instance_id="completed", clock=clock())
     assert (done.status, done.output) == (Status.COMPLETED, ("completed", 7))
     failed = await run_workflow(ends, driver=driver, instance_id="failed", clock=clock())
@@ -289,7 +293,8 @@ async def test_ended_instances_are_read(driver: Driver) -> None:
     assert (exhausted.status, exhausted.error.kind) == (Status.STUCK, "application")
 
 
-async def test_others_go_on(driver: Driver) -> None:
+async def test_others_go_on() -> None:
+    driver = await old_store()
     stuck = await run_workflow(ends, driver=driver, instance_id="stuck", clock=clock())
     assert stuck.error is not None
     assert (stuck.status, stuck.error.kind) == (Status.STUCK, "definition")

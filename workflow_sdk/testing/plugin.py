@@ -13,6 +13,7 @@ from _pytest.runner import runtestprotocol
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.runtime.client import Client
+from workflow_sdk.runtime.hosting import new_hosting
 from workflow_sdk.runtime.runtime import Runtime
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
@@ -102,23 +103,20 @@ async def _mortal(
             pass
         await serve(driver)
 
-    raised: BaseException | None = None
     try:
-        async with Client(driver, **of_client) as client, anyio.create_task_group() as group:
-            group.start_soon(live)
-            await begun.wait()
+        async with Client(driver, **of_client) as client:
+            # Not a task group of its own: a fixture may be left in another task than the one that entered it.
+            hosting = new_hosting()
+            group = await hosting.open()
             try:
+                group.start_soon(live)
+                await begun.wait()
                 yield client
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:  # noqa: BLE001  # raised below: a task group would hand it on in a group
-                raised = error
-            group.cancel_scope.cancel()
+            finally:
+                await hosting.close()
     finally:
         if isinstance(store, str):
             await driver.aclose()
-    if raised is not None:
-        raise raised
 
 
 @pytest.hookimpl(tryfirst=True)
