@@ -95,8 +95,8 @@ async def test_others_are_served(driver: Driver, what: str, caplog: pytest.LogCa
             calls = counting.calls
             clock.offset += RETRY_SECONDS
             await counting.until_quiet()
-            assert caplog.text.count("instance bad") == tries + 1
-            assert counting.calls - calls <= 20
+            assert tries < caplog.text.count("instance bad") <= tries + 2
+            assert counting.calls - calls <= 40
             assert runtime.resident == 0
             await put(driver, key, before)
             clock.offset += RETRY_SECONDS
