@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import anyio
 
 from tests.patience import PATIENCE
+from tests.runtime.polling import settle
 from workflow_sdk import Batch, Driver
 
 __all__ = ["Counting"]
@@ -42,12 +43,11 @@ class Counting:
 
     async def until_quiet(self) -> None:
         """Return once nobody calls any more."""
-        quiet, before = 0, -1
+        before = -1
         with anyio.fail_after(PATIENCE):
-            while quiet < 20:
-                quiet = quiet + 1 if self.calls == before and not self.under_way else 0
+            while self.calls != before or self.under_way:
                 before = self.calls
-                await anyio.sleep(0.005)
+                await settle(self.driver)
 
     async def get(self, key: bytes, /) -> bytes | None:
         """As the driver."""

@@ -22,7 +22,9 @@ class Mortal:
 
     def __init__(self, driver: Driver, workflows: list[Workflow[Any, Any]], clock: Clock | None = None) -> None:
         self.driver: FaultyDriver = FaultyDriver(driver)
-        self.runtime: Runtime = Runtime(self.driver, workflows=workflows, lease_ttl=TTL, clock=clock or SystemClock())
+        self.runtime: Runtime = Runtime(
+            self.driver, workflows=workflows, lease_ttl=TTL, clock=clock or SystemClock(), grace=0
+        )
         self.is_open: anyio.Event = anyio.Event()
         self._end = anyio.Event()
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
 from tests.patience import PATIENCE
 from tests.settings import Setting
-from workflow_sdk import Context, Driver, Handle, Status, open_driver, workflow
+from workflow_sdk import Context, Driver, Handle, InstanceInfo, Status, open_driver, workflow
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 
@@ -34,8 +34,11 @@ async def opened(url: str) -> AsyncGenerator[Driver]:
 async def until_status(handle: Handle[Any], *statuses: Status, seconds: float = PATIENCE) -> None:
     """Return once the instance has one of the statuses."""
     with anyio.fail_after(seconds):
-        while (await handle.info()).status not in statuses:  # noqa: ASYNC110  # any process may change it
-            await anyio.sleep(0.003)
+        async with aclosing(cast("AsyncGenerator[InstanceInfo]", handle.watch())) as seen:
+            async for info in seen:
+                if info.status in statuses:
+                    return
+    raise AssertionError(f"it has ended, and has none of the statuses {', '.join(statuses)}")
 
 
 class Rows:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from workflow_sdk.execution.clock import Activity, Timeout
 
@@ -15,14 +17,37 @@ __all__ = ["ByHand", "Shifted"]
 
 
 class Shifted:
-    """The clock on the wall, but for an offset."""
+    """The clock on the wall, but for an offset. Whoever waits notices at once when the offset is set."""
 
     def __init__(self, offset: float = 0.0) -> None:
-        self.offset: float = offset
+        self._offset = offset
+        self._next_set: anyio.Event | None = None
+
+    @property
+    def offset(self) -> float:
+        """Seconds by which this clock is ahead."""
+        return self._offset
+
+    @offset.setter
+    def offset(self, offset: float) -> None:
+        self._offset = offset
+        if self._next_set is not None:
+            self._next_set.set()
+            self._next_set = None
+
+    def _when_set(self) -> anyio.Event:
+        """Set when the offset is set from now on. To be asked for before the time is looked at."""
+        if self._next_set is None:
+            self._next_set = anyio.Event()
+        return self._next_set
 
     def time(self) -> float:
         """Seconds since 1970."""
         return time.time() + self.offset
+
+    def real_seconds(self, seconds: float) -> float:
+        """How much real time passes until it is so much later, if nobody sets the clock."""
+        return seconds
 
     async def wait(
         self,
@@ -33,10 +58,16 @@ class Shifted:
         lazily: float | None = None,
     ) -> None:
         """Return when the event is set, or when it is `until`, on this clock as it is set then."""
-        due = min((time for time in (until, lazily) if time is not None), default=float("inf"))
-        while not event.is_set() and due > self.time():
-            with anyio.move_on_after(0.01):
-                await event.wait()
+        due = min((time for time in (until, lazily) if time is not None), default=math.inf)
+        if due <= self.time():
+            await checkpoint()
+        while not event.is_set():
+            is_set = self._when_set()
+            seconds = due - self.time()
+            if seconds <= 0:
+                break
+            with anyio.move_on_after(self.real_seconds(seconds)):
+                await _until_either(event, is_set)
 
     async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         """Call `fn` so often."""
@@ -57,21 +88,44 @@ class Shifted:
         return anyio.move_on_after(seconds)
 
 
+async def _until_either(one: anyio.Event, other: anyio.Event) -> None:
+    """Return when one of them is set."""
+    async with anyio.create_task_group() as group:
+
+        async def end() -> None:
+            await other.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(end)
+        await one.wait()
+        group.cancel_scope.cancel()
+
+
 class ByHand(Shifted):
     """A clock that stands still until its offset is changed; heartbeats go by it, too."""
 
     def __init__(self) -> None:
         super().__init__()
         self._began = time.time()
+        self.between_beats: int = 0
+        """How many workers wait for the time of their next heartbeat."""
 
     def time(self) -> float:
         """Seconds since 1970."""
         return self._began + self.offset
 
+    def real_seconds(self, seconds: float) -> float:
+        """It stands still."""
+        return math.inf
+
     async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         """Call `fn` so often, on this clock."""
         while True:
             due = self.time() + seconds
-            while self.time() < due:  # noqa: ASYNC110  # setting it sets no event
-                await anyio.sleep(0.005)
+            self.between_beats += 1
+            try:
+                while self.time() < due:
+                    await self._when_set().wait()
+            finally:
+                self.between_beats -= 1
             await fn()

@@ -13,9 +13,9 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, Stop, opened, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from workflow_sdk import Batch, Client, Context, Driver, Handle, InstanceStateError, Runtime, Status, Workflow, workflow
-from workflow_sdk.testing import FaultyDriver
+from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +80,13 @@ async def asked(driver: Driver) -> None:
     await until(there)
 
 
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance in the memory here has not much time to answer before the store is watched as well."""
+    monkeypatch.setattr("workflow_sdk.runtime.asking.HERE_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("_soon")
 @pytest.mark.parametrize("asker", ["here", "elsewhere"])
 @pytest.mark.parametrize("how", ["end", "fail", "cancel", "delete"])
 async def test_an_end_without_an_answer(driver: Driver, asker: str, how: str) -> None:
@@ -111,8 +118,10 @@ async def test_an_answer_that_comes_late_goes_nowhere(driver: Driver, asker: str
     async with Client(driver) as other, Runtime(driver, workflows=FLOWS) as runtime:
         handle = (runtime if asker == "here" else other).handle("answers", (await waiting(runtime)).id)
         if gives_up == "time":
-            with pytest.raises(TimeoutError):
-                await handle.ask("slow", 1, timeout=1)
+            # On a slow machine the time is up before the question was taken.
+            while not stop[0].reached.is_set():
+                with pytest.raises(TimeoutError):
+                    await handle.ask("slow", 1, timeout=0.05)
         else:
             async with anyio.create_task_group() as group:
                 group.start_soon(handle.ask, "slow", 1)
@@ -216,7 +225,7 @@ async def test_an_answer_just_before_the_end(driver: Driver, monkeypatch: pytest
                 busy = await other.start("answers", id="busy")
                 await busy.send("slow")
                 await thought[0].reached.wait()
-                await anyio.sleep(0.05)  # it stands in line
+                await settle(driver)  # it stands in line
                 monkeypatch.setattr("workflow_sdk.execution.execution.TURN_SECONDS", 0.0)
                 thought[0].go_on.set()
                 await stop[0].reached.wait()
@@ -244,12 +253,15 @@ async def test_the_commit_of_the_answer_fails(driver: Driver, kind: str, number:
         async with Runtime(driver, workflows=FLOWS) as runtime:
             await waiting(runtime)
         faulty = make(driver)
+        clock = VirtualClock()
+        is_armed = anyio.Event()
 
         async def run() -> None:
             try:
-                async with Runtime(faulty, workflows=FLOWS, lease_ttl=0.3):
-                    await anyio.sleep(0.1)
+                async with Runtime(faulty, workflows=FLOWS, clock=clock):
+                    await settle(driver)  # what it commits when it is opened is over
                     faulty.arm(kind, number)
+                    is_armed.set()
                     await anyio.sleep_forever()
             except BaseException as error:  # the crash, alone or in groups
                 if "Crash" not in repr(error):
@@ -258,14 +270,20 @@ async def test_the_commit_of_the_answer_fails(driver: Driver, kind: str, number:
         got: list[Any] = []
         async with anyio.create_task_group() as group:
             group.start_soon(run)
-            await anyio.sleep(0.15)
             with anyio.fail_after(PATIENCE):
+                await is_armed.wait()
                 async with anyio.create_task_group() as asking:
                     asking.start_soon(ask_into, client.handle("answers", "i"), "ask", 1, got)
-                    await anyio.sleep(0.1)
-                    async with Runtime(driver, workflows=FLOWS, lease_ttl=0.3):
-                        while not got:  # noqa: ASYNC110  # it may be answered by either of them
-                            await anyio.sleep(0.01)
+
+                    async def is_answered_or_fails() -> bool:
+                        return bool(got) or faulty.has_failed
+
+                    async def is_answered() -> bool:
+                        return bool(got)
+
+                    await until(is_answered_or_fails)
+                    async with Runtime(driver, workflows=FLOWS, clock=clock):
+                        await until(is_answered)  # by either of them
             group.cancel_scope.cancel()
         assert got == [[1, 1]]
     assert await answers_left(driver) == 0
@@ -276,12 +294,18 @@ class Armed(FaultyDriver):
 
     def __init__(self, driver: Driver) -> None:
         self.armed: tuple[str, int] | None = None
+        self.has_failed: bool = False
         super().__init__(
             driver, fail_at=self.at("fail_at"), crash_before=self.at("crash_before"), crash_after=self.at("crash_after")
         )
 
     def at(self, kind: str) -> Callable[[int, Batch], bool]:
-        return lambda number, _: self.armed == (kind, number)
+        def is_the_one(number: int, _: Batch) -> bool:
+            found = self.armed == (kind, number)
+            self.has_failed = self.has_failed or found
+            return found
+
+        return is_the_one
 
     def arm(self, kind: str, number: int) -> None:
         self.armed = (kind, self.commits + number)

@@ -10,7 +10,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Log, Rows, Stop, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from tests.settings import Host
 from workflow_sdk import (
     Client,
@@ -129,7 +129,7 @@ async def test_before_it_has_begun(driver: Driver) -> None:
         await handle.cancel(rollback=True)
         await expect_cancelled(handle)
         async with Runtime(driver, workflows=[books]):
-            await anyio.sleep(0.02)
+            await settle(driver)
         await expect_cancelled(handle)
     assert (log, (await Rows.of(driver)).alarms) == ([], [])
 
@@ -221,7 +221,7 @@ async def test_it_wins_over_any_flush(host: Host, then: str, rollback: bool, aft
                     await until_status(handle, Status.COMPLETED, Status.CANCELLED)
                 else:
                     await until_status(handle, Status.WAITING, Status.CANCELLED)
-                    await anyio.sleep(0.005)
+                    await settle(memory)
                 if not outcomes:
                     was_late = True
                     await cancel()

@@ -13,7 +13,7 @@ import pytest
 from tests.fdb_store import CLUSTER_FILE
 from tests.patience import PATIENCE
 from tests.runtime.parts import Log, Rows, Stop, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from tests.runtime.shifted import Shifted
 from workflow_sdk import Break, Client, Context, Continue, Driver, Handle, Runtime, Status, Workflow, workflow
 
@@ -177,7 +177,7 @@ async def is_free(runtime: Runtime, *, count: int) -> None:
         return meter.now >= count
 
     await until(full)
-    await anyio.sleep(0.02)
+    await settle(runtime.access.driver)
     assert meter.now == count
     stop[0].go_on.set()
     assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["worked"] * (count + 2)
@@ -194,7 +194,7 @@ async def test_who_is_taken_out_of_the_line_leaves_no_slot_taken(driver: Driver,
         await stop[0].reached.wait()
         for handle in waiting:
             await handle.send("m")
-        await anyio.sleep(0.02)
+        await settle(driver)
         for handle in waiting[:3]:
             await (handle.evict() if how == "evict" else handle.cancel())
         if how == "evict":
@@ -220,7 +220,7 @@ async def test_a_step_that_goes_on_while_its_instance_is_put_away_counts(driver:
         await stop[0].reached.wait()
         await first.evict()
         second = await runtime.start(works, id="second")
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert log == ["first"], "it is still in its step"
         stop[0].go_on.set()
         assert [await first.result(), await second.result()] == ["worked"] * 2
@@ -234,7 +234,7 @@ async def test_starting_the_same_id_twice_takes_one_slot(driver: Driver) -> None
             for _ in range(4):
                 group.start_soon(lambda: runtime.start(works, id="same"))
         others = [await runtime.start(works, id=str(number)) for number in range(3)]
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert len(log) == 2
         assert meter.most == 2
         stop[0].go_on.set()

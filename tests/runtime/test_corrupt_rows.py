@@ -12,12 +12,14 @@ from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
 from tests.runtime.parts import doubles, naps, until_status
 from tests.runtime.polling import until
+from tests.runtime.shifted import ByHand
 from workflow_sdk import Batch, Client, Context, Driver, Runtime, Status, Workflow, workflow
 from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.runtime.claiming import RETRY_SECONDS
+from workflow_sdk.testing import VirtualClock
 
 KEYS = InstanceKeys("bad")
-TTL = 0.3
 
 
 @workflow
@@ -75,41 +77,48 @@ async def put(driver: Driver, key: bytes, value: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("what", ["history", "version", "status", "birth", "lease"])
-async def test_others_are_served(
-    driver: Driver, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("workflow_sdk.runtime.claiming.RETRY_SECONDS", 0.2)
+async def test_others_are_served(driver: Driver, what: str, caplog: pytest.LogCaptureFixture) -> None:
     key, before = await corrupted(driver, what)
-    counting = Counting(driver)
-    async with Client(driver) as client:
+    counting, clock = Counting(driver), ByHand()
+    async with Client(driver, clock=clock) as client:
         early = await client.start(doubles, 1)
-        async with Runtime(counting, workflows=FLOWS, lease_ttl=10, concurrency=1) as runtime:
+        async with Runtime(counting, workflows=FLOWS, lease_ttl=3600, concurrency=1, clock=clock) as runtime:
             assert await early.result(timeout=PATIENCE) == 2
             assert [await runtime.run(doubles, number) for number in range(5)] == [0, 2, 4, 6, 8]
-            assert await (await runtime.start(naps, 0.05)).result(timeout=PATIENCE) == "awake"
-            calls, began = counting.calls, time.monotonic()
-            await anyio.sleep(0.5)
-            took = time.monotonic() - began
-            assert counting.calls - calls <= 20 + 20 * took / 0.2, "it is tried with a pause"
-            assert "instance bad" in caplog.text
-
-            async def away() -> bool:
-                return runtime.resident == 0
-
-            await until(away)  # it may be tried again just now
+            nap = await runtime.start(naps, 0.05)
+            await until_status(nap, Status.SLEEPING)
+            clock.offset += 0.1
+            assert await nap.result(timeout=PATIENCE) == "awake"
+            await counting.until_quiet()  # it is tried again only after a pause
+            tries = caplog.text.count("instance bad")
+            assert tries >= 1
+            calls = counting.calls
+            clock.offset += RETRY_SECONDS
+            await counting.until_quiet()
+            assert tries < caplog.text.count("instance bad") <= tries + 2
+            assert counting.calls - calls <= 40
+            assert runtime.resident == 0
             await put(driver, key, before)
+            clock.offset += RETRY_SECONDS
             assert await client.handle(listens, "bad").result(timeout=PATIENCE) == 1, "and goes on once it can be read"
 
 
 @pytest.mark.parametrize("what", ["history", "version"])
-async def test_it_ends_at_once(driver: Driver, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_ends_at_once(
+    driver: Driver, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also while it is to be tried again some time."""
     monkeypatch.setattr("workflow_sdk.runtime.claiming.RETRY_SECONDS", 3600.0)
     await corrupted(driver, what)
-    for pause in (0.0, 0.05):
+
+    async def has_been_tried() -> bool:
+        return "instance bad" in caplog.text
+
+    for is_tried in (False, True):
         with anyio.fail_after(PATIENCE):
             async with Runtime(driver, workflows=FLOWS, grace=3600):
-                await anyio.sleep(pause)
+                if is_tried:
+                    await until(has_been_tried)
 
 
 @pytest.mark.parametrize("what", ["history", "version", "status"])
@@ -132,7 +141,7 @@ async def test_among_what_the_dead_have_left(driver: Driver, what: str) -> None:
         batch.set(dead.claimed("left"), b"")
         batch.set(dead.heartbeat, pack_record([time.time() - 1]))
         await driver.commit(batch)
-        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
+        async with Runtime(driver, workflows=FLOWS, clock=VirtualClock()):
             assert await left.result(timeout=PATIENCE) == 6
             await put(driver, key, before)
             assert await client.handle(listens, "bad").result(timeout=PATIENCE) == 1
@@ -150,5 +159,5 @@ async def test_a_stuck_one(driver: Driver) -> None:
         async def mended(ctx: Context) -> str:
             return "mended"
 
-        async with Runtime(driver, workflows=[mended], lease_ttl=TTL):
+        async with Runtime(driver, workflows=[mended], clock=VirtualClock()):
             await until_status(client.handle(mended, "other"), Status.COMPLETED)

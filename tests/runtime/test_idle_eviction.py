@@ -9,7 +9,7 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.parts import Log, Rows, naps, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Context, Driver, Handle, Runtime, Status, Workflow, workflow
 from workflow_sdk.testing import VirtualClock
@@ -60,8 +60,9 @@ async def test_idle_for_long(driver: Driver) -> None:
         waits, sleeps = await runtime.start(listens, id="w"), await runtime.start(naps, 600, id="s")
         await until_status(waits, Status.WAITING)
         await until_status(sleeps, Status.SLEEPING)
+        await settle(driver)
         clock.offset = 199
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert runtime.resident == 2
         assert [when for when, _ in (await Rows.of(driver)).alarms] == []
         clock.offset = 201
@@ -83,10 +84,12 @@ async def test_a_sign_of_life_begins_the_time_anew(driver: Driver) -> None:
         lively, quiet = await runtime.start(listens, id="lively"), await runtime.start(listens, id="quiet")
         await until_status(lively, Status.WAITING)
         await until_status(quiet, Status.WAITING)
+        await settle(driver)
         for number in range(7):
             clock.offset += 100
             await lively.send("m")
             await until_waiting(lively, f"wait {number + 1}")
+            await settle(driver)  # from now on it is idle
         await until_resident(runtime, 1)
         assert [id for (id,) in (await Rows.of(driver)).leases] == ["lively"]
         clock.offset += 401
@@ -118,14 +121,16 @@ async def test_not_idle_at_all(driver: Driver) -> None:
         assert (await Rows.of(driver)).leases == []
 
 
-async def test_on_a_virtual_clock(driver: Driver) -> None:
+async def test_on_a_virtual_clock(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not jump for the sake of this, but when it has, whoever was idle for long is put away."""
+    # However slow the machine is, it takes no time on this clock.
+    monkeypatch.setattr("workflow_sdk.testing.clock.SHORT_SECONDS", PATIENCE)
     clock = VirtualClock()
     async with Runtime(driver, workflows=FLOWS, max_idle=60, clock=clock) as runtime:
         began = clock.time()
         handle = await runtime.start(listens, id="w")
         await until_status(handle, Status.WAITING)
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert (runtime.resident, clock.time()) == (1, began)
         clock.advance(60)
         await until_resident(runtime, 0)

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from tests.patience import PATIENCE
+from tests.runtime.counting import Counting
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, until_status
 from tests.runtime.polling import until
@@ -16,7 +17,7 @@ from workflow_sdk import Client, Context, Driver, EntryStatus, Handle, Runtime, 
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.testing import FaultyDriver
+from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 log = Log()
 stop = [Stop()]
@@ -66,13 +67,19 @@ async def first_owner(
     return mortal, handle
 
 
+def still_while_steps_hang() -> VirtualClock:
+    """A clock that jumps to the next try, or to the end of a lease, but not while a step waits to be told to go on."""
+    return VirtualClock(quiet=PATIENCE)
+
+
 async def test_the_dead_are_inherited(driver: Driver) -> None:
     async with Client(driver) as client, anyio.create_task_group() as group:
-        mortal, _ = await first_owner(driver, group, works)
+        clock = still_while_steps_hang()
+        mortal, _ = await first_owner(driver, group, works, clock=clock)
         mortal.die()
         stop[0] = Stop()
         stop[0].go_on.set()
-        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL):
+        async with Runtime(driver, workflows=FLOWS, clock=clock):
             assert await client.handle(works, "i").result(timeout=PATIENCE) == ["a", "b", "c"]
     assert log == ["a", "b", "b", "c"], "what was recorded does not run again"
     rows = await Rows.of(driver)
@@ -87,9 +94,15 @@ async def test_they_are_inherited_when_their_lease_is_over(driver: Driver) -> No
         mortal.die()
         stop[0] = Stop()
         stop[0].go_on.set()
-        async with Runtime(driver, workflows=FLOWS, lease_ttl=3600, clock=clock):
+        counting = Counting(driver)
+        # It looks for what was left every third of its own lease, of which the first is over before the other's lease
+        # is, and the second comes only after it is.
+        async with Runtime(counting, workflows=FLOWS, lease_ttl=2 * TTL, clock=clock):
+            await counting.until_quiet()
+            scans = counting.scans
             clock.offset = TTL - 0.01
-            await anyio.sleep(0.2)
+            await counting.until_quiet()
+            assert counting.scans > scans, "it has looked for what was left"
             assert log == ["a", "b"]
             clock.offset = TTL + 0.01
             assert await client.handle(works, "i").result(timeout=PATIENCE) == ["a", "b", "c"]
@@ -119,9 +132,10 @@ async def test_the_living_keep_what_they_have(driver: Driver) -> None:
 
             async def have_beaten() -> bool:
                 beats = [raw for _, raw in await driver.scan(*WorkerKeys.heartbeats())]
-                return [float(unpack_record(raw)[0]) for raw in beats] == [clock.time() + 30] * 2
+                until_when = [float(unpack_record(raw)[0]) for raw in beats]
+                return until_when == [clock.time() + 30] * 2 and clock.between_beats == 2
 
-            await anyio.sleep(0.02)  # each begins to count the time to its next heartbeat
+            await until(have_beaten)
             for _ in range(10):
                 clock.offset += 11
                 await until(have_beaten)
@@ -179,8 +193,9 @@ async def test_a_zombie_does_not_stand_in_the_way(driver: Driver) -> None:
 
 async def test_an_alarm_that_a_stranger_sets_is_seen(driver: Driver) -> None:
     clock = ByHand()
-    async with Runtime(driver, workflows=FLOWS, clock=clock) as runtime:
-        await anyio.sleep(0.02)
+    counting = Counting(driver)
+    async with Runtime(counting, workflows=FLOWS, clock=clock) as runtime:
+        await counting.until_quiet()
         assert (await run_workflow(naps, 5, driver=driver, instance_id="i", clock=clock)).status is Status.SLEEPING
         clock.offset = 6
         assert await runtime.handle(naps, "i").result(timeout=PATIENCE) == "awake"
@@ -192,30 +207,31 @@ class Flaky:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.is_down = False
+        self.refused: int = 0
+        """How often somebody wanted something while it was down."""
 
     def __getattr__(self, name: str) -> Any:
         if self.is_down and name in ("get", "scan", "commit", "changed"):
+            self.refused += 1
             raise ConnectionError("the store is down")
         return getattr(self.driver, name)
 
 
-@pytest.fixture
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflow_sdk.runtime.runtime.RETRY_SECONDS", 0.02)
-
-
-@pytest.mark.usefixtures("_quick")
 async def test_a_store_that_is_away_for_a_while(driver: Driver) -> None:
     """Longer than a run can wait for it, to give its instance back; shorter than others would wait."""
     flaky: Any = Flaky(driver)
-    async with Runtime(flaky, workflows=FLOWS, lease_ttl=TTL) as runtime:
+    async with Runtime(flaky, workflows=FLOWS, clock=still_while_steps_hang()) as runtime:
         handle = await runtime.start(works, id="i")
         await stop[0].reached.wait()
         older, stop[0] = stop[0], Stop()
         stop[0].go_on.set()
         flaky.is_down = True
         older.go_on.set()
-        await anyio.sleep(0.15)
+
+        async def is_given_up() -> bool:
+            return runtime.resident == 0 and flaky.refused > 20
+
+        await until(is_given_up)
         flaky.is_down = False
         assert await handle.result(timeout=PATIENCE) == ["a", "b", "c"]
         assert await runtime.run(doubles, 2) == 4
@@ -223,13 +239,12 @@ async def test_a_store_that_is_away_for_a_while(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 12))
-@pytest.mark.usefixtures("_quick")
 async def test_one_commit_that_fails(driver: Driver, number: int) -> None:
     stop[0].go_on.set()
     async with Client(driver) as client:
         handle = await client.start(works, id="i")
         faulty = FaultyDriver(driver, fail_at=[number + 1])
-        async with Runtime(faulty, workflows=FLOWS, lease_ttl=TTL):
+        async with Runtime(faulty, workflows=FLOWS, clock=still_while_steps_hang()):
             assert await handle.result(timeout=PATIENCE) == ["a", "b", "c"]
         history = await handle.history()
         assert [entry.status for entry in history] == [EntryStatus.COMPLETED] * 3

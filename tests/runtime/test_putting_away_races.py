@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, Stop
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from workflow_sdk import Context, Driver, Runtime, workflow
 
 
@@ -57,9 +56,9 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
 
         await until(is_told)
         loses.go_on.set()
-        await anyio.sleep(0.02)
+        await settle(driver)
         wins.go_on.set()
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert sorted(began) == ["loser"] * losers + ["winner", "works"], "nothing new is begun"
         works.go_on.set()
         assert await handle.result(timeout=PATIENCE) == ["winner", "works"]

@@ -10,10 +10,12 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from tests.patience import PATIENCE
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, opened, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
+from tests.runtime.shifted import ByHand
 from workflow_sdk import Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
 
 ROOT = Path(__file__).parents[2]
@@ -104,29 +106,20 @@ async def test_no_more_run_at_once_than_that(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS, concurrency=2) as runtime:
         handles = [await runtime.start(works, id=str(number)) for number in range(5)]
         await stop[0].reached.wait()
-        await anyio.sleep(0.02)
+        await settle(driver)
         assert log == ["begins"] * 2
         stop[0].go_on.set()
         assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["then"] * 5
 
 
 async def test_sleepers_do_not_count_as_running(driver: Driver) -> None:
-    async with Runtime(driver, workflows=FLOWS, concurrency=2) as runtime:
-        handles = [await runtime.start(naps, 0.1) for _ in range(20)]
+    clock = ByHand()
+    async with Runtime(driver, workflows=FLOWS, concurrency=2, clock=clock) as runtime:
+        handles = [await runtime.start(naps, 60) for _ in range(20)]
+        for handle in handles:
+            await until_status(handle, Status.SLEEPING)
+        clock.offset = 61
         assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["awake"] * 20
-
-
-async def test_in_order_of_time(driver: Driver) -> None:
-    @workflow
-    async def notes(ctx: Context, number: int) -> None:
-        await ctx.step("note", log.note, number)
-
-    async with Client(driver) as client:
-        handles = [await client.start(notes, number) for number in range(30)]
-        async with Runtime(driver, workflows=[notes], concurrency=1):
-            for handle in handles:
-                await handle.result(timeout=PATIENCE)
-    assert log == list(range(30))
 
 
 async def test_shutting_down_puts_everything_away(driver: Driver) -> None:
@@ -150,7 +143,7 @@ async def test_a_running_step_may_end(driver: Driver) -> None:
             await stop[0].reached.wait()
 
             async def later() -> None:
-                await anyio.sleep(0.05)
+                await settle(driver)
                 stop[0].go_on.set()
 
             group.start_soon(later)
@@ -165,7 +158,7 @@ async def test_a_running_step_may_end(driver: Driver) -> None:
 async def test_a_step_that_takes_too_long_runs_again(driver: Driver) -> None:
     async with Client(driver) as client:
         with anyio.fail_after(PATIENCE):
-            async with Runtime(driver, workflows=FLOWS, grace=0.05) as runtime:
+            async with Runtime(driver, workflows=FLOWS, grace=0.01) as runtime:
                 await runtime.start(works, id="i")
                 await stop[0].reached.wait()
         rows = await Rows.of(driver)
@@ -181,10 +174,11 @@ async def test_shutting_down_in_the_middle_of_starts(driver: Driver) -> None:
     """Whatever is being claimed at that moment is given back, too."""
     async with Client(driver) as client:
         handles = [await client.start(doubles, number) for number in range(60)]
-        for _ in range(12):
+        for number in range(12):
             with anyio.fail_after(PATIENCE):  # it does not wait for the grace period to be over
                 async with Runtime(driver, workflows=FLOWS, concurrency=4, grace=3600):
-                    await anyio.sleep(0.002)
+                    for _ in range(4 * number):
+                        await checkpoint()
             rows = await Rows.of(driver)
             assert (rows.leases, rows.workers) == ([], [])
         async with Runtime(driver, workflows=FLOWS):

@@ -10,7 +10,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
 from tests.runtime.parts import Stop, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from workflow_sdk import (
     Context,
     Driver,
@@ -66,12 +66,14 @@ async def test_it_asks_the_store_for_nothing(driver: Driver) -> None:
         before = counting.calls
         for _ in range(100):
             group.start_soon(wait_into, handle, got)
-        await anyio.sleep(0.1)
+        await counting.until_quiet()
         assert counting.calls == before
         await handle.send("m", "all of you")
-        with anyio.fail_after(PATIENCE):
-            while len(got) < 100:  # noqa: ASYNC110  # they are the ones that are waited for
-                await anyio.sleep(0.001)
+
+        async def all_have_it() -> bool:
+            return len(got) == 100
+
+        await until(all_have_it)
         assert counting.calls - before <= 10, "the message, and the end"
         assert got == ["all of you"] * 100
 
@@ -89,7 +91,7 @@ async def test_waiters_that_give_up(driver: Driver) -> None:
             for _ in range(5):
                 giving_up.start_soon(wait_into, handle, [])
                 group.start_soon(wait_into, handle, got)
-            await anyio.sleep(0.02)
+            await settle(driver)
             giving_up.cancel_scope.cancel()
         assert runtime.resident == 1
         await handle.send("m", 1)
@@ -105,7 +107,7 @@ async def test_put_away_and_ended_by_another(driver: Driver) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(wait_into, handle, got)
-            await anyio.sleep(0.01)
+            await settle(driver)
             await handle.evict()
 
             async def gone() -> bool:
@@ -142,7 +144,7 @@ async def test_shut_down_while_waited_for(driver: Driver) -> None:
             handle = await one.start(listens, id="i")
             await until_status(handle, Status.WAITING)
             group.start_soon(wait_into, handle, got)
-            await anyio.sleep(0.01)
+            await settle(driver)
         await two.handle(listens, "i").send("m", "later")
         assert await two.handle(listens, "i").result(timeout=PATIENCE) == "later"
     assert got == ["later"]
@@ -184,7 +186,7 @@ async def test_what_people_decide(driver: Driver, how: str) -> None:
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(wait)
-            await anyio.sleep(0.01)
+            await settle(driver)
             if how == "restart":
                 await handle.restart_from()
                 await until_status(handle, Status.WAITING)

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from tests.patience import PATIENCE
 from tests.runtime.mortal import TTL, Mortal
@@ -15,7 +16,7 @@ from tests.runtime.parts import Rows, doubles, until_status
 from tests.runtime.polling import until
 from workflow_sdk import Batch, Client, Context, DefinitionError, Delivery, Driver, Handle, Runtime, Status, workflow
 from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.testing import FaultyDriver
+from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 
 @workflow
@@ -34,10 +35,13 @@ inside: dict[str, int] = {}
 most: list[int] = []
 
 
-async def be_inside(id: str, seconds: float) -> None:
+async def be_inside(id: str, until: anyio.Event | None = None) -> None:
     inside[id] = inside.get(id, 0) + 1
     most.append(len(inside))
-    await anyio.sleep(seconds)
+    if until is None:
+        await checkpoint()
+    else:
+        await until.wait()
     inside[id] -= 1
     if not inside[id]:
         del inside[id]
@@ -45,12 +49,15 @@ async def be_inside(id: str, seconds: float) -> None:
 
 @workflow
 async def two_branches(ctx: Context) -> None:
+    are_done = anyio.Event()
+
     async def one_long(ctx: Context) -> None:
-        await ctx.step("long", be_inside, ctx.instance_id, 0.1)
+        await ctx.step("long", be_inside, ctx.instance_id, are_done)
 
     async def many_short(ctx: Context) -> None:
         for number in range(20):
-            await ctx.step(f"short {number}", be_inside, ctx.instance_id, 0.002)
+            await ctx.step(f"short {number}", be_inside, ctx.instance_id)
+        are_done.set()
 
     await ctx.join("both", {"one": one_long, "many": many_short})
 
@@ -59,13 +66,14 @@ async def two_branches(ctx: Context) -> None:
 @pytest.mark.parametrize("evicts", [False, True])
 async def test_messages_while_it_is_put_away(driver: Driver, max_resident: int, evicts: bool) -> None:
     """By the runtime and by people, again and again: none is lost, and no instance is."""
-    slow = FaultyDriver(driver, latency=0.001)
+    slow = FaultyDriver(driver, latency=1e-6)  # commits give way to others
     async with Client(driver) as client, Runtime(slow, workflows=[takes_six], max_resident=max_resident) as runtime:
 
         async def talk(id: str) -> None:
             handle = await runtime.start(takes_six, id=id)
             for number in range(6):
-                await anyio.sleep(random.random() * 0.004)
+                for _ in range(random.randrange(40)):
+                    await checkpoint()
                 await client.handle(takes_six, id).send("m", number)
                 if evicts and random.random() < 0.5:
                     async with anyio.create_task_group() as both:
@@ -171,7 +179,7 @@ class Moody:
 
 
 async def test_a_store_with_exceptions_of_its_own(driver: Driver) -> None:
-    async with Client(driver) as client, Runtime(Moody(driver), workflows=[doubles], lease_ttl=TTL):
+    async with Client(driver) as client, Runtime(Moody(driver), workflows=[doubles], clock=VirtualClock()):
         handles = [await client.start(doubles, number) for number in range(20)]
         assert [await handle.result(timeout=PATIENCE) for handle in handles] == [2 * number for number in range(20)]
 

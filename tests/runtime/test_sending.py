@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Rows, doubles, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from tests.settings import Host
 from workflow_sdk import (
     Client,
@@ -131,10 +130,13 @@ async def test_a_token_reaches_its_wait_only(driver: Driver) -> None:
         assert await handle.send("m", token="nonsense") is Delivery.STALE
         assert await handle.send("m", "a", token=first.token) is Delivery.ACCEPTED
         second = first
-        with anyio.fail_after(PATIENCE):
-            while second.name != "wait 1":
-                await anyio.sleep(0.001)
-                (second,) = (await handle.info()).waits or [first]
+
+        async def moved_on() -> bool:
+            nonlocal second
+            (second,) = (await handle.info()).waits or [first]
+            return second.name == "wait 1"
+
+        await until(moved_on)
         assert await handle.send("m", "late", token=first.token) is Delivery.STALE
         assert await handle.send("m", "b", token=second.token) is Delivery.ACCEPTED
         assert await handle.result(timeout=PATIENCE) == ["a", "b"]
@@ -213,7 +215,7 @@ class Scene:
             driver = Interleaved(self.driver, {first: one, second: two}, after=self.after)
             async with Runtime(driver, workflows=FLOWS, **options):
                 await until_status(handle, Status.WAITING, Status.COMPLETED)
-                await self.until_quiet(driver)
+                await settle(self.driver)
                 calls = driver.calls
                 left = [deed for _, deed in sorted(driver.left.items())]
                 driver.left.clear()
@@ -222,16 +224,6 @@ class Scene:
                 assert sorted(await handle.result(timeout=PATIENCE)) == [1, 2]
             await self.check(client)
             return calls
-
-    @staticmethod
-    async def until_quiet(driver: Interleaved) -> None:
-        """Return once nobody calls any more."""
-        before = -1
-        while driver.calls != before:
-            before = driver.calls
-            for _ in range(8):
-                await anyio.lowlevel.checkpoint()
-            await anyio.sleep(0.002)
 
     async def check(self, client: Client) -> None:
         """Nothing is left behind."""
@@ -262,7 +254,7 @@ async def test_no_wake_up_is_lost(host: Host, gap: int, max_resident: int, after
 async def test_no_wake_up_is_lost_on_sqlite(tmp_path: Any, after: bool) -> None:
     driver = await open_driver(f"sqlite:///{tmp_path}/app.db?synchronous=normal")
     try:
-        for first in range(1, 40, 3):
+        for first in range(1, 40, 5):
             assert await Scene(driver, after=after).play(first, first + 2, max_resident=0) > 0
     finally:
         await driver.aclose()

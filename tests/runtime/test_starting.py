@@ -6,13 +6,13 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
 from tests.runtime.looking import Through
-from tests.runtime.mortal import TTL
 from tests.runtime.parts import Log, Rows, Stop, doubles
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from workflow_sdk import (
     AlreadyExistsError,
     Batch,
@@ -26,7 +26,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.keys import InstanceKeys
-from workflow_sdk.testing import FaultyDriver, SimulatedCrash
+from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 log = Log()
 stop = [Stop()]
@@ -90,13 +90,14 @@ async def test_it_is_one_commit(driver: Driver) -> None:
 async def test_the_process_dies_with_that_commit(driver: Driver, kind: str) -> None:
     """It is there whole, or not at all; and what is there goes on elsewhere."""
     stop[0].go_on.set()
+    clock = VirtualClock()
     faulty = FaultyDriver(driver, **{kind: 2})  # the first is the heartbeat
     with pytest.raises((SimulatedCrash, BaseExceptionGroup)):
-        async with Runtime(faulty, workflows=FLOWS, lease_ttl=TTL) as runtime:
+        async with Runtime(faulty, workflows=FLOWS, clock=clock) as runtime:
             await runtime.start(works, "y", id="i")
     assert faulty.crashed
     assert log == []
-    async with Client(driver) as client, Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as other:
+    async with Client(driver) as client, Runtime(driver, workflows=FLOWS, clock=clock) as other:
         if kind == "crash_before":
             assert await is_new(driver, "i")
             await other.start(works, "y", id="i")
@@ -136,13 +137,12 @@ class Unsure(FaultyDriver):
             raise StorageError("nobody knows whether it was written")
 
 
-async def test_nobody_knows_whether_it_was_started(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_knows_whether_it_was_started(driver: Driver) -> None:
     """It was: the same worker finds what is its own, and runs it."""
-    monkeypatch.setattr("workflow_sdk.runtime.claiming.RETRY_SECONDS", 0.1)
     stop[0].go_on.set()
     unsure = Unsure(driver)
     unsure.unsure = frozenset([2])
-    async with Runtime(unsure, workflows=FLOWS, concurrency=1, lease_ttl=TTL) as runtime:
+    async with Runtime(unsure, workflows=FLOWS, concurrency=1, clock=VirtualClock()) as runtime:
         with pytest.raises(StorageError):
             await runtime.start(works, "y", id="i")
         again = await runtime.start(works, "y", id="i")
@@ -215,7 +215,7 @@ async def test_somebody_else_starts_it_meanwhile(driver: Driver) -> None:
             group.start_soon(lambda: runtime.start(works, id="i"))
             await held.stop.reached.wait()
             await client.start(works, id="i")
-            await anyio.sleep(0.1)
+            await settle(driver)
             held.stop.go_on.set()
         handles = [await runtime.start(works, id=id) for id in ("i", "a", "b")]
 
@@ -223,7 +223,7 @@ async def test_somebody_else_starts_it_meanwhile(driver: Driver) -> None:
             return len(log) >= 2
 
         await until(is_full)
-        await anyio.sleep(0.05)
+        await settle(driver)
         begun = len(log)
         stop[0].go_on.set()
         assert [await handle.result(timeout=PATIENCE) for handle in handles] == ["x"] * 3
@@ -255,7 +255,7 @@ async def test_a_crowded_runtime_leaves_it_to_whoever_is_free(driver: Driver) ->
         busy = await runtime.start(works, id="busy")
         await stop[0].reached.wait()
         handles = [await runtime.start(notes, str(number), id=str(number)) for number in range(3)]
-        await anyio.sleep(0.02)
+        await settle(driver)
         rows = await Rows.of(driver)
         assert rows.leases == [("busy",)]
         assert sorted(id for *_, id in rows.alarms) == ["0", "1", "2"]
@@ -268,40 +268,90 @@ async def test_a_crowded_runtime_leaves_it_to_whoever_is_free(driver: Driver) ->
         assert await late.result(timeout=PATIENCE) == "late", "and what nobody took is run here, when there is room"
 
 
-@pytest.mark.parametrize("latency", [0.02, 0.06])
-async def test_a_start_that_is_cancelled(driver: Driver, latency: float) -> None:
-    """It was started or it was not; if it was, somebody runs it."""
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_a_start_that_is_cancelled(driver: Driver, after: bool) -> None:
+    """Before it is written, it was not started; once it is, it was, and somebody runs it."""
     stop[0].go_on.set()
-    slow = FaultyDriver(driver, latency=latency)
-    async with Client(driver) as client, Runtime(slow, workflows=FLOWS, concurrency=1) as runtime:
-        for number in range(4):
+    held = Held(driver, after=after)
+    async with (
+        Client(driver) as client,
+        Runtime(held, workflows=FLOWS, concurrency=1, clock=VirtualClock()) as runtime,
+    ):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: runtime.start(works, "y", id="i"))
+            await held.stop.reached.wait()
+            group.cancel_scope.cancel()
+
+        if after:
+            assert await client.handle(works, "i").result(timeout=PATIENCE) == "y"
+        else:
+            await settle(driver)
+            assert await is_new(driver, "i")
+        assert await runtime.run(doubles, 2) == 4
+        assert runtime.resident == 0
+    assert (await Rows.of(driver)).workers == []
+
+
+async def test_a_start_that_is_cancelled_at_once(driver: Driver) -> None:
+    """It was started or it was not, as the store is quick or slow; if it was, somebody runs it."""
+    stop[0].go_on.set()
+    async with (
+        Client(driver) as client,
+        Runtime(driver, workflows=FLOWS, concurrency=1, clock=VirtualClock()) as runtime,
+    ):
+        for number in range(10):
             id = str(number)
-            with anyio.move_on_after(number * 0.015):
-                await runtime.start(works, "y", id=id)
-
-            async def settled() -> bool:
-                return runtime.resident == 0
-
-            await anyio.sleep(latency)
-            await until(settled)
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda id=id: runtime.start(works, "y", id=id))
+                for _ in range(number):
+                    await checkpoint()
+                group.cancel_scope.cancel()
+            await settle(driver)
             if not await is_new(driver, id):
                 assert await client.handle(works, id).result(timeout=PATIENCE) == "y"
         assert await runtime.run(doubles, 2) == 4
     assert (await Rows.of(driver)).workers == []
 
 
+class Closed(Through):
+    """A driver that holds up the commits that start instances, until it is opened."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        self.waiting: int = 0
+        self.is_open: anyio.Event = anyio.Event()
+
+    async def commit(self, batch: Batch, /) -> None:
+        """As the driver."""
+        written = {write[0] for write in batch.writes}
+        if any(InstanceKeys(str(number)).lease in written for number in range(5)):
+            self.waiting += 1
+            await self.is_open.wait()
+        await self.driver.commit(batch)
+
+
 async def test_starting_while_it_shuts_down(driver: Driver) -> None:
     """Whatever was started is there, and nobody has it."""
-    slow = FaultyDriver(driver, latency=0.05)
+    closed = Closed(driver)
     async with Client(driver) as client, anyio.create_task_group() as group:
-        async with Runtime(slow, workflows=FLOWS, grace=1) as runtime:
+        # The steps wait until the grace period is over: for as long as it takes to write what was to be started.
+        async with Runtime(closed, workflows=FLOWS, grace=0.1) as runtime:
 
             async def start(number: int) -> None:
                 await runtime.start(works, id=str(number))
 
             for number in range(5):
                 group.start_soon(start, number)
-            await anyio.sleep(0.02)
+
+            async def all_wait() -> bool:
+                return closed.waiting == 5
+
+            async def open_it() -> None:
+                await settle(driver)
+                closed.is_open.set()
+
+            await until(all_wait)
+            group.start_soon(open_it)
         rows = await Rows.of(driver)
         assert (rows.leases, rows.workers) == ([], [])
         stop[0].go_on.set()

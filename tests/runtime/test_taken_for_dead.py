@@ -8,10 +8,11 @@ import anyio
 import pytest
 
 from tests.patience import PATIENCE
+from tests.runtime.counting import Counting
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, until_status
-from tests.runtime.polling import until
-from tests.runtime.shifted import Shifted
+from tests.runtime.polling import settle, until
+from tests.runtime.shifted import ByHand, Shifted
 from workflow_sdk import (
     Batch,
     Client,
@@ -27,6 +28,7 @@ from workflow_sdk import (
 )
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.testing import VirtualClock
 
 log = Log()
 stop = [Stop()]
@@ -132,7 +134,8 @@ async def test_stalled_for_longer_than_its_lease(driver: Driver) -> None:
     async def wait_for(handle: Handle[Any]) -> None:
         results.append(await handle.result(timeout=PATIENCE))
 
-    async with Runtime(stalling, workflows=FLOWS, lease_ttl=TTL) as one:
+    clock = ByHand()
+    async with Runtime(stalling, workflows=FLOWS, clock=clock) as one:
         busy, waiting = await one.start(works, id="busy"), await one.start(listens, id="waiting")
         await until_status(waiting, Status.WAITING)
         await stop[0].reached.wait()
@@ -142,9 +145,10 @@ async def test_stalled_for_longer_than_its_lease(driver: Driver) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(wait_for, busy)
             group.start_soon(wait_for, waiting)
-            await anyio.sleep(0.01)
+            await settle(driver)
             stalling.stall()
-            async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as two:
+            async with Runtime(driver, workflows=FLOWS, clock=clock) as two:
+                clock.offset = 60
                 for id in ("busy", "waiting"):
                     await until_lost(driver, id, me)
                 assert await two.handle(works, "busy").result(timeout=PATIENCE) == "c"
@@ -167,7 +171,8 @@ async def test_stalled_for_longer_than_its_lease(driver: Driver) -> None:
 
 async def test_only_its_heartbeat_is_gone(driver: Driver) -> None:
     """Nobody has taken anything over yet: it keeps what it has, and says that it lives."""
-    async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as one:
+    clock = ByHand()
+    async with Runtime(driver, workflows=FLOWS, clock=clock) as one:
         handle = await one.start(listens, id="i")
         await until_status(handle, Status.WAITING)
         me = await lease_of(driver, "i")
@@ -175,6 +180,8 @@ async def test_only_its_heartbeat_is_gone(driver: Driver) -> None:
         batch = Batch()
         batch.clear(WorkerKeys(me).heartbeat)
         await driver.commit(batch)
+        await settle(driver)  # it has begun to count the time to its next heartbeat
+        clock.offset = 9
 
         async def beats() -> bool:
             return await driver.get(WorkerKeys(me).heartbeat) is not None
@@ -204,7 +211,7 @@ async def test_a_clock_that_is_ahead(driver: Driver) -> None:
             async with anyio.create_task_group() as group:
                 for number in (1, 2):
                     await waiting.send("m", number)
-                group.start_soon(waiting.result, 10)
+                group.start_soon(waiting.result, PATIENCE)
             assert await ahead.handle(listens, "waiting").result(timeout=PATIENCE) == [1, 2]
             assert log.count("c") >= 10
 
@@ -218,19 +225,25 @@ async def test_a_clock_that_is_ahead(driver: Driver) -> None:
 
 async def test_what_is_due_and_what_was_left_at_once(driver: Driver) -> None:
     """Both stand in line for the one place there is."""
-    async with Client(driver) as client, anyio.create_task_group() as group:
-        mortal = Mortal(driver, FLOWS)
+    clock = ByHand()
+    async with Client(driver, clock=clock) as client, anyio.create_task_group() as group:
+        mortal = Mortal(driver, FLOWS, clock)
         group.start_soon(mortal.live)
         await mortal.is_open.wait()
         left = [await mortal.runtime.start(listens, id=f"left {number}") for number in range(5)]
         for handle in left:
             await until_status(handle, Status.WAITING)
-        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL, concurrency=1):
+        counting = Counting(driver)
+        async with Runtime(counting, workflows=FLOWS, concurrency=1, clock=clock):
             busy = await client.start(works, id="busy")
             await stop[0].reached.wait()
             due = [await client.start(doubles, number, id=f"due {number}") for number in range(20)]
             mortal.die()
-            await anyio.sleep(3 * TTL)
+            await counting.until_quiet()
+            scans = counting.scans
+            clock.offset = 2 * TTL
+            await counting.until_quiet()
+            assert counting.scans > scans, "it has found what was left"
             stop[0].go_on.set()
             assert await busy.result(timeout=PATIENCE) == "c"
             assert [await handle.result(timeout=PATIENCE) for handle in due] == [2 * number for number in range(20)]
@@ -266,12 +279,10 @@ async def deaths(driver: Driver, id: str) -> int:
     return 0 if raw is None else int(unpack_record(raw)[0])
 
 
-async def test_taking_back_ones_own_is_no_death(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_taking_back_ones_own_is_no_death(driver: Driver) -> None:
     """However often the store has failed, and however late the worker comes back to it."""
-    monkeypatch.setattr("workflow_sdk.runtime.claiming.RETRY_SECONDS", 0.05)
-    monkeypatch.setattr("workflow_sdk.runtime.runtime.RETRY_SECONDS", 0.02)
     failing: Any = Failing(driver)
-    async with Runtime(failing, workflows=FLOWS, lease_ttl=TTL) as runtime:
+    async with Runtime(failing, workflows=FLOWS, clock=VirtualClock(quiet=PATIENCE)) as runtime:
         handle = await runtime.start(works, id="i")
         for _ in range(7):
             with anyio.fail_after(PATIENCE):
@@ -292,18 +303,19 @@ async def test_taking_back_ones_own_is_no_death(driver: Driver, monkeypatch: pyt
 
 
 async def test_five_deaths_are_enough(driver: Driver) -> None:
-    async with Client(driver) as client:
+    clock = VirtualClock(quiet=PATIENCE)
+    async with Client(driver, clock=clock) as client:
         handle = await client.start(works, id="i")
         for number in range(5):
             async with anyio.create_task_group() as group:
-                mortal = Mortal(driver, FLOWS)
+                mortal = Mortal(driver, FLOWS, clock)
                 group.start_soon(mortal.live)
                 with anyio.fail_after(PATIENCE):
                     await stop[0].reached.wait()
                 assert await deaths(driver, "i") == number
                 stop[0] = Stop()
                 mortal.die()
-        async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL) as runtime:
+        async with Runtime(driver, workflows=FLOWS, clock=clock) as runtime:
             with pytest.raises(WorkflowStuckError, match="5 workers in a row died"):
                 await handle.result(timeout=PATIENCE)
             assert runtime.resident == 0

@@ -7,8 +7,10 @@ from typing import Any
 import anyio
 
 from tests.patience import PATIENCE
+from tests.runtime.counting import Counting
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Rows, doubles, naps, until_status
+from tests.runtime.polling import settle
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Client, Context, Driver, Runtime, Status, workflow
 
@@ -24,7 +26,7 @@ async def test_it_waits_for_someone_who_knows_it(driver: Driver) -> None:
         handle = await client.start("listens", id="i")
         async with Runtime(driver, workflows=[doubles]) as runtime:
             assert await runtime.run(doubles, 1) == 2
-            await anyio.sleep(0.02)
+            await settle(driver)
             info = await handle.info()
             assert (info.status, info.error) == (Status.PENDING, None)
             assert [info.id for info in (await runtime.list(workflow="listens")).items] == ["i"]
@@ -32,7 +34,7 @@ async def test_it_waits_for_someone_who_knows_it(driver: Driver) -> None:
             async with Runtime(driver, workflows=[listens]):
                 await until_status(handle, Status.WAITING)
             await handle.send("m", 1)
-            await anyio.sleep(0.02)
+            await settle(driver)
             assert (await handle.info()).status is Status.WAITING
         async with Runtime(driver, workflows=[listens]):
             assert await handle.result(timeout=PATIENCE) == 1
@@ -60,9 +62,11 @@ async def test_what_a_dead_worker_has_left(driver: Driver) -> None:
         handle = await mortal.runtime.start(naps, 60, id="i")
         await until_status(handle, Status.SLEEPING)
         mortal.die()
-        async with Runtime(driver, workflows=[doubles], lease_ttl=TTL, clock=clock):
+        counting = Counting(driver)
+        async with Runtime(counting, workflows=[doubles], lease_ttl=TTL, clock=clock):
+            await counting.until_quiet()
             clock.offset = 61
-            await anyio.sleep(0.2)
+            await counting.until_quiet()
             assert (await client.handle(naps, "i").info()).status is Status.SLEEPING
             async with Runtime(driver, workflows=[naps], lease_ttl=TTL, clock=clock):
                 assert await client.handle(naps, "i").result(timeout=PATIENCE) == "awake"
