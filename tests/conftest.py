@@ -13,6 +13,8 @@ from tests.cluster_clock import be_patient
 from tests.patience import PATIENCE
 from tests.support import SETTINGS, Setting, World, open_store
 
+pytest_plugins = ["tests.by_law"]
+
 # What is slow is no failure, however slow.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

@@ -15,6 +15,8 @@ from workflow_drivers import memory, sqlite
 from workflow_sdk.driver import APPENDED_BYTES, Batch, Driver, open_driver
 from workflow_sdk.testing.contract import CHECKS, Check, Make, check_driver, check_durability
 
+pytestmark = pytest.mark.law(1, 6, 10)
+
 # `anyio.run` rather than the marker of anyio's pytest plugin: with `asyncio_mode = "auto"`, pytest-asyncio takes
 # marked tests over, and what was meant for trio passes on asyncio.
 BACKENDS = [("memory", "asyncio"), ("memory", "trio"), ("sqlite", "asyncio"), ("fdb", "asyncio"), ("fdb", "trio")]

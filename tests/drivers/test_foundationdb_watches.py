@@ -18,6 +18,8 @@ from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
 
+pytestmark = pytest.mark.law(6)
+
 KEY = b"k"
 
 

@@ -18,6 +18,8 @@ from workflow_sdk.driver import Batch, Driver, Transacting, transacting
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
+pytestmark = pytest.mark.law(1)
+
 
 @pytest.fixture(params=["sqlite", "fdb"])
 async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driver]:

@@ -18,6 +18,8 @@ from workflow_sdk.execution.clock import Activity, Clock, SystemClock
 from workflow_sdk.testing import VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS
 
+pytestmark = pytest.mark.law(20)
+
 
 def doing(activity: Activity) -> Callable[[], Activity]:
     return lambda: activity

@@ -17,6 +17,8 @@ from workflow_sdk.errors import ConflictError, StorageError
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.testing import SimulatedCrash
 
+pytestmark = pytest.mark.law(2)
+
 KEYS = InstanceKeys("i")
 
 

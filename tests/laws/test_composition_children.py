@@ -30,6 +30,8 @@ from workflow_sdk import (
 )
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(1)
+
 
 @pytest.fixture(params=["memory", "sqlite", "fdb"])
 async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driver]:

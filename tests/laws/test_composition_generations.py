@@ -25,6 +25,8 @@ from workflow_sdk import (
 )
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
+pytestmark = pytest.mark.law(1)
+
 
 @pytest.fixture(params=["memory", "sqlite", "fdb"])
 async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Driver]:
@@ -230,6 +232,7 @@ async def busy(ctx: Context, number: int) -> int | ContinueAsNew:
     return number if number == GENERATIONS else ContinueAsNew(number + 1)
 
 
+@pytest.mark.law(12, 21)
 async def test_a_store_of_constant_size() -> None:
     sizes: list[int] = []
 

@@ -88,6 +88,7 @@ def by_turns(kind: str, turns: int) -> Workflow[Any, Any]:
 KINDS = ["steps", "retries", "nested loops", "joins", "races", "waits", "attempts"]
 
 
+@pytest.mark.law(21)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["yield", "live"])
 async def test_a_loop_leaves_as_much_after_500_turns_as_after_50(tmp_path: Path, kind: str, mode: Mode) -> None:
@@ -178,6 +179,7 @@ async def test_a_loop_writes_one_row_more_when_it_is_stored_if_its_state_changed
         assert abs(by_turn.count(6 + more) - len(by_turn) / 6) <= 1
 
 
+@pytest.mark.law(21)
 async def test_a_finished_loop_keeps_the_names_of_the_turns_it_keeps(world: World) -> None:
     async def turn(ctx: Context, number: int) -> Continue[int] | Break[int]:
         await ctx.step(f"step {number}", give)

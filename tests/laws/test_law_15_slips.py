@@ -218,6 +218,7 @@ async def test_a_forgotten_await_in_a_loser_leaks_no_warning(world: World) -> No
     assert (await world.run(job)).output == "winner"
 
 
+@pytest.mark.law(19)
 async def test_a_payload_that_is_not_what_the_code_asks_for_stays_in_the_inbox(world: World) -> None:
     @workflow(name="job")
     async def wrong(ctx: Context) -> int:

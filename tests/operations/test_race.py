@@ -24,6 +24,8 @@ from workflow_sdk import (
     workflow,
 )
 
+pytestmark = pytest.mark.law(7)
+
 Branch = Callable[[Context], Awaitable[Any]]
 
 

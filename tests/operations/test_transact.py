@@ -26,6 +26,8 @@ from workflow_sdk import (
 )
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
+pytestmark = pytest.mark.law(1)
+
 COMMITS_MAX = 60
 
 

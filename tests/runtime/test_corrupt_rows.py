@@ -16,6 +16,8 @@ from workflow_sdk import Batch, Client, Context, Driver, Runtime, Status, Workfl
 from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 
+pytestmark = pytest.mark.law(17)
+
 KEYS = InstanceKeys("bad")
 TTL = 0.3
 

@@ -8,6 +8,8 @@ import pytest
 
 from workflow_sdk.runtime.crew import crew_of
 
+pytestmark = pytest.mark.law(17)
+
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:

@@ -15,6 +15,8 @@ from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, Runtime, Status, workflow
 from workflow_sdk.runtime.hosting import new_hosting
 
+pytestmark = pytest.mark.law(17)
+
 
 @workflow
 async def waits(ctx: Context) -> str:

@@ -18,6 +18,8 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.testing import FaultyDriver
 
+pytestmark = pytest.mark.law(10)
+
 log = Log()
 stop = [Stop()]
 

@@ -17,6 +17,8 @@ from workflow_sdk import Batch, Client, Context, DefinitionError, Delivery, Driv
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.testing import FaultyDriver
 
+pytestmark = pytest.mark.law(17)
+
 
 @workflow
 async def takes_six(ctx: Context) -> list[int]:

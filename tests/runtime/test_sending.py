@@ -31,6 +31,8 @@ from workflow_sdk import (
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 
+pytestmark = pytest.mark.law(6)
+
 
 @workflow
 async def listens(ctx: Context, count: int) -> list[Any]:

@@ -28,6 +28,8 @@ from workflow_sdk import (
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 
+pytestmark = pytest.mark.law(10, 20)
+
 log = Log()
 stop = [Stop()]
 

@@ -12,6 +12,8 @@ from tests.runtime.parts import Log, Rows, naps, until_status
 from workflow_sdk import Backoff, Context, Driver, Runtime, Status, Workflow, run_workflow, send_message, workflow
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
+pytestmark = pytest.mark.law(20)
+
 DAY = 86_400
 log = Log()
 

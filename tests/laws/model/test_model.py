@@ -75,6 +75,7 @@ async def serve(program: Program, right: Expected, pauses: list[int]) -> None:
         await driver.aclose()
 
 
+@pytest.mark.law(4, 7, 11)
 @pytest.mark.parametrize("setting", ON_MEMORY, ids=str)
 @examples(60)
 @given(program=PROGRAMS)
@@ -82,6 +83,7 @@ def test_every_program_comes_to_what_the_model_says(setting: Setting, program: P
     assert anyio.run(run, program, outcome(program, setting.mode), setting, [], backend=setting.backend) is None
 
 
+@pytest.mark.law(1)
 @pytest.mark.parametrize("setting", ON_DISK, ids=str)
 @examples(12)
 @given(program=PROGRAMS)
@@ -89,6 +91,7 @@ def test_every_program_comes_to_the_same_on_every_store(setting: Setting, progra
     assert anyio.run(run, program, outcome(program, setting.mode), setting, [], backend=setting.backend) is None
 
 
+@pytest.mark.law(1, 2, 3)
 @pytest.mark.parametrize("setting", ON_MEMORY, ids=str)
 @examples(80)
 @given(program=PROGRAMS, faults=FAULTS)
@@ -96,6 +99,7 @@ def test_no_trouble_changes_what_a_program_comes_to(setting: Setting, program: P
     assert anyio.run(run, program, outcome(program, setting.mode), setting, faults, backend=setting.backend) is None
 
 
+@pytest.mark.law(6)
 @examples(120)
 @given(program=PROGRAMS, at=st.integers(1, 4), faults=FAULTS | st.just([]))
 def test_no_message_is_lost_that_comes_while_it_is_put_away(program: Program, at: int, faults: list[Fault]) -> None:
@@ -104,18 +108,21 @@ def test_no_message_is_lost_that_comes_while_it_is_put_away(program: Program, at
     assert anyio.run(run, program, outcome(program), setting, [Fault("mail", at), *faults]) is None
 
 
+@pytest.mark.law(9, 11)
 @examples(60)
 @given(program=CANCELLED, faults=FAULTS | st.just([]))
 def test_a_cancelled_program_is_undone_in_order_or_not_at_all(program: Program, faults: list[Fault]) -> None:
     assert anyio.run(run, program, outcome(program), Setting("memory", "asyncio", "yield"), faults) is None
 
 
+@pytest.mark.law(10)
 @examples(40)
 @given(program=PROGRAMS, pauses=PAUSES)
 def test_two_runtimes_bring_a_program_to_what_the_model_says(program: Program, pauses: list[int]) -> None:
     assert anyio.run(serve, program, outcome(program, "live"), pauses) is None
 
 
+@pytest.mark.law(11)
 def test_what_is_set_aside_for_a_rollback_may_be_set_aside_again() -> None:
     """Killed after it copied what the first loser did, and before the race is recorded, it copies that once more."""
     loser = (Op(Step(undo=Undo())), Op(Sleep(9_000)))

@@ -18,6 +18,8 @@ from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import AlreadyExistsError, Client, Handle, InstanceNotFoundError, StorageError
 
+pytestmark = pytest.mark.law(3)
+
 STEPS = 60
 ADDED = [("-wal",), ("-shm",), ("-wal", "-shm")]
 GONE = "was deleted or replaced while it was open"
