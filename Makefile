@@ -30,12 +30,13 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help setup test chaos bench bench-report demo lock lock-dev lock-bench clean
+.PHONY: help setup test chaos mutants bench bench-report demo lock lock-dev lock-bench clean
 
 help:
 	@echo "make test    set up, then format, lint, types, layers and tests"
 	@echo "make demo    set up, then a workflow that is killed and goes on"
 	@echo "make chaos   what tries at random, for longer: EFFORT=50 is fifty times as long"
+	@echo "make mutants break the engine on purpose, in copies, and show which test notices each break"
 	@echo "make bench   set up .venv-bench, with the peers; then tests/benchmarks"
 	@echo "make bench-report  put the figures of the last make bench into docs/performance.md"
 	@echo "make lock    write requirements.lock and requirements-bench.lock anew from pyproject.toml"
@@ -79,6 +80,10 @@ chaos: $(STAMP)
 	@WORKFLOW_SDK_CHAOS=$(EFFORT) $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal \
 	    tests/laws/model tests/laws/simulation tests/laws/processes tests/laws/fuzzing tests/laws/test_law_08_divergence_random.py \
 	    tests/runtime/test_rewinding_random.py tests/drivers/test_foundationdb_random.py
+
+mutants: $(STAMP)
+	@echo "== mutants"
+	@$(BIN)/python -m tests.mutants
 
 $(BENCH_STAMP): pyproject.toml requirements-bench.lock
 	@$(FIND_PYTHON); \

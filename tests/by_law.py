@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known, and read the option."""
     config.addinivalue_line("markers", "law(n, ...): holds these laws of LAWS.md; `pytest --law N` runs it")
-    config.stash[_CHOSEN] = _chosen(config.getoption("law"))
+    config.stash[_CHOSEN] = _chosen(config.getoption("law") or [])
 
 
 _CHOSEN = pytest.StashKey[frozenset[int]]()

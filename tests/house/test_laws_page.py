@@ -50,7 +50,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 
 def selected(suite: pytest.Pytester, *arguments: str) -> list[str]:
     """The names of the tests that were selected."""
-    result = suite.runpytest_inprocess("--collect-only", "-q", "-p", "no:cacheprovider", *arguments)
+    result = suite.runpytest_inprocess("--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", *arguments)
     return sorted(line.rpartition("::")[2] for line in result.outlines if "::" in line)
 
 
@@ -75,7 +75,7 @@ def test_exactly_the_tests_of_a_law_are_selected(
 
 @pytest.mark.parametrize("number", ["0", "22", "one", ""])
 def test_a_law_that_does_not_exist_is_refused(suite: pytest.Pytester, number: str) -> None:
-    result = suite.runpytest_inprocess("--law", number)
+    result = suite.runpytest_inprocess("-p", "no:asyncio", "--law", number)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--law takes a number from 1 to 21, not *"])
 
@@ -83,7 +83,7 @@ def test_a_law_that_does_not_exist_is_refused(suite: pytest.Pytester, number: st
 @pytest.mark.parametrize("marker", ["law(22)", "law()", "law('7')"])
 def test_a_marker_without_a_law_is_refused(suite: pytest.Pytester, marker: str) -> None:
     (suite.path / "test_wrong.py").write_text(f"import pytest\n@pytest.mark.{marker}\ndef test_it(): pass\n")
-    result = suite.runpytest_inprocess("test_wrong.py")
+    result = suite.runpytest_inprocess("-p", "no:asyncio", "test_wrong.py")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*should name laws from 1 to 21*"])
 

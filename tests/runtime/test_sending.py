@@ -105,6 +105,7 @@ async def test_before_it_is_run(driver: Driver) -> None:
             assert await handle.result(timeout=PATIENCE) == [0, 1]
 
 
+@pytest.mark.law(1)
 async def test_a_key_is_delivered_once(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS) as runtime:
         handle = await waiting(runtime, 3)

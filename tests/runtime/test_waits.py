@@ -221,6 +221,7 @@ async def test_every_turn_is_a_wait_of_its_own(driver: Driver) -> None:
     assert len(set(tokens)) == len(tokens)
 
 
+@pytest.mark.law(19)
 async def test_what_is_stale_changes_nothing(driver: Driver) -> None:
     bench = Bench(driver, times_out)
     await bench.go()
@@ -332,6 +333,7 @@ async def test_an_answer_to_an_older_state(driver: Driver) -> None:
         assert (await bench.go()).output == [1, 2]
 
 
+@pytest.mark.law(19)
 async def test_a_message_for_one_wait_is_taken_by_no_other(driver: Driver) -> None:
     bench = Bench(driver, twice)
     await bench.go()
