@@ -62,6 +62,24 @@ def test_an_appended_key_reads_as_a_versionstamp(make: Make, backend: str) -> No
     check_on(backend, check)
 
 
+@pytest.mark.parametrize(("store", "backend"), BACKENDS)
+def test_hundreds_of_appends_keep_their_order(make: Make, backend: str) -> None:
+    """Also where the number of an append becomes longer by a byte: in one batch, and from one to the next."""
+
+    async def check() -> None:
+        driver = await make()
+        values = [b"%d" % number for number in range(600)]
+        for begin, end in [(0, 200), (200, 500), (500, 501), (501, 600)]:
+            batch = Batch()
+            for value in values[begin:end]:
+                batch.append(b"q", value)
+            await driver.commit(batch)
+        assert [value for _, value in await driver.scan(b"q", b"r")] == values
+        await driver.aclose()
+
+    check_on(backend, check)
+
+
 @pytest.mark.parametrize(("store", "backend"), [BACKENDS[0], *BACKENDS[2:4]])
 def test_what_is_committed_survives_closing(make: Make, backend: str, store: str, tmp_path: Path) -> None:
     async def make_named() -> Driver:

@@ -243,6 +243,7 @@ async def test_cancelling_a_host_that_waits_gives_the_instance_back(world: World
     assert (await world.run(listens)).output == 5
 
 
+@pytest.mark.law(5)
 async def test_the_cancellation_stays_a_cancellation(world: World) -> None:
     under_way = anyio.Event()
 

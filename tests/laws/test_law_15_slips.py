@@ -118,7 +118,6 @@ class TestInOneSetting:
         await Scene(slip).check(world)
 
 
-@pytest.mark.law(8)
 async def test_the_mended_code_goes_on_where_it_was(world: World) -> None:
     ran: list[str] = []
 

@@ -26,6 +26,9 @@ from pathlib import Path
 
 from tests.mutants import ROOT, Mutant, read_mutants
 
+PATIENCE = "20"
+"""Seconds that a test waits for what never happens: most tests that notice a mutant do so by waiting."""
+
 _NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "bench.jsonl")
 _RED = re.compile(r"^(?:FAILED|ERROR) (\S+?::\w+)", re.MULTILINE)
 
@@ -71,7 +74,7 @@ def copy_tree(target: Path) -> None:
 def run_pytest(root: Path, arguments: Sequence[str], timeout: float) -> tuple[int | None, str]:
     """Run pytest on the copy under `root`: its exit code, None if it did not end in time, and what it printed."""
     sources = os.pathsep.join([str(root), str(root / "drivers")])
-    environment = {**os.environ, "PYTHONPATH": sources, "HYPOTHESIS_STORAGE_DIRECTORY": str(root / ".hypothesis")}
+    environment = {**os.environ, "PYTHONPATH": sources, "WORKFLOW_SDK_PATIENCE": PATIENCE}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--tb=short", "-p", "no:cacheprovider", *arguments]
     with tempfile.TemporaryFile("w+") as output:
         # In a session of its own: what the tests have started ends with it.
