@@ -13,6 +13,7 @@ from fdb.tuple import Versionstamp, pack, unpack
 from tests.fdb_store import open_fdb
 from workflow_drivers import memory, sqlite
 from workflow_sdk.driver import APPENDED_BYTES, Batch, Driver, open_driver
+from workflow_sdk.errors import ConflictError
 from workflow_sdk.testing.contract import CHECKS, Check, Make, check_driver, check_durability
 
 pytestmark = pytest.mark.law(1, 6, 10)
@@ -75,6 +76,26 @@ def test_hundreds_of_appends_keep_their_order(make: Make, backend: str) -> None:
                 batch.append(b"q", value)
             await driver.commit(batch)
         assert [value for _, value in await driver.scan(b"q", b"r")] == values
+        await driver.aclose()
+
+    check_on(backend, check)
+
+
+@pytest.mark.parametrize(("store", "backend"), BACKENDS)
+def test_a_check_tells_large_values_of_one_length_apart(make: Make, backend: str) -> None:
+    async def check() -> None:
+        driver = await make()
+        value = bytes(300_000)
+        other = value[:-1] + b"x"
+        batch = Batch()
+        batch.set(b"k", value)
+        await driver.commit(batch)
+        batch = Batch()
+        batch.check(b"k", other)
+        batch.set(b"k", b"overwritten")
+        with pytest.raises(ConflictError):
+            await driver.commit(batch)
+        assert await driver.get(b"k") == value
         await driver.aclose()
 
     check_on(backend, check)

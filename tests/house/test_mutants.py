@@ -32,7 +32,7 @@ def test_a_mutant_replaces_text_that_occurs_once(mutant: Mutant) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_test_of_a_mutant_exists_and_holds_its_law(mutant: Mutant) -> None:
     path, _, function = mutant.test(ROOT).partition("::")
-    assert function.startswith("test_")
+    assert function.rpartition("::")[2].startswith("test_")
     assert mutant.law in laws_of_file(ROOT / path), "mark the test with the law that the mutant breaks"
 
 
@@ -56,7 +56,9 @@ def test_every_mutant_says_what_a_user_would_lose() -> None:
             "..F\nFAILED tests/laws/test_a.py::test_b[x - y] - assert 1\n",
             (Outcome.NOTICED, "tests/laws/test_a.py::test_b"),
         ),
+        (1, "FAILED tests/a.py::TestB::test_c[x] - no\n", (Outcome.NOTICED, "tests/a.py::TestB::test_c")),
         (1, "E\nERROR tests/test_a.py::test_b - OSError\n", (Outcome.NOTICED, "tests/test_a.py::test_b")),
+        (2, "FAILED tests/test_a.py::test_b\n", (Outcome.NOTICED, "tests/test_a.py::test_b")),
         (2, "ERROR tests/test_a.py - ImportError\n", (Outcome.BROKEN, "")),
         (1, "ERROR tests/test_a.py - ImportError\n", (Outcome.BROKEN, "")),
         (4, "ERROR: file or directory not found\n", (Outcome.BROKEN, "")),

@@ -100,6 +100,25 @@ async def test_a_slip_makes_the_instance_stuck(world: World, slip: Slip, swallow
     await Scene(slip, swallowed=swallowed).check(world)
 
 
+@pytest.mark.parametrize("where", ["root", "branch", "attempt"])
+async def test_an_operation_that_the_last_line_forgets_to_await_is_a_slip(world: World, where: str) -> None:
+    async def forgets(ctx: Context) -> str:
+        await ctx.step("first", give)
+        ctx.step("last", give)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+        return "done"
+
+    @workflow
+    async def job(ctx: Context) -> Any:
+        if where == "branch":
+            return await ctx.join("outer", {"only": forgets})
+        return await (forgets(ctx) if where == "root" else ctx.attempt("outer", forgets))
+
+    result = await world.run(job)
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert "last' was called and never awaited" in result.error.message
+
+
 class TestInOneSetting:
     """What does not depend on the store or the event loop."""
 

@@ -8,6 +8,7 @@ tries them in copies of the checkout.
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,10 +51,23 @@ class Mutant:
     def test(self, root: Path) -> str:
         """The node id of the test that is tried first."""
         file, _, function = self.noticed_by.partition("::")
-        found = [path for path in files_named(root, file) if f"def {function}(" in path.read_text()]
+        found = [
+            f"{path.relative_to(root).as_posix()}::{name}"
+            for path in files_named(root, file)
+            for name in functions_of(path)
+            if name.rpartition("::")[2] == function
+        ]
         if len(found) != 1:
             raise SystemExit(f"mutant {self.name}: there are {len(found)} tests {self.noticed_by}, not one")
-        return f"{found[0].relative_to(root).as_posix()}::{function}"
+        return found[0]
+
+
+def functions_of(path: Path) -> Iterator[str]:
+    """The test functions of a file, as node ids have them: those of classes behind the class."""
+    for node in ast.parse(path.read_text()).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        yield from (prefix + part.name for part in inner if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def files_named(root: Path, name: str) -> Iterator[Path]:

@@ -30,7 +30,7 @@ PATIENCE = "20"
 """Seconds that a test waits for what never happens: most tests that notice a mutant do so by waiting."""
 
 _NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "bench.jsonl")
-_RED = re.compile(r"^(?:FAILED|ERROR) (\S+?::\w+)", re.MULTILINE)
+_RED = re.compile(r"^(?:FAILED|ERROR) (\S+?::[\w:]+)", re.MULTILINE)
 
 
 class Outcome(StrEnum):
@@ -116,7 +116,7 @@ def judge(code: int | None, output: str) -> tuple[Outcome, str, str]:
     if code == 0:
         return Outcome.SURVIVED, "", output
     red = _RED.search(output)
-    if code != 1 or red is None:
+    if code not in (1, 2) or red is None:  # 2: stopped at the first failure, with several workers
         return Outcome.BROKEN, "", output
     return Outcome.NOTICED, red[1], output
 

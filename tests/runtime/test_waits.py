@@ -200,6 +200,7 @@ async def test_every_retry_is_a_wait_of_its_own(driver: Driver) -> None:
     assert sorted({wait.version for wait in seen}) == [wait.version for wait in seen]
 
 
+@pytest.mark.law(19)
 async def test_every_turn_is_a_wait_of_its_own(driver: Driver) -> None:
     """And every generation of the instance, and every restart."""
     bench = Bench(driver, turns, 3)
