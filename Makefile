@@ -21,7 +21,7 @@ INSTALL_SOURCES := python -m pip install --quiet --no-deps --no-build-isolation 
 PYTHONS := python3.13 python3.12 python3.11 python3
 FIND_PYTHON = python=$$(.ci/find-python $(or $(PYTHON),$(PYTHONS)))
 
-.PHONY: help setup test check quick deep oldest chaos bench bench-report demo lock lock-dev lock-bench clean
+.PHONY: help setup test check quick deep oldest chaos mutants bench bench-report demo lock lock-dev lock-bench clean
 
 help:
 	@echo "make test    set up, then format, lint, types, layers and the quick tier of the tests"
@@ -29,6 +29,7 @@ help:
 	@echo "make deep    all tests at full length, with coverage; then the quick tier on other versions"
 	@echo "make demo    set up, then a workflow that is killed and goes on"
 	@echo "make chaos   what tries at random, for longer: EFFORT=50 is fifty times as long"
+	@echo "make mutants break the engine on purpose, in copies, and show which test notices each break"
 	@echo "make bench   set up .venv-bench, with the peers; then tests/benchmarks"
 	@echo "make bench-report  put the figures of the last make bench into docs/performance.md"
 	@echo "make lock    write requirements.lock and requirements-bench.lock anew from pyproject.toml"
@@ -101,6 +102,10 @@ chaos: $(STAMP)
 	@WORKFLOW_SDK_CHAOS=$(EFFORT) $(PYTEST) --deep \
 	    tests/laws/model tests/laws/simulation tests/laws/processes tests/laws/fuzzing tests/laws/test_law_08_divergence_random.py \
 	    tests/runtime/test_rewinding_random.py tests/drivers/test_foundationdb_random.py
+
+mutants: $(STAMP)
+	@echo "== mutants"
+	@$(BIN)/python -m tests.mutants
 
 $(BENCH_STAMP): pyproject.toml requirements-bench.lock
 	@$(FIND_PYTHON); \

@@ -20,6 +20,8 @@ from tests.patience import PATIENCE
 from tests.settings import HOSTS, PYTEST_ASYNCIO, SETTINGS, TRIO, Host, Setting, pick
 from tests.support import World, open_store
 
+pytest_plugins = ["tests.by_law"]
+
 # What is slow is no failure, however slow.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")

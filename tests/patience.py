@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
 __all__ = ["PATIENCE"]
 
-PATIENCE = 60.0
+PATIENCE = float(os.environ.get("WORKFLOW_SDK_PATIENCE", "60"))
 """Seconds, after which it is taken to happen never. Only a test that fails waits for this long."""

@@ -219,6 +219,7 @@ def test_shared_objects_become_copies_and_a_round_trip_is_a_copy_too() -> None:
     assert CODEC.roundtrip(plain)[1] is not plain
 
 
+@pytest.mark.law(4)
 def test_a_typed_dict_and_a_named_tuple_keep_their_types() -> None:
     assert back({"id": 1, "title": "x"}, Patch) == {"id": 1, "title": "x"}
     assert back(Reply("x")) == Reply("x")
@@ -271,6 +272,7 @@ def test_two_local_classes_of_one_name_are_not_mistaken_for_each_other() -> None
     assert back(one(1), one) == one(1)
 
 
+@pytest.mark.law(18)
 def test_a_class_that_is_not_loaded_is_named_with_its_module_and_nothing_is_imported() -> None:
     data = wire_of("this:s", ("x", 1))
     assert "this" not in sys.modules
@@ -294,6 +296,7 @@ def test_a_class_under_an_old_name_is_found_through_an_alias(monkeypatch: pytest
     assert CODEC.decode(wire_of(f"{__name__}:OldItem", ("name", "x"), ("price", 1.5))) == Item("x", 1.5)
 
 
+@pytest.mark.law(18)
 def test_no_hook_of_a_module_runs_when_a_class_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     module = types.ModuleType("curious")
@@ -304,6 +307,7 @@ def test_no_hook_of_a_module_runs_when_a_class_is_looked_up(monkeypatch: pytest.
     assert asked == []
 
 
+@pytest.mark.law(18)
 def test_only_classes_for_data_are_made() -> None:
     for name in ("builtins:object", "subprocess:Popen", "threading:Thread", "builtins:eval", "sys:modules"):
         with pytest.raises(CodecError):
@@ -330,6 +334,7 @@ def test_an_enum_member_is_known_by_its_value_and_its_loss_is_told() -> None:
 # -- Plain values -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.law(4)
 def test_insertion_order_is_kept_and_equal_sets_are_equal_bytes() -> None:
     assert list(back({"b": 1, "a": 2})) == ["b", "a"]
     names = [f"name-{i}" for i in range(50)]

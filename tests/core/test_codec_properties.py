@@ -30,6 +30,8 @@ from hypothesis import strategies as st
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.errors import CodecError
 
+pytestmark = pytest.mark.law(4)
+
 T = TypeVar("T")
 CODEC = Codec()
 MODEST = settings(deadline=None, max_examples=250, suppress_health_check=list(HealthCheck))

@@ -13,6 +13,8 @@ from workflow_sdk import step
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress, importable
 
+pytestmark = pytest.mark.law(11)
+
 CODEC = Codec()
 
 

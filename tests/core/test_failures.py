@@ -29,6 +29,8 @@ from workflow_sdk.errors import (
     WorkflowFailedError,
 )
 
+pytestmark = pytest.mark.law(4, 18)
+
 CODEC = Codec()
 INFO = ErrorInfo("app.CardDeclined", "no", "Traceback ...", {"code": 7, "tags": {"a"}, "who": (1, 2)}, "transport")
 

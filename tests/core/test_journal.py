@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,8 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.location import pack_pair, pack_segment, subtree
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.core.wire import pack_record
+
+pytestmark = pytest.mark.law(2)
 
 KEYS = InstanceKeys("i")
 Rows = dict[bytes, bytes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from workflow_sdk.core.keys import HISTORY, InstanceKeys
 from workflow_sdk.core.loading import PAGE_MIN, HistoryCursor
 from workflow_sdk.core.location import pack_pair, pack_segment, split_last, subtree
 from workflow_sdk.core.status import EntryStatus, Kind
+
+pytestmark = pytest.mark.law(12)
 
 KEYS = InstanceKeys("i")
 PREFIX = KEYS.space + HISTORY

@@ -19,6 +19,8 @@ from workflow_sdk.core.location import (
 )
 from workflow_sdk.errors import CodecError
 
+pytestmark = pytest.mark.law(13)
+
 numbers = st.integers(0, 300) | st.integers(0, 2**40)
 segment = numbers | st.tuples(numbers, numbers)
 location = st.lists(segment, max_size=6)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fdb.tuple
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_sdk.core.keys import NAMES
 from workflow_sdk.core.location import segments
 from workflow_sdk.core.names import Names, NameTable
+
+pytestmark = pytest.mark.law(12)
 
 LOOP, INNER = b"\x15\x01", b"\x15\x01\x05\x15\x01\x14\x00\x15\x02"
 texts = st.sampled_from("abcdefgh")

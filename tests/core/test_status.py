@@ -8,6 +8,8 @@ import pytest
 
 from workflow_sdk.core.status import ENTRY_MOVES, STATUS_MOVES, EntryStatus, Kind, Status, move, move_entry
 
+pytestmark = pytest.mark.law(9)
+
 TERMINAL = {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK}
 
 

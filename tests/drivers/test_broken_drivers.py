@@ -17,6 +17,8 @@ from workflow_sdk.errors import StorageError, StorageLimitError
 from workflow_sdk.testing import _promises
 from workflow_sdk.testing.contract import check_driver
 
+pytestmark = pytest.mark.law(1)
+
 
 def batch_of(writes: Iterable[Write], checks: Iterable[tuple[bytes, bytes | None]] = ()) -> Batch:
     batch = Batch()

@@ -13,7 +13,10 @@ from fdb.tuple import Versionstamp, pack, unpack
 from tests.fdb_store import open_fdb
 from workflow_drivers import memory, sqlite
 from workflow_sdk.driver import APPENDED_BYTES, Batch, Driver, open_driver
+from workflow_sdk.errors import ConflictError
 from workflow_sdk.testing.contract import CHECKS, Check, Make, check_driver, check_durability
+
+pytestmark = pytest.mark.law(1, 6, 10)
 
 # `anyio.run` rather than the marker of anyio's pytest plugin: with `asyncio_mode = "auto"`, pytest-asyncio takes
 # marked tests over, and what was meant for trio passes on asyncio.
@@ -56,6 +59,44 @@ def test_an_appended_key_reads_as_a_versionstamp(make: Make, backend: str) -> No
         await driver.aclose()
         name, stamp = unpack(key)
         assert (name, isinstance(stamp, Versionstamp), len(key)) == ("q", True, len(pack(("q",))) + APPENDED_BYTES)
+
+    check_on(backend, check)
+
+
+@pytest.mark.parametrize(("store", "backend"), BACKENDS)
+def test_hundreds_of_appends_keep_their_order(make: Make, backend: str) -> None:
+    """Also where the number of an append becomes longer by a byte: in one batch, and from one to the next."""
+
+    async def check() -> None:
+        driver = await make()
+        values = [b"%d" % number for number in range(600)]
+        for begin, end in [(0, 200), (200, 500), (500, 501), (501, 600)]:
+            batch = Batch()
+            for value in values[begin:end]:
+                batch.append(b"q", value)
+            await driver.commit(batch)
+        assert [value for _, value in await driver.scan(b"q", b"r")] == values
+        await driver.aclose()
+
+    check_on(backend, check)
+
+
+@pytest.mark.parametrize(("store", "backend"), BACKENDS)
+def test_a_check_tells_large_values_of_one_length_apart(make: Make, backend: str) -> None:
+    async def check() -> None:
+        driver = await make()
+        value = bytes(300_000)
+        other = value[:-1] + b"x"
+        batch = Batch()
+        batch.set(b"k", value)
+        await driver.commit(batch)
+        batch = Batch()
+        batch.check(b"k", other)
+        batch.set(b"k", b"overwritten")
+        with pytest.raises(ConflictError):
+            await driver.commit(batch)
+        assert await driver.get(b"k") == value
+        await driver.aclose()
 
     check_on(backend, check)
 

@@ -20,6 +20,8 @@ from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
+pytestmark = pytest.mark.law(1)
+
 Rows = list[tuple[bytes, bytes]]
 
 # After these the binding can't tell whether the commit has happened: the documentation of `commit_unknown_result`, of

@@ -17,6 +17,8 @@ from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError
 
+pytestmark = pytest.mark.law(1)
+
 DRIVERS = 3
 ROUNDS = 12
 UNKNOWN = (1021, 1025, 1031, 1039)

@@ -22,6 +22,8 @@ from workflow_drivers.foundationdb._user import after_all
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
+pytestmark = pytest.mark.law(1)
+
 
 @asynccontextmanager
 async def opened(double: Double, **changes: Any) -> AsyncGenerator[FoundationDBDriver]:

@@ -16,8 +16,12 @@ from tests.drivers.fdb_double import Double
 from tests.fdb_store import connected, hurry
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
+from workflow_drivers.foundationdb._binding import Transaction
+from workflow_drivers.foundationdb._reading import get_row
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
+
+pytestmark = pytest.mark.law(6)
 
 KEY = b"k"
 
@@ -85,6 +89,25 @@ async def test_the_watch_goes_with_the_last_who_waits(double: Double) -> None:
             while double.open().watches:
                 gc.collect()
                 await anyio.sleep(0.01)
+
+
+async def test_a_watch_on_a_later_state_is_not_shared(double: Double) -> None:
+    """Whoever has read the state before would wait for the change after the next one."""
+    async with opened(double) as driver:
+        await put(driver, b"old")
+        place = driver._session.space.row(KEY)
+
+        async def read(transaction: Transaction) -> tuple[Transaction, bytes | None]:
+            return transaction, await get_row(transaction.snapshot, place)
+
+        transaction, row = await driver._session.run("look for a change", read)
+        await put(driver, b"new")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.changed, KEY, b"new")
+            await until_watched(double)
+            with anyio.fail_after(PATIENCE):
+                await driver._watches.wait(transaction, place, row, 0)
+            tasks.cancel_scope.cancel()
 
 
 async def test_another_process_is_heard(double: Double) -> None:

@@ -29,6 +29,8 @@ from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
+pytestmark = pytest.mark.law(1)
+
 
 def one(key: bytes, value: bytes = b"v") -> Batch:
     batch = Batch()

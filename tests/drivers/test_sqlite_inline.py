@@ -25,6 +25,8 @@ from workflow_drivers.sqlite._reader import HERE_ROWS_MAX
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError
 
+pytestmark = pytest.mark.law(1)
+
 HERE = "here"
 THREAD = "in the thread"
 

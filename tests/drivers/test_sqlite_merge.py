@@ -6,11 +6,14 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workflow_sdk import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.driver import Clear, ClearRange, Set, Write
+
+pytestmark = pytest.mark.law(1)
 
 KEYS = st.integers(0, 9).map(lambda number: b"k%d" % number)
 VALUES = st.sampled_from([b"a", b"b"])

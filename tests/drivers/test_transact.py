@@ -20,6 +20,8 @@ from workflow_sdk.driver import Batch, Driver, Transacting, transacting
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
+pytestmark = pytest.mark.law(1)
+
 
 @pytest.fixture(params=["sqlite", "fdb"])
 def store(request: pytest.FixtureRequest) -> str:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import anyio
 import anyio.lowlevel
@@ -17,6 +18,8 @@ from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run
 from workflow_sdk.execution.clock import Activity, Clock, SystemClock
 from workflow_sdk.testing import VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS, SHORT_SECONDS
+
+pytestmark = pytest.mark.law(20)
 
 
 def doing(activity: Activity) -> Callable[[], Activity]:
@@ -42,6 +45,22 @@ async def test_the_clock_on_the_wall() -> None:
     with anyio.fail_after(PATIENCE):
         await clock.wait(event, None, IDLE)
         await clock.wait(event, clock.time() + 100, IDLE)
+
+
+async def test_a_clock_that_was_set_meanwhile_is_looked_at_within_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, naps = [1_900_000_000.0], list[float]()
+    day, nap = 86_400.0, anyio.move_on_after
+
+    def sleep_and_set_the_clock(seconds: float) -> anyio.CancelScope:
+        naps.append(seconds)
+        now[0] += 90 * day
+        return nap(0)
+
+    module = "workflow_sdk.execution.clock"
+    monkeypatch.setattr(f"{module}.time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(f"{module}.anyio", SimpleNamespace(move_on_after=sleep_and_set_the_clock))
+    await SystemClock().wait(anyio.Event(), now[0] + 90 * day, IDLE)
+    assert naps == [day]
 
 
 async def test_an_event_ends_a_wait_on_the_wall() -> None:

@@ -17,6 +17,8 @@ from workflow_sdk.errors import ConflictError, StorageError
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.testing import SimulatedCrash
 
+pytestmark = pytest.mark.law(2)
+
 KEYS = InstanceKeys("i")
 
 
@@ -84,7 +86,9 @@ async def test_those_who_ask_meanwhile_share_the_next() -> None:
             group.start_soon(writer.flush)
         await settle()
         assert len(writer.driver.batches) == 1, "one is in flight"
+        too_early = list(writer.answers)
         writer.driver.open.set()
+    assert too_early == [], "nobody goes on before it is stored"
     assert writer.answers == [True] * 51
     assert len(writer.driver.batches) == 2
     # One row more counts the commits.

@@ -14,6 +14,8 @@ from tests.execution.killed import count
 from tests.patience import PATIENCE
 from workflow_sdk import EntryStatus, Status, open_driver, read_history, run_workflow
 
+pytestmark = pytest.mark.law(1)
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -169,6 +169,7 @@ async def test_values_have_a_limit(world: World) -> None:
         await run_workflow(echo, b"x" * 300, driver=world.driver, max_value_bytes=200)
 
 
+@pytest.mark.law(10)
 async def test_nobody_holds_an_instance_that_is_put_away(world: World) -> None:
     held: list[bool] = []
 
@@ -242,6 +243,7 @@ async def test_cancelling_a_host_that_waits_gives_the_instance_back(world: World
     assert (await world.run(listens)).output == 5
 
 
+@pytest.mark.law(5)
 async def test_the_cancellation_stays_a_cancellation(world: World) -> None:
     under_way = anyio.Event()
 
@@ -270,6 +272,7 @@ async def test_the_cancellation_stays_a_cancellation(world: World) -> None:
     assert (await world.history()).status is Status.RUNNING
 
 
+@pytest.mark.law(10)
 async def test_a_second_run_takes_the_instance_over(world: World) -> None:
     go_on = anyio.Event()
     under_way = anyio.Event()
@@ -370,6 +373,7 @@ async def test_the_alarm_of_a_second_try_is_stored_whole(world: World) -> None:
     assert await driver.get(keys.field(Field.ALARM)) is not None
 
 
+@pytest.mark.law(6)
 async def test_a_timer_that_is_due_while_the_instance_is_put_away(world: World) -> None:
     """On the wall's clock, with a store that takes longer to write than the instance is to sleep."""
 
@@ -385,6 +389,7 @@ async def test_a_timer_that_is_due_while_the_instance_is_put_away(world: World) 
             assert result.status in (Status.SLEEPING, Status.COMPLETED)
 
 
+@pytest.mark.law(6)
 async def test_a_timer_is_kept_when_putting_away_is_overtaken_by_a_message(world: World) -> None:
     """The instance goes on with the message, and with its timer while it still runs."""
     ran: list[str] = []

@@ -65,6 +65,18 @@ async def point() -> Point:
     return Point(1, 2)
 
 
+class Unreachable(RollbackError):
+    """A failure with an attribute that can't be stored."""
+
+    connection: object = None
+
+
+async def unreachable() -> int:
+    failure = Unreachable("no answer")
+    failure.connection = object()
+    raise failure
+
+
 async def declined() -> int:
     raise CardDeclined(7, (1, 2))
 
@@ -187,6 +199,7 @@ FAILURES: dict[str, tuple[type[Exception], Case]] = {
     "timeout": (StepTimeoutError, TIMEOUT),
     "timeout retried": (StepTimeoutError, step(slow, timeout=1, retry_on_timeout=True, retries=1, backoff=AT_ONCE)),
     "rollback": (RollbackError, step(rollback)),
+    "rollback with a connection": (Unreachable, step(unreachable)),
     "unencodable": (StepCriticalError, step(unencodable)),
     "join": (JoinError, join_of_failures),
     "race": (RaceError, race_of_failures),

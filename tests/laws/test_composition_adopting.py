@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import pytest
 
 from tests.laws.composing import left_behind, running, until_status
 from tests.runtime.interleaving import Interleaved
@@ -23,6 +24,8 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.testing import VirtualClock
+
+pytestmark = pytest.mark.law(1)
 
 
 async def give(value: Any) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import anyio
 import anyio.lowlevel
+import pytest
 
 from tests.runtime.looking import Through
 from workflow_sdk import Batch, Context, Driver, Status, open_driver, run_workflow, workflow
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.execution.errands import run_errands_left
 from workflow_sdk.testing import VirtualClock
+
+pytestmark = pytest.mark.law(1)
 
 CALLS_MAX = 300
 

@@ -28,7 +28,9 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.keys import INBOX, InstanceKeys
-from workflow_sdk.testing import VirtualClock
+from workflow_sdk.testing import FaultyDriver, VirtualClock
+
+pytestmark = pytest.mark.law(1)
 
 undone: list[str] = []
 

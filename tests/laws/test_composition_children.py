@@ -27,6 +27,8 @@ from workflow_sdk import (
 )
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(1)
+
 
 @dataclass
 class Order:

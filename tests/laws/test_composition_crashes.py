@@ -11,6 +11,8 @@ from tests.laws.composing import survive
 from tests.support import open_store
 from workflow_sdk.testing import FaultyDriver
 
+pytestmark = pytest.mark.law(1)
+
 STRIDES = {"memory": 1, "sqlite": 4, "fdb": 4}
 """Which commits: in memory every one; the others have files to open, and what they promise is tested elsewhere."""
 

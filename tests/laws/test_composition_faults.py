@@ -17,6 +17,8 @@ from workflow_sdk.core.keys import HISTORY, InstanceKeys
 from workflow_sdk.driver import Set
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
+pytestmark = pytest.mark.law(1, 3)
+
 COMMITS = 60
 """More than the system makes when nothing goes wrong."""
 

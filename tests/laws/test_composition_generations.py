@@ -22,6 +22,8 @@ from workflow_sdk import (
 )
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
+pytestmark = pytest.mark.law(1)
+
 
 async def give(value: Any) -> Any:
     return value
@@ -226,6 +228,7 @@ async def busy(ctx: Context, number: int) -> int | ContinueAsNew:
     return number if number == GENERATIONS else ContinueAsNew(number + 1)
 
 
+@pytest.mark.law(12, 21)
 async def test_a_store_of_constant_size() -> None:
     sizes: list[int] = []
 

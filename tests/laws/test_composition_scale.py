@@ -14,6 +14,8 @@ from tests.patience import PATIENCE
 from workflow_sdk import Client, Context, ContinueAsNew, Runtime, Status, open_driver, workflow
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(12)
+
 
 @workflow
 async def small(ctx: Context, number: int) -> int:

@@ -27,6 +27,8 @@ from workflow_sdk.core.keys import INBOX
 from workflow_sdk.driver import Append
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
+pytestmark = pytest.mark.law(1)
+
 
 @workflow
 async def hears(ctx: Context, count: int) -> list[Any]:

@@ -13,6 +13,8 @@ import pytest
 from tests.hasty_clock import hasty_clock
 from tests.laws.watching import Change, WatchedDriver
 from tests.patience import PATIENCE
+from tests.runtime.counting import Counting
+from tests.runtime.shifted import ByHand
 from tests.support import World
 from workflow_sdk import (
     Backoff,
@@ -382,3 +384,32 @@ async def test_being_idle_is_recorded_in_memory_too(world: World) -> None:
     states = [change.status for change in driver.changes if change.status is not None]
     assert [state.value for state in states] == ["running", "sleeping", "running", "waiting", "running", "completed"]
     assert not any(change.alarms for change in driver.changes)
+
+
+class HearsNothing(Counting):
+    """A driver that tells nobody of a change."""
+
+    async def changed(self, key: bytes, since: bytes | None, /) -> None:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+
+
+async def test_a_message_that_came_in_time_beats_the_deadline_though_it_was_not_heard_of(world: World) -> None:
+    clock, results = ByHand(), list[Any]()
+
+    @workflow
+    async def waits(ctx: Context) -> str:
+        return await ctx.listen("approval", type=str, timeout=60, default="too late")
+
+    async def run() -> None:
+        driver = HearsNothing(world.driver)
+        results.append(await run_workflow(waits, driver=driver, instance_id="i", mode="live", clock=clock))
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await world.until_waiting()
+            clock.offset = 30
+            await send_message(world.driver, "i", "approval", "in time", clock=clock)
+            clock.offset = 61
+    assert results[0].output == "in time"

@@ -209,6 +209,39 @@ async def test_a_stuck_instance_is_nobodys_and_whole(world: World, scope: str) -
         assert await world.driver.get(keys.lease) is None
 
 
+async def mistake(ctx: Context, _: object = None) -> Any:
+    """Mistaken code, which is stopped: an operation needs a name."""
+    await ctx.sleep("", 1)
+
+
+BEGUN: dict[str, Callable[[Context], Awaitable[Any]]] = {
+    "attempt": lambda ctx: ctx.attempt("new", mistake),
+    "join": lambda ctx: ctx.join("new", {"only": mistake}),
+    "loop": lambda ctx: ctx.loop("new", mistake),
+    "map": lambda ctx: ctx.map("new", mistake, [1]),
+    "race": lambda ctx: ctx.race("new", {"only": mistake}),
+}
+
+
+@pytest.mark.parametrize("kind", BEGUN)
+async def test_what_mistaken_code_had_begun_is_not_recorded(world: World, kind: str) -> None:
+    """So the mended code need not have it."""
+
+    @workflow(name="job")
+    async def wrong(ctx: Context) -> None:
+        await ctx.step("first", give, 1)
+        await BEGUN[kind](ctx)
+
+    @workflow(name="job")
+    async def mended(ctx: Context) -> list[int]:
+        return [await ctx.step("first", give, 1), await ctx.step("second", give, 2)]
+
+    assert (await world.run(wrong)).status is Status.STUCK
+    assert [entry.path for entry in await world.history()] == ["first"]
+    result = await world.run(mended)
+    assert (result.status, result.output) == (Status.COMPLETED, [1, 2])
+
+
 @pytest.mark.parametrize("kind", OTHER_KINDS)
 @pytest.mark.parametrize("was_step", [True, False])
 async def test_every_kind_is_told_from_a_step(world: World, kind: str, was_step: bool) -> None:

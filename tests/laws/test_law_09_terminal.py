@@ -12,7 +12,7 @@ from tests.laws.counting_driver import WatchedDriver, rows_of
 from tests.support import World
 from workflow_sdk import (
     AlreadyExistsError,
-    Batch,
+    Client,
     Context,
     CriticalError,
     Delivery,
@@ -25,9 +25,7 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.status import ENTRY_MOVES, STATUS_MOVES, move, move_entry
-from workflow_sdk.core.wire import pack_record
 
 ENDS = {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK}
 
@@ -211,11 +209,9 @@ async def test_messages_to_an_ended_instance_are_not_stored(world: World) -> Non
 
 
 async def cancel(world: World) -> None:
-    """What a client's `cancel` comes to: the status and the lease, in one commit."""
-    keys, batch = InstanceKeys("i"), Batch()
-    batch.set(keys.field(Field.STATUS), pack_record([Status.CANCELLED.value]))
-    batch.clear(keys.lease)
-    await world.driver.commit(batch)
+    """Cancel the instance, as anybody can."""
+    async with Client(world.driver) as client:
+        await client.handle("buy", "i").cancel(rollback=False)
 
 
 @pytest.mark.parametrize("fails", [False, True])

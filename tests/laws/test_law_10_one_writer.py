@@ -12,6 +12,7 @@ from tests.laws.counting_driver import Row, WatchedDriver, rows_of
 from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
+    Batch,
     ConflictError,
     Context,
     CriticalError,
@@ -21,6 +22,9 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.keys import InstanceKeys
+from workflow_sdk.execution.lease import Claimant, claim
 from workflow_sdk.testing import FaultyDriver
 
 COMMITS_MAX = 100
@@ -308,3 +312,22 @@ async def test_a_cancelled_run_gives_the_instance_back_and_the_next_goes_on(worl
     watched = WatchedDriver(world.driver)
     assert (await world.run(buy, driver=watched)).output == 1
     assert charged == ["charge"]
+
+
+async def test_what_is_late_of_an_earlier_run_of_the_same_worker_is_refused(world: World) -> None:
+    """A worker that lost an instance and has it again is fenced from what it still had on its way."""
+
+    @workflow
+    async def waits(ctx: Context) -> None:
+        await ctx.listen("never")
+
+    keys = InstanceKeys("i")
+    claimant = Claimant(world.driver, keys, waits, Codec(), world.clock.time, 10.0, worker="w")
+    leases = [(await claim(claimant, None)).lease for _ in range(2)]
+    late, last = (Batch(), Batch())
+    for batch, lease in zip((late, last), leases, strict=True):
+        batch.check(keys.lease, lease)
+        batch.set(b"written", b"")
+    with pytest.raises(ConflictError):
+        await world.driver.commit(late)
+    await world.driver.commit(last)

@@ -83,6 +83,7 @@ WAITING = ["retries", "joins", "races", "waits", "attempts"]
 """Kinds with waits inside: in yield mode these put the instance away and load it again."""
 
 
+@pytest.mark.law(21)
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
@@ -175,6 +176,7 @@ async def test_a_loop_writes_one_row_more_when_it_is_stored_if_its_state_changed
         assert abs(by_turn.count(6 + more) - len(by_turn) / 6) <= 1
 
 
+@pytest.mark.law(21)
 async def test_a_finished_loop_keeps_the_names_of_the_turns_it_keeps(world: World) -> None:
     async def turn(ctx: Context, number: int) -> Continue[int] | Break[int]:
         await ctx.step(f"step {number}", give)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import World
-from workflow_sdk import Break, Context, Continue, HistoryEntry, Kind, Status, Success, run_workflow, workflow
+from workflow_sdk import Break, Client, Context, Continue, HistoryEntry, Kind, Status, Success, run_workflow, workflow
 from workflow_sdk.core.location import escape, join_path, pack_pair, pack_segment, subtree
 
 NAMES = [
@@ -267,6 +267,20 @@ async def test_instances_with_odd_ids_do_not_meet(world: World) -> None:
     for id in IDS:
         history = await world.history(id)
         assert [(entry.path, entry.value) for entry in history] == [("step", id), ("message", id)]
+
+
+async def test_deleting_an_instance_leaves_those_whose_ids_begin_like_its_own(world: World) -> None:
+    @workflow
+    async def job(ctx: Context) -> str:
+        return await ctx.step("step", give, ctx.instance_id)
+
+    others = ["a\x00", "a\x00b", "a\x00\xff", "a/b", "ab", "a\xff"]
+    for id in ("a", *others):
+        await world.run(job, id=id)
+    async with Client(world.driver) as client:
+        await client.delete("a")
+    for id in others:
+        assert [(entry.path, entry.value) for entry in await world.history(id)] == [("step", id)]
 
 
 @pytest.mark.parametrize("id", ["", "x" * 1001, 5, b"i"])

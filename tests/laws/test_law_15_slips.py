@@ -108,6 +108,25 @@ async def test_a_slip_makes_the_instance_stuck(world: World, slip: Slip) -> None
         await Scene(slip, where=where, swallowed=swallowed).check(world, id)
 
 
+@pytest.mark.parametrize("where", ["root", "branch", "attempt"])
+async def test_an_operation_that_the_last_line_forgets_to_await_is_a_slip(world: World, where: str) -> None:
+    async def forgets(ctx: Context) -> str:
+        await ctx.step("first", give)
+        ctx.step("last", give)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+        return "done"
+
+    @workflow
+    async def job(ctx: Context) -> Any:
+        if where == "branch":
+            return await ctx.join("outer", {"only": forgets})
+        return await (forgets(ctx) if where == "root" else ctx.attempt("outer", forgets))
+
+    result = await world.run(job)
+    assert result.status is Status.STUCK
+    assert result.error is not None
+    assert "last' was called and never awaited" in result.error.message
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_a_name_that_can_not_be_is_a_slip(world: World, operation: str) -> None:
     for slip in slips_of_names(operation):
@@ -211,6 +230,7 @@ async def test_a_forgotten_await_in_a_loser_leaks_no_warning(world: World) -> No
     assert (await world.run(job)).output == "winner"
 
 
+@pytest.mark.law(19)
 async def test_a_payload_that_is_not_what_the_code_asks_for_stays_in_the_inbox(world: World) -> None:
     @workflow(name="job")
     async def wrong(ctx: Context) -> int:

@@ -11,6 +11,8 @@ from tests.support import World
 from workflow_sdk import Break, Context, Continue, EntryStatus, Kind, Status, workflow
 from workflow_sdk.core.keys import ATTIC, COMPENSATIONS, InstanceKeys
 
+pytestmark = pytest.mark.law(11)
+
 UNDONE: list[str] = []
 
 

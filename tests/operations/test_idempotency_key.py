@@ -63,6 +63,7 @@ async def pays(ctx: Context) -> list[int]:
     return found
 
 
+@pytest.mark.law(13)
 async def test_every_step_has_one_of_its_own(world: World) -> None:
     assert (await world.run(pays)).output == [1, 2, 3, 4]
     assert len(keys) == len(set(keys)) == 8
@@ -71,6 +72,7 @@ async def test_every_step_has_one_of_its_own(world: World) -> None:
     assert len(set(keys)) == 16
 
 
+@pytest.mark.law(4)
 async def test_it_is_the_same_after_a_crash_and_for_every_attempt(world: World) -> None:
     calls: list[str] = []
 
@@ -110,6 +112,7 @@ async def take_back(amount: int, idempotency_key: str = "") -> None:
     keys.append(idempotency_key)
 
 
+@pytest.mark.law(11)
 async def test_handlers_have_one_too(world: World) -> None:
     @workflow
     async def fails(ctx: Context) -> None:
@@ -167,6 +170,7 @@ async def test_only_who_can_take_it_is_given_it(world: World) -> None:
     assert [bool(key) for key in keys] == [False, True, False]
 
 
+@pytest.mark.law(11)
 async def test_a_handler_has_no_steps_key(world: World) -> None:
     @workflow
     async def fails(ctx: Context) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from tests.hasty_clock import hasty_clock
 from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import Context, Status, workflow
+
+pytestmark = pytest.mark.law(15)
 
 
 async def test_an_operation_under_a_timeout_of_ones_own_is_a_slip(world: World) -> None:

@@ -93,6 +93,7 @@ async def test_branches_run_side_by_side(world: World) -> None:
     assert result.output == {"a": "a", "b": "b"}
 
 
+@pytest.mark.law(6)
 async def test_a_branch_waits_alone(world: World) -> None:
     times: dict[str, float] = {}
     began = world.clock.time()
@@ -112,6 +113,7 @@ async def test_a_branch_waits_alone(world: World) -> None:
     assert times == {"a0": 10, "a1": 20, "b0": 25, "b1": 50}
 
 
+@pytest.mark.law(6)
 async def test_a_message_resumes_its_own_branch(world: World) -> None:
     async def listens(ctx: Context) -> Any:
         first = await ctx.listen("m")
@@ -252,6 +254,7 @@ async def test_a_join_of_nothing(world: World) -> None:
     assert [entry.path for entry in await world.history()] == ["join", "pause"]
 
 
+@pytest.mark.law(8)
 async def test_the_order_of_branches_may_change(world: World) -> None:
     async def slow(ctx: Context) -> str:
         await ctx.sleep("nap", 60)

@@ -140,6 +140,7 @@ async def test_the_deadline_stands_from_the_first_time(world: World) -> None:
     assert (await world.once(waits)).output == "late"
 
 
+@pytest.mark.law(6)
 async def test_a_message_that_came_before_the_deadline_wins(world: World) -> None:
     @workflow
     async def waits(ctx: Context) -> Any:

@@ -80,6 +80,7 @@ async def test_a_body_without_hints_keeps_its_types(world: World) -> None:
     assert (await world.run(loose)).output == {"n": (3,), 1: {1.5}}
 
 
+@pytest.mark.law(14)
 async def test_state_passes_by_value(world: World) -> None:
     first = Basket()
     seen: list[int] = []
@@ -196,6 +197,7 @@ async def test_state_is_stored_every_commit_interval(world: World) -> None:
     assert entered == [6, 7, 8], "only turns that no stored state covers are entered again"
 
 
+@pytest.mark.law(12)
 @pytest.mark.parametrize("crash_at", range(2, 9))
 async def test_no_turn_is_lost_or_done_twice(world: World, crash_at: int) -> None:
     ran: list[int] = []

@@ -25,6 +25,8 @@ from workflow_sdk import (
     workflow,
 )
 
+pytestmark = pytest.mark.law(7)
+
 Branch = Callable[[Context], Awaitable[Any]]
 
 

@@ -189,6 +189,7 @@ async def test_the_error_of_a_step_carries_its_facts(world: World) -> None:
         assert "workflow_sdk/operations" not in error.error.traceback
 
 
+@pytest.mark.law(1)
 async def test_attempts_are_counted_across_reloads(world: World) -> None:
     fn = Attempts(world, *(Declined(n) for n in range(9)))
     tries = trying(fn, retries=2, backoff=Backoff(initial=10, factor=1, jitter=0))

@@ -26,6 +26,8 @@ from workflow_sdk import (
 )
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
+pytestmark = pytest.mark.law(1)
+
 COMMITS_MAX = 60
 
 
@@ -239,6 +241,7 @@ async def test_a_lost_branch_that_has_not_begun_writes_nothing(world: World) -> 
 
 
 # In SQLite, nobody takes a lease as long as a transaction has the file.
+@pytest.mark.law(10)
 @fdb
 async def test_who_lost_the_lease_writes_nothing(world: World) -> None:
     gate = Gate()

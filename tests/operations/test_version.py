@@ -10,6 +10,8 @@ import pytest
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, EntryStatus, Kind, Status, workflow
 
+pytestmark = pytest.mark.law(8)
+
 
 async def test_a_new_history_goes_with_the_latest(world: World) -> None:
     @workflow

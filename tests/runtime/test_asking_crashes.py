@@ -14,6 +14,8 @@ from tests.settings import Host
 from workflow_sdk import Client, Context, Driver, Handle, Status, open_driver, run_workflow, workflow
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
+pytestmark = pytest.mark.law(1)
+
 QUESTIONS = 3
 
 

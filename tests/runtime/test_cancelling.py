@@ -27,6 +27,8 @@ from workflow_sdk import (
     workflow,
 )
 
+pytestmark = pytest.mark.law(9)
+
 log = Log()
 
 

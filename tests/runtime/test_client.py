@@ -330,6 +330,7 @@ async def test_what_a_status_does_not_allow(driver: Driver) -> None:
         assert [key for key, _ in await driver.scan(b"", b"\xff")] == [key for key, _ in before]
 
 
+@pytest.mark.law(21)
 async def test_deleting(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS) as runtime:
         handle = await runtime.start(doubles, 1, id="gone")

@@ -19,6 +19,8 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.runtime.claiming import RETRY_SECONDS
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(17)
+
 KEYS = InstanceKeys("bad")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from workflow_sdk.runtime.crew import Work, crew_of
 
-pytestmark = [pytest.mark.usefixtures("host"), pytest.mark.every_host]
+pytestmark = [pytest.mark.usefixtures("host"), pytest.mark.every_host, pytest.mark.law(17)]
 
 
 async def test_no_task_outlives_the_group_and_shields_hold() -> None:

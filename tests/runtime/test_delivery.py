@@ -27,6 +27,8 @@ from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.driver import Clear
 from workflow_sdk.testing import FaultyDriver
 
+pytestmark = pytest.mark.law(6)
+
 KEYS = InstanceKeys("i")
 
 

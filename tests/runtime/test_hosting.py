@@ -18,6 +18,7 @@ from workflow_sdk.runtime.hosting import new_hosting
 pytestmark = [
     pytest.mark.usefixtures("host"),
     pytest.mark.every_host,
+    pytest.mark.law(17),
     pytest.mark.settings(loop=("asyncio", "uvloop")),
 ]
 

@@ -14,6 +14,8 @@ from tests.runtime.shifted import ByHand
 from workflow_sdk import Context, Driver, Handle, Runtime, Status, Workflow, workflow
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(6)
+
 log = Log()
 
 

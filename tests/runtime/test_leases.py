@@ -19,6 +19,8 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
+pytestmark = pytest.mark.law(10)
+
 log = Log()
 stop = [Stop()]
 
@@ -123,6 +125,7 @@ async def test_a_waiting_instance_is_inherited(driver: Driver, flow: Any) -> Non
             assert await handle.result(timeout=PATIENCE) == ("awake" if flow is naps else "letter to a dead worker")
 
 
+@pytest.mark.law(20)
 async def test_the_living_keep_what_they_have(driver: Driver) -> None:
     clock = ByHand()
     async with Runtime(driver, workflows=FLOWS, lease_ttl=30, clock=clock) as one:

@@ -26,6 +26,8 @@ from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 
+pytestmark = pytest.mark.law(17)
+
 down: list[Exception] = []
 tries: list[str] = []
 

@@ -9,6 +9,8 @@ from tests.runtime.parts import Rows, Stop
 from tests.runtime.polling import settle, until
 from workflow_sdk import Context, Driver, Runtime, workflow
 
+pytestmark = pytest.mark.law(7)
+
 
 @pytest.mark.parametrize("losers", [1, 2, 3])
 async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers: int) -> None:

@@ -14,6 +14,8 @@ from workflow_sdk.core.location import subtree
 from workflow_sdk.driver import Driver
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(21)
+
 HOUR = 3600.0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from workflow_sdk.core.location import split_last
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.loop_tape import turn_of
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
+
+pytestmark = pytest.mark.law(4)
 
 OTHER = "other/first"
 

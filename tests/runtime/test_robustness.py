@@ -18,6 +18,8 @@ from workflow_sdk import Batch, Client, Context, DefinitionError, Delivery, Driv
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
+pytestmark = pytest.mark.law(17)
+
 
 @workflow
 async def takes_six(ctx: Context) -> list[int]:
@@ -184,6 +186,7 @@ async def test_a_store_with_exceptions_of_its_own(driver: Driver) -> None:
         assert [await handle.result(timeout=PATIENCE) for handle in handles] == [2 * number for number in range(20)]
 
 
+@pytest.mark.law(20)
 async def test_a_worker_that_was_buried_and_died(driver: Driver) -> None:
     """It had no heartbeat any more when it claimed, and did not live to notice."""
     async with anyio.create_task_group() as group, Client(driver) as client:

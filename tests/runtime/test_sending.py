@@ -9,11 +9,13 @@ import anyio
 import pytest
 
 from tests.patience import PATIENCE
+from tests.runtime.counting import Counting
 from tests.runtime.interleaving import Interleaved
-from tests.runtime.parts import Rows, doubles, until_status
+from tests.runtime.parts import Rows, Stop, doubles, until_status
 from tests.runtime.polling import settle, until
 from tests.settings import Host
 from workflow_sdk import (
+    Batch,
     Client,
     CodecError,
     Context,
@@ -30,6 +32,9 @@ from workflow_sdk import (
 )
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
+from workflow_sdk.driver import Append
+
+pytestmark = pytest.mark.law(6)
 
 
 @workflow
@@ -103,6 +108,7 @@ async def test_before_it_is_run(driver: Driver) -> None:
             assert await handle.result(timeout=PATIENCE) == [0, 1]
 
 
+@pytest.mark.law(1)
 async def test_a_key_is_delivered_once(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS) as runtime:
         handle = await waiting(runtime, 3)
@@ -258,6 +264,39 @@ async def test_no_wake_up_is_lost_on_sqlite(tmp_path: Any, after: bool) -> None:
             assert await Scene(driver, after=after).play(first, first + 2, max_resident=0) > 0
     finally:
         await driver.aclose()
+
+
+class HeldUp(Counting):
+    """A driver that holds up the next commit that brings a message, until it may go on."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        self.stop = Stop()
+
+    async def commit(self, batch: Batch, /) -> None:
+        """As the driver, later."""
+        if any(isinstance(write, Append) for write in batch.writes) and not self.stop.reached.is_set():
+            await self.stop.here()
+        await super().commit(batch)
+
+
+async def test_the_instance_leaves_memory_while_a_message_is_handed_to_it(driver: Driver) -> None:
+    held = HeldUp(driver)
+    async with Runtime(held, workflows=FLOWS) as runtime:
+        handle = await runtime.start(listens, 1, id="i")
+        await until_status(handle, Status.WAITING)
+        async with anyio.create_task_group() as group:
+            group.start_soon(handle.send, "m", 1)
+            await held.stop.reached.wait()
+            async with Client(driver) as client:
+                await client.handle(listens, "i").evict()
+
+            async def gone() -> bool:
+                return runtime.resident == 0
+
+            await until(gone)
+            held.stop.go_on.set()
+        assert await handle.result(timeout=PATIENCE) == [1]
 
 
 async def test_two_that_talk(driver: Driver) -> None:

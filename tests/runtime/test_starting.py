@@ -28,6 +28,8 @@ from workflow_sdk import (
 from workflow_sdk.core.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
+pytestmark = pytest.mark.law(1)
+
 log = Log()
 stop = [Stop()]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from workflow_sdk import (
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.runtime.info import read_info
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
+
+pytestmark = pytest.mark.law(4)
 
 Block = list[Any]
 FOREVER = 1e6

@@ -30,6 +30,8 @@ from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(10, 20)
+
 log = Log()
 stop = [Stop()]
 

@@ -20,6 +20,8 @@ from tests.runtime.polling import until
 from tests.runtime.worker import pongs, tells
 from workflow_sdk import Client, EntryStatus, Handle, Runtime, Status
 
+pytestmark = pytest.mark.law(10)
+
 ROOT = Path(__file__).parents[2]
 TTL = 5
 STEPS = 25

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
@@ -13,6 +14,8 @@ from tests.runtime.parts import Rows, doubles, naps, until_status
 from tests.runtime.polling import settle
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Client, Context, Driver, Runtime, Status, workflow
+
+pytestmark = pytest.mark.law(18)
 
 
 @workflow

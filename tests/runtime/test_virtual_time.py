@@ -14,6 +14,8 @@ from workflow_sdk import Backoff, Context, Driver, Runtime, Status, Workflow, ru
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS
 
+pytestmark = pytest.mark.law(20)
+
 DAY = 86_400
 log = Log()
 

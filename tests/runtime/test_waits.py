@@ -200,6 +200,7 @@ async def test_every_retry_is_a_wait_of_its_own(driver: Driver) -> None:
     assert sorted({wait.version for wait in seen}) == [wait.version for wait in seen]
 
 
+@pytest.mark.law(19)
 async def test_every_turn_is_a_wait_of_its_own(driver: Driver) -> None:
     """And every generation of the instance, and every restart."""
     bench = Bench(driver, turns, 3)
@@ -221,6 +222,7 @@ async def test_every_turn_is_a_wait_of_its_own(driver: Driver) -> None:
     assert len(set(tokens)) == len(tokens)
 
 
+@pytest.mark.law(19)
 async def test_what_is_stale_changes_nothing(driver: Driver) -> None:
     bench = Bench(driver, times_out)
     await bench.go()
@@ -332,6 +334,7 @@ async def test_an_answer_to_an_older_state(driver: Driver) -> None:
         assert (await bench.go()).output == [1, 2]
 
 
+@pytest.mark.law(19)
 async def test_a_message_for_one_wait_is_taken_by_no_other(driver: Driver) -> None:
     bench = Bench(driver, twice)
     await bench.go()

@@ -12,6 +12,8 @@ from tests.runtime.looking import Bench, dump
 from workflow_sdk import Client, Context, DefinitionError, Delivery, Driver, Status, open_driver, read_history, workflow
 from workflow_sdk.testing import VirtualClock
 
+pytestmark = pytest.mark.law(19)
+
 is_broken = [False]
 
 

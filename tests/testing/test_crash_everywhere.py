@@ -25,6 +25,8 @@ from workflow_sdk import (
 from workflow_sdk.testing import CrashReport, SimulatedCrash, VirtualClock, crash_everywhere
 from workflow_sdk.testing.crash_report import is_over
 
+pytestmark = pytest.mark.law(1)
+
 called: list[str] = []
 
 

@@ -19,6 +19,8 @@ from tests.laws.fuzzing.instances import FLOWS, stored
 from workflow_sdk import Batch, Context, Driver, workflow
 from workflow_sdk.cli.commands import cli
 
+pytestmark = pytest.mark.law(15)
+
 
 @workflow
 async def counts(ctx: Context) -> int:

@@ -30,6 +30,8 @@ from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record, unpack_record
 
+pytestmark = pytest.mark.law(17)
+
 READ_BY_CORE = (HISTORY, INBOX, METADATA, COMPENSATIONS, TAKINGS, BASES)
 """The parts of an instance's space that `core` alone knows how to read."""
 READS_NAMES_ITSELF = {"history", "restart", "restart from", "recover"}

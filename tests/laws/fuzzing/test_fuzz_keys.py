@@ -15,6 +15,8 @@ from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments
 from workflow_sdk.core.tuples import pack, unpack
 from workflow_sdk.errors import CodecError
 
+pytestmark = pytest.mark.law(17)
+
 KEYS = [
     InstanceKeys("order-1").lease,
     InstanceKeys("a\0b").alarm(1.5),

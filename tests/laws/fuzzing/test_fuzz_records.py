@@ -44,6 +44,8 @@ from workflow_sdk.core.wire import FORMAT, pack_record, unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, StepExhaustedError
 
+pytestmark = pytest.mark.law(17)
+
 CODEC = Codec()
 INFO = ErrorInfo("app.Declined", "no money", "line 1", {"code": 7})
 FAILURE = pack_failure(JoinError("two failed", {"a": ValueError(1, "x"), "b": OSError(2, "no")}), CODEC)

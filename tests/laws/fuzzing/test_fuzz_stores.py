@@ -17,6 +17,8 @@ from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import _values
 from workflow_sdk import Batch, StorageError, open_driver
 
+pytestmark = pytest.mark.law(17)
+
 LARGE = _values.blob(b"x" * (_values.ROW_BYTES_MAX + 1)).about
 ROWS = [_values.whole(b""), _values.whole(b"value"), LARGE.row]
 

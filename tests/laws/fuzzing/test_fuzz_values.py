@@ -24,6 +24,8 @@ from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, hostile, m
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.errors import CodecError
 
+pytestmark = pytest.mark.law(17)
+
 
 class Colour(Enum):
     RED = "red"

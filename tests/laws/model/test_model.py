@@ -92,24 +92,28 @@ async def serve(program: Program, right: Expected, pauses: list[int]) -> None:
         await driver.aclose()
 
 
+@pytest.mark.law(4, 7, 11)
 @examples(240)
 @given(program=PROGRAMS, place=IN_MEMORY)
 def test_every_program_ends_as_the_model_says(program: Program, place: Place) -> None:
     run(program, place)
 
 
+@pytest.mark.law(1)
 @examples(48)
 @given(program=PROGRAMS, place=ON_DISK)
 def test_every_program_ends_the_same_on_every_store(program: Program, place: Place) -> None:
     run(program, place)
 
 
+@pytest.mark.law(1, 2, 3)
 @examples(320)
 @given(program=PROGRAMS, place=IN_MEMORY, faults=FAULTS)
 def test_no_fault_changes_how_a_program_ends(program: Program, place: Place, faults: list[Fault]) -> None:
     run(program, place, faults)
 
 
+@pytest.mark.law(6)
 @examples(120)
 @given(program=PROGRAMS, at=st.integers(1, 4), faults=FAULTS | st.just([]))
 def test_no_message_is_lost_that_comes_while_the_instance_is_put_away(
@@ -119,18 +123,21 @@ def test_no_message_is_lost_that_comes_while_the_instance_is_put_away(
     run(program, YIELDING, [Fault("mail", at), *faults])
 
 
+@pytest.mark.law(9, 11)
 @examples(60)
 @given(program=CANCELLED, faults=FAULTS | st.just([]))
 def test_a_cancelled_program_is_undone_in_order_or_not_at_all(program: Program, faults: list[Fault]) -> None:
     run(program, YIELDING, faults)
 
 
+@pytest.mark.law(10)
 @examples(40)
 @given(program=PROGRAMS, pauses=PAUSES)
 def test_two_runtimes_bring_a_program_to_what_the_model_says(program: Program, pauses: list[int]) -> None:
     anyio.run(serve, program, outcome(program, "live"), pauses)
 
 
+@pytest.mark.law(11)
 def test_a_rollback_that_is_kept_for_a_loser_may_be_kept_again() -> None:
     """A run that dies between the copy of the first loser's rollback and the record of the race copies it again.
 

@@ -20,6 +20,8 @@ from tests.runtime.parts import opened
 from workflow_sdk import Batch, Client, Runtime, StorageError, WorkflowSDKError
 from workflow_sdk.core.keys import Field, InstanceKeys
 
+pytestmark = pytest.mark.law(3)
+
 INSTANCES = 30
 STEPS = 4
 PAGE = 4096

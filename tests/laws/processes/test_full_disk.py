@@ -19,6 +19,8 @@ from tests.runtime.parts import opened
 from workflow_drivers import sqlite
 from workflow_sdk import Batch, Client, Driver, EntryStatus, Handle, Status, StorageError
 
+pytestmark = pytest.mark.law(3)
+
 STEPS = 40
 VALUE_BYTES = 20_000
 

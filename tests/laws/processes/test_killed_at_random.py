@@ -17,6 +17,8 @@ from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import Client, EntryStatus, Handle, Status, WorkflowStuckError
 
+pytestmark = pytest.mark.law(1)
+
 INSTANCES = 4
 WIDTH = 3
 """Steps of one instance that may be under way at once."""

@@ -18,6 +18,8 @@ from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import AlreadyExistsError, Client, Handle, InstanceNotFoundError, StorageError
 
+pytestmark = pytest.mark.law(3)
+
 STEPS = 60
 HELD = 50
 """The step before which a worker waits: however slow the test is, it finds the worker in the middle of its work."""

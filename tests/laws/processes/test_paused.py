@@ -16,6 +16,8 @@ from workflow_sdk import Client, Driver, StorageError
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 
+pytestmark = pytest.mark.law(10)
+
 STEPS = 60
 
 

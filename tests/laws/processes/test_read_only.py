@@ -17,6 +17,8 @@ from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_sdk import Client, StorageError
 
+pytestmark = pytest.mark.law(3)
+
 STEPS = 40
 NOBODY = 65534
 

@@ -20,6 +20,8 @@ from workflow_sdk import Break, Client, Context, Continue, Runtime, WorkflowSDKE
 from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import SimulatedCrash
 
+pytestmark = pytest.mark.law(1, 9, 10, 20)
+
 TTL = 10.0
 SCHEDULES = 2000
 BATCHES = 8
