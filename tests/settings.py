@@ -32,7 +32,7 @@ from typing import Literal, TypeVar
 
 from workflow_sdk.execution.execution import Mode
 
-__all__ = ["HOSTS", "PYTEST_ASYNCIO", "SETTINGS", "TRIO", "Host", "Setting", "goes_together", "pick"]
+__all__ = ["HOSTS", "IN_MEMORY", "PYTEST_ASYNCIO", "SETTINGS", "TRIO", "Host", "Setting", "goes_together", "pick"]
 
 Loop = Literal["asyncio", "uvloop", "trio"]
 HostName = Literal["pytest-asyncio", "plain", "uvicorn", "anyio"]
@@ -105,6 +105,10 @@ SETTINGS = (
 
 
 W = TypeVar("W", "Setting", Host)
+
+
+IN_MEMORY = SETTINGS[0]
+"""For a test that makes its own world: what it looks at has to do with no store and no loop."""
 
 
 def goes_together(store: str, host: Host) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support import Setting, World, open_store
+from tests.settings import IN_MEMORY
+from tests.support import World, open_store
 from workflow_sdk import Batch, Driver
 from workflow_sdk.core.keys import NAMES, InstanceKeys
 
@@ -32,7 +33,7 @@ async def fresh_world(directory: Path) -> AsyncGenerator[World, None]:
     """
     driver = await open_store("memory", directory)
     try:
-        yield World(Setting("memory", "asyncio", "yield"), driver, directory)
+        yield World(IN_MEMORY, driver, directory)
     finally:
         await driver.aclose()
 

@@ -28,7 +28,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.keys import INBOX, InstanceKeys
-from workflow_sdk.testing import FaultyDriver, VirtualClock
+from workflow_sdk.testing import VirtualClock
 
 pytestmark = pytest.mark.law(1)
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.laws.examples import examples
 from tests.laws.watching import WatchedDriver, crashing
-from tests.support import Setting, World
+from tests.settings import PYTEST_ASYNCIO, Setting
+from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, StepError, Workflow, open_driver, workflow
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
@@ -171,7 +172,7 @@ async def try_out(mode: Mode, tree: Block, crashes: list[tuple[int, str]]) -> No
     """Run a tree without a crash, and with them, and compare."""
     outputs: list[Any] = []
     for plan in ([], crashes):
-        world = World(Setting("memory", "asyncio", mode), await open_driver("memory://"), Path())
+        world = World(Setting("memory", mode, PYTEST_ASYNCIO), await open_driver("memory://"), Path())
         trial = Trial(world, tree)
         for number, when in plan:
             await trial.run(crashing(trial.store, number, when))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ledger import Gate, add, read, total
 from tests.patience import PATIENCE
-from tests.support import SETTINGS, World
+from tests.support import World
 from workflow_sdk import (
     Backoff,
     Break,
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.law(1)
 COMMITS_MAX = 60
 
 
-transacts = pytest.mark.parametrize("setting", [s for s in SETTINGS if s.store != "memory"], ids=str)
-fdb = pytest.mark.parametrize("setting", [s for s in SETTINGS if s.store == "fdb"], ids=str)
-memory = pytest.mark.parametrize("setting", [s for s in SETTINGS if s.store == "memory"], ids=str)
+transacts = pytest.mark.settings(store=("sqlite", "fdb"))
+fdb = pytest.mark.settings(store="fdb")
+memory = pytest.mark.settings(store="memory")
 
 
 async def effect() -> str:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.laws.counting_driver import MEMORY
+from tests.settings import IN_MEMORY
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Kind, Status, Workflow, open_driver, workflow
 from workflow_sdk.core.entries import Entry, LoopData
@@ -145,10 +145,10 @@ def position(path: str) -> list[int]:
 
 
 async def try_out(plan: Plan, stop: int, choices: list[tuple[int, bool, int]]) -> None:
-    whole = Trial(World(MEMORY, await open_driver("memory://"), Path()), plan)
+    whole = Trial(World(IN_MEMORY, await open_driver("memory://"), Path()), plan)
     output = await whole.run()
     order = [plain(step) for step in whole.ran if step != OTHER]
-    trial = Trial(World(MEMORY, await open_driver("memory://"), Path()), plan)
+    trial = Trial(World(IN_MEMORY, await open_driver("memory://"), Path()), plan)
     world = trial.world
     for _ in range(stop + 1):
         if (await world.once(trial.workflow)).wake_at is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

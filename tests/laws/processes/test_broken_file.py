@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from tests.chaos import effort
 from tests.laws.examples import EXAMPLES_MIN
