@@ -119,14 +119,17 @@ _NAMES = ("setting", "place", "host")
 def _where(item: pytest.Item) -> Where | None:
     """The setting of a test, or only the host, if it is not tied to one."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    found = [params[name] for name in _NAMES if isinstance(params.get(name), Setting | Host)]
-    return found[0] if found else None
+    for name in _NAMES:
+        found = params.get(name)
+        if isinstance(found, Setting | Host):
+            return found
+    return None
 
 
 def _holds_in(item: pytest.Function, where: Where) -> bool:
     """Whether the marks of a test allow a setting."""
     host = where.host if isinstance(where, Setting) else where
-    parts = {"host": host.name, "loop": host.loop}
+    parts: dict[str, str] = {"host": host.name, "loop": host.loop}
     if isinstance(where, Setting):
         parts |= {"store": where.store, "mode": where.mode}
     return all(

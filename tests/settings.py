@@ -104,7 +104,7 @@ SETTINGS = (
 )
 
 
-W = TypeVar("W", "Setting", Host)
+W = TypeVar("W", bound="Setting | Host")
 
 
 IN_MEMORY = SETTINGS[0]
@@ -120,7 +120,7 @@ def goes_together(store: str, host: Host) -> bool:
 
 def pick(possible: Sequence[W], start: int, *, deep: bool, every_host: bool = False) -> Collection[W]:
     """The settings of a case among the possible ones: one, or if `deep` enough for every store, mode and host."""
-    turned = [*possible[start % len(possible) :], *possible[: start % len(possible)]]
+    turned: list[W] = [*possible[start % len(possible) :], *possible[: start % len(possible)]]
     if not deep:
         return turned[:1]
     # The one that adds the most, as long as one adds something.

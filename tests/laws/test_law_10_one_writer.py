@@ -318,7 +318,7 @@ async def test_what_is_late_of_an_earlier_run_of_the_same_worker_is_refused(worl
     """A worker that lost an instance and has it again is fenced from what it still had on its way."""
 
     @workflow
-    async def waits(ctx: Context) -> None:
+    async def waits(ctx: Context, _: Any = None) -> Any:
         await ctx.listen("never")
 
     keys = InstanceKeys("i")
