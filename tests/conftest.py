@@ -26,8 +26,8 @@ pytest_plugins = ["tests.by_law"]
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-QUICK_CHAOS = "0.2"
-"""The quick tier's share of what is tried at random; see `tests/chaos.py`."""
+QUICK_CHAOS, DEEP_CHAOS = "0.2", "0.6"
+"""How much the tiers try at random: below 1, the same in every run. `make chaos` tries more, and other things."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "settings(store=, mode=, host=, loop=): holds only in settings with these parts.",
     ):
         config.addinivalue_line("markers", line)
-    os.environ.setdefault("WORKFLOW_SDK_CHAOS", "1" if config.getoption("--deep") else QUICK_CHAOS)
+    os.environ.setdefault("WORKFLOW_SDK_CHAOS", DEEP_CHAOS if config.getoption("--deep") else QUICK_CHAOS)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""The FastAPI example as it is deployed: uvicorn in a process of its own, over a socket; it ends, or is killed, and goes on."""
+"""The FastAPI example as it is deployed: served by uvicorn, ended or killed, and started again."""
 
 from __future__ import annotations
 
