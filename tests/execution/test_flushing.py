@@ -79,6 +79,7 @@ async def settle() -> None:
 async def test_those_who_ask_meanwhile_share_the_next() -> None:
     writer = Writer()
     await writer.hold()
+    too_early: list[bool] = []
     async with anyio.create_task_group() as group:
         group.start_soon(writer.flush)
         await settle()
@@ -86,7 +87,7 @@ async def test_those_who_ask_meanwhile_share_the_next() -> None:
             group.start_soon(writer.flush)
         await settle()
         assert len(writer.driver.batches) == 1, "one is in flight"
-        too_early = list(writer.answers)
+        too_early += writer.answers
         writer.driver.open.set()
     assert too_early == [], "nobody goes on before it is stored"
     assert writer.answers == [True] * 51

@@ -54,9 +54,9 @@ def test_every_mutant_says_what_a_user_would_lose() -> None:
         (
             1,
             "..F\nFAILED tests/laws/test_a.py::test_b[x - y] - assert 1\n",
-            (Outcome.NOTICED, "tests/laws/test_a.py::test_b"),
+            (Outcome.NOTICED, "tests/laws/test_a.py::test_b[x - y]"),
         ),
-        (1, "FAILED tests/a.py::TestB::test_c[x] - no\n", (Outcome.NOTICED, "tests/a.py::TestB::test_c")),
+        (1, "FAILED tests/a.py::TestB::test_c[x] - no\n", (Outcome.NOTICED, "tests/a.py::TestB::test_c[x]")),
         (1, "E\nERROR tests/test_a.py::test_b - OSError\n", (Outcome.NOTICED, "tests/test_a.py::test_b")),
         (2, "FAILED tests/test_a.py::test_b\n", (Outcome.NOTICED, "tests/test_a.py::test_b")),
         (2, "ERROR tests/test_a.py - ImportError\n", (Outcome.BROKEN, "")),

@@ -279,6 +279,38 @@ async def test_code_that_shields_itself_is_unwound_all_the_same(world: World, fa
     assert set(author.ran) == {"after"}
 
 
+@pytest.mark.parametrize("over", ["put away", "store fails", "race lost"])
+async def test_code_that_shields_itself_catches_no_exception_of_the_engine(world: World, over: str) -> None:
+    caught: list[Exception] = []
+
+    async def shielded(ctx: Context) -> str:
+        with anyio.CancelScope(shield=True):
+            try:
+                await ctx.step("first", give, 1)
+                await ctx.sleep("nap", 60)
+            except Exception as error:
+                caught.append(error)
+                raise
+        return "slept"
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        if over != "race lost":
+            return await shielded(ctx)
+        nap: Operation = lambda ctx: ctx.sleep("short nap", 1)  # noqa: E731
+        return (await ctx.race("race", {"shielded": shielded, "nap": nap})).winner
+
+    with anyio.fail_after(PATIENCE):
+        if over == "store fails":
+            with pytest.raises(StorageError):
+                await world.run(job, driver=FaultyDriver(world.driver, fail_at=[2]))
+        else:
+            await world.once(job, mode="yield")
+        result = await world.run(job)
+    assert result.output == ("nap" if over == "race lost" else "slept")
+    assert caught == []
+
+
 async def test_cancelling_the_run_reaches_code_that_shields_itself(world: World) -> None:
     @workflow
     async def shielded(ctx: Context) -> None:

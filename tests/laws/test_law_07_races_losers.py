@@ -105,7 +105,8 @@ async def test_messages_of_losers_go_back_in_order(world: World, name: str, relo
         result = await world.once(racing, mode="yield")
         assert "go" in result.waiting_for
     await world.send("go", "go")
-    result = await world.run(racing)
+    with anyio.fail_after(PATIENCE):
+        result = await world.run(racing)
     assert (result.status, result.output) == (Status.COMPLETED, [1, 2, 3])
 
 

@@ -103,6 +103,24 @@ async def test_a_state_that_is_returned_is_not_changed_by_what_happens_to_it_the
         assert output == [0, 1, 2, 3, 4]
 
 
+async def test_a_turn_is_given_a_copy_of_what_the_turn_before_it_returned(world: World) -> None:
+    kept: list[list[int]] = []
+
+    async def turn(ctx: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
+        for returned in kept:
+            returned.append(-1)
+        if len(state) >= 3:
+            return Break(state)
+        kept.append([*state, len(state)])
+        return Continue(kept[-1])
+
+    @workflow
+    async def job(ctx: Context) -> list[int]:
+        return await ctx.loop("loop", turn, [])
+
+    assert (await world.run(job)).output == [0, 1, 2]
+
+
 async def test_the_first_state_is_still_the_authors(world: World) -> None:
     async def turn(ctx: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
         state.append(len(state))

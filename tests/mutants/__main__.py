@@ -26,11 +26,11 @@ from pathlib import Path
 
 from tests.mutants import ROOT, Mutant, read_mutants
 
-PATIENCE = "20"
-"""Seconds that a test waits for what never happens: most tests that notice a mutant do so by waiting."""
+PATIENCE = 20.0
+"""Seconds that a test waits for what never happens, as it often does where a mutant is."""
 
 _NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "bench.jsonl")
-_RED = re.compile(r"^(?:FAILED|ERROR) (\S+?::[\w:]+)", re.MULTILINE)
+_RED = re.compile(r"^(?:FAILED|ERROR) (\S+?::[\w:]+)(.*?\](?= - |$))?", re.MULTILINE)
 
 
 class Outcome(StrEnum):
@@ -53,7 +53,7 @@ class Result:
     mutant: Mutant
     outcome: Outcome
     test: str
-    """The first red test."""
+    """The node id of the first red test, with its parameters."""
     seconds: float
     output: str
 
@@ -71,11 +71,13 @@ def copy_tree(target: Path) -> None:
     shutil.copytree(ROOT, target, ignore=_NOT_COPIED)
 
 
-def run_pytest(root: Path, arguments: Sequence[str], timeout: float) -> tuple[int | None, str]:
+def run_pytest(
+    root: Path, arguments: Sequence[str], timeout: float, patience: float = PATIENCE
+) -> tuple[int | None, str]:
     """Run pytest on the copy under `root`: its exit code, None if it did not end in time, and what it printed."""
     sources = os.pathsep.join([str(root), str(root / "drivers")])
-    environment = {**os.environ, "PYTHONPATH": sources, "WORKFLOW_SDK_PATIENCE": PATIENCE}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--tb=short", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "PYTHONPATH": sources, "WORKFLOW_SDK_PATIENCE": str(patience)}
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", *arguments]
     with tempfile.TemporaryFile("w+") as output:
         # In a session of its own: what the tests have started ends with it.
         process = subprocess.Popen(
@@ -101,7 +103,7 @@ def try_mutant(mutant: Mutant, limits: Limits) -> Result:
         root = Path(folder, "copy")
         copy_tree(root)
         mutant.apply(root)
-        law = ["--law", str(mutant.law)]
+        law = ["-x", "--law", str(mutant.law)]
         outcome, test, output = judge(*run_pytest(root, [*law, mutant.test(root)], limits.timeout))
         if outcome is Outcome.SURVIVED:
             whole = run_pytest(root, [*law, "-n", str(limits.workers)], limits.timeout)
@@ -118,7 +120,7 @@ def judge(code: int | None, output: str) -> tuple[Outcome, str, str]:
     red = _RED.search(output)
     if code not in (1, 2) or red is None:  # 2: stopped at the first failure, with several workers
         return Outcome.BROKEN, "", output
-    return Outcome.NOTICED, red[1], output
+    return Outcome.NOTICED, red[1] + (red[2] or ""), output
 
 
 def check_without_mutants(results: Sequence[Result], limits: Limits) -> None:
@@ -129,9 +131,9 @@ def check_without_mutants(results: Sequence[Result], limits: Limits) -> None:
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         root = Path(folder, "copy")
         copy_tree(root)
-        arguments = ["--maxfail", str(len(tests) * 1000), "-n", str(limits.workers), *tests]
-        code, output = run_pytest(root, arguments, limits.timeout * len(tests))
-    red = set(_RED.findall(output))
+        arguments = ["-n", str(limits.workers), *tests]
+        code, output = run_pytest(root, arguments, limits.timeout * len(tests), 3 * PATIENCE)
+    red = {match[1] + (match[2] or "") for match in _RED.finditer(output)}
     for result in results:
         if result.outcome is Outcome.NOTICED and (result.test in red or code not in (0, 1)):
             result.outcome, result.output = Outcome.RED_ANYWAY, output
@@ -151,7 +153,8 @@ def show(results: Sequence[Result]) -> None:
     print(f"\n{'mutant':44} law  {'seconds':>7}  first red test")
     for result in results:
         name, law = result.mutant.name, result.mutant.law
-        test = result.test.rpartition("/")[2] if result.outcome is Outcome.NOTICED else str(result.outcome)
+        noticed_by = result.test.partition("[")[0].rpartition("/")[2]
+        test = noticed_by if result.outcome is Outcome.NOTICED else str(result.outcome)
         print(f"{name:44} {law:3}  {result.seconds:7.1f}  {test}")
     noticed = sum(result.outcome is Outcome.NOTICED for result in results)
     print(f"\n{noticed} of {len(results)} mutants were noticed")
@@ -170,7 +173,7 @@ def main() -> int:
     with ThreadPoolExecutor(options.n) as pool:
         for result in pool.map(lambda mutant: try_mutant(mutant, limits), mutants):
             results.append(result)
-            print(f"{result.mutant.name}: {result.outcome} {result.test.rpartition('::')[2]}", flush=True)
+            print(f"{result.mutant.name}: {result.outcome} {result.test.partition('::')[2]}", flush=True)
     check_without_mutants(results, limits)
     for result in results:
         if result.outcome is not Outcome.NOTICED:

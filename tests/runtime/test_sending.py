@@ -28,6 +28,7 @@ from workflow_sdk import (
     Status,
     Workflow,
     open_driver,
+    run_workflow,
     workflow,
 )
 from workflow_sdk.core.keys import ROOT
@@ -290,6 +291,31 @@ async def test_the_instance_leaves_memory_while_a_message_is_handed_to_it(driver
             await held.stop.reached.wait()
             async with Client(driver) as client:
                 await client.handle(listens, "i").evict()
+
+            async def gone() -> bool:
+                return runtime.resident == 0
+
+            await until(gone)
+            held.stop.go_on.set()
+        assert await handle.result(timeout=PATIENCE) == [1]
+
+
+@workflow
+async def sends(ctx: Context, to: str) -> str:
+    """Sends a message to another instance."""
+    return await ctx.send("send", to, "m", 1)
+
+
+@pytest.mark.law(1)
+async def test_the_instance_leaves_memory_while_another_one_sends_to_it(driver: Driver) -> None:
+    held = HeldUp(driver)
+    async with Runtime(driver, workflows=FLOWS) as runtime:
+        handle = await runtime.start(listens, 1, id="i")
+        await until_status(handle, Status.WAITING)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: run_workflow(sends, "i", driver=held, instance_id="sender"))
+            await held.stop.reached.wait()
+            await handle.evict()
 
             async def gone() -> bool:
                 return runtime.resident == 0
