@@ -14,7 +14,7 @@ from workflow_sdk import Batch, Driver
 
 __all__ = ["SHORT", "HeldDriver", "SlowDriver", "slow_stores"]
 
-SHORT = 0.002, 0.06
+SHORT = 0.001, 0.03
 """Seconds that every way to a store and back may take: many times what a clock of these tests calls quiet."""
 
 

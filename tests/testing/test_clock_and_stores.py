@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.patience import PATIENCE
@@ -35,7 +36,7 @@ from workflow_sdk.testing import FaultyDriver, VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS
 
 HOUR = 3600
-QUIET = 0.01
+QUIET = 0.005
 """Less than a slow store takes for most answers."""
 
 
@@ -220,7 +221,8 @@ async def test_a_step_that_hangs_times_out_beside_a_slow_store() -> None:
     async with Runtime(driver, workflows=[hangs], clock=clock) as runtime:
         handle = await runtime.start(hangs)
         with anyio.fail_after(PATIENCE):
-            while (await handle.info()).status is not Status.COMPLETED:  # noqa: ASYNC110  # this is what is asked
+            while (await handle.info()).status is not Status.COMPLETED:
+                await clock.oversee(driver).get(b"k")
                 await anyio.sleep(0.003)
         assert await handle.result() == "timed out"
 
@@ -470,3 +472,16 @@ async def test_who_has_a_heartbeat_is_known_to_be_alive() -> None:
     await run_workflow(naps, 1, driver=driver, clock=clock)
     await run_workflow(naps, 1, driver=driver, clock=clock, mode="live")
     assert all(driver.alive)
+
+
+async def test_a_clock_does_not_wait_for_those_who_only_look() -> None:
+    """They may look again at once, and do so until something has happened."""
+    clock, driver = VirtualClock(quiet=QUIET), SlowDriver(MemoryDriver())
+    async with Runtime(driver, workflows=[naps], clock=clock) as runtime, Client(driver, clock=clock) as client:
+        with anyio.fail_after(PATIENCE):
+            handle = await runtime.start(naps, HOUR, id="1")
+            while (await client.handle(naps, "1").info()).status is not Status.COMPLETED:
+                await anyio.lowlevel.checkpoint()
+            while not (await client.list(status="completed")).items:
+                await anyio.lowlevel.checkpoint()
+            assert await handle.result() == HOUR

@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from workflow_sdk.driver import Driver
 
-__all__ = ["Activity", "Clock", "Overseer", "SystemClock", "Timeout", "overseen", "pause"]
+__all__ = ["Activity", "Clock", "Overseer", "SystemClock", "Timeout", "overseen", "pause", "unseen"]
 
 
 class Timeout(Protocol):
@@ -90,6 +90,16 @@ def overseen(driver: Driver, clock: object) -> Driver:
     if callable(getattr(clock, "oversee", None)):
         return cast("Overseer", clock).oversee(driver)
     return driver
+
+
+def unseen(driver: Driver) -> Driver:
+    """The driver behind one that a clock oversees.
+
+    It is for calls that only show what is stored. Nothing of what runs depends on them, and whoever makes them may do
+    so again and again: no clock waits for them.
+    """
+    found: Driver = getattr(driver, "unseen", driver)
+    return found
 
 
 class SystemClock:

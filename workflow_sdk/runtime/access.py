@@ -9,7 +9,7 @@ from typing import Protocol
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import Field
 from workflow_sdk.driver import Driver
-from workflow_sdk.execution.clock import Clock
+from workflow_sdk.execution.clock import Clock, unseen
 
 __all__ = ["Access", "Here", "Resident"]
 
@@ -59,3 +59,8 @@ class Access:
     codec: Codec
     clock: Clock
     here: Here | None = None
+
+    @property
+    def looking(self) -> Driver:
+        """The store, for whoever only looks at it."""
+        return unseen(self.driver)

@@ -268,7 +268,7 @@ class Client:
         if not 1 <= limit <= 1000:
             raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {limit!r}")
         return await list_instances(
-            access.driver,
+            access.looking,
             access.codec,
             workflow=workflow.name if isinstance(workflow, Workflow) else workflow,
             status=None if status is None else _status(status),

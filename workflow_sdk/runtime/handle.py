@@ -54,7 +54,7 @@ class Handle(Generic[T_co]):
         limit = seconds(timeout, "timeout")
         if limit <= 0:
             # Not to wait is no reason not to look.
-            fields = await read_fields(self._access.driver, InstanceKeys(self.id))
+            fields = await read_fields(self._access.looking, InstanceKeys(self.id))
             if (status := self._status(fields)).is_terminal or status is Status.STUCK:
                 return self._outcome(status, fields)
             raise TimeoutError
@@ -130,7 +130,7 @@ class Handle(Generic[T_co]):
 
     async def info(self) -> InstanceInfo:
         """What can be seen of it now."""
-        return await read_info(self._access.driver, self.id, self._access.codec, self._workflow)
+        return await read_info(self._access.looking, self.id, self._access.codec, self._workflow)
 
     async def watch(self) -> AsyncIterator[InstanceInfo]:
         """What can be seen of it now, and again whenever that changes, until it has ended."""
@@ -166,7 +166,7 @@ class Handle(Generic[T_co]):
 
     async def history(self) -> History:
         """Everything that is recorded of it; `print` draws it."""
-        return await read_history(self._access.driver, self.id, codec=self._access.codec.wrapper)
+        return await read_history(self._access.looking, self.id, codec=self._access.codec.wrapper)
 
     async def cancel(self, *, rollback: bool = False) -> None:
         """End it, whatever it does. With `rollback`, what it did is undone first. Doing it twice is fine."""

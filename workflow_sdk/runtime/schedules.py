@@ -22,7 +22,7 @@ from workflow_sdk.core.names import NAME_CHARACTERS_MAX, name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, ScheduleRow
 from workflow_sdk.core.times import deadline_of
-from workflow_sdk.driver import Batch, ConflictError
+from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, ScheduleNotFoundError
 from workflow_sdk.operations.inputs import same_value
 from workflow_sdk.runtime.access import Access
@@ -80,7 +80,7 @@ class Schedules:
     async def list(self) -> Page[Schedule]:
         """All of them, by their ids. One that can't be read is left out, and logged: `get` raises the error."""
         found: list[Schedule] = []
-        for key, raw in await self._access.driver.scan(*subtree(SCHEDULES)):
+        for key, raw in await self._access.looking.scan(*subtree(SCHEDULES)):
             id = last_of(key)
             try:
                 row = unpack_schedule(id, raw)
@@ -92,7 +92,7 @@ class Schedules:
 
     async def get(self, id: str) -> Schedule:
         """One of them; ScheduleNotFoundError, if there is none with this id."""
-        _, row = await self._find(id)
+        _, row = await self._find(self._access.looking, id)
         return self._seen(id, row)
 
     async def pause(self, id: str) -> Schedule:
@@ -148,15 +148,15 @@ class Schedules:
     def _now(self) -> float:
         return self._access.clock.time()
 
-    async def _find(self, id: str) -> tuple[bytes, ScheduleRow]:
-        raw = await self._access.driver.get(_key(id))
+    async def _find(self, driver: Driver, id: str) -> tuple[bytes, ScheduleRow]:
+        raw = await driver.get(_key(id))
         if raw is None:
             raise _not_found(id)
         return raw, unpack_schedule(id, raw)
 
     async def _change(self, id: str, change: Callable[[ScheduleRow], ScheduleRow]) -> Schedule:
         while True:
-            raw, before = await self._find(id)
+            raw, before = await self._find(self._access.driver, id)
             after = change(before)
             if after == before:
                 return self._seen(id, before)

@@ -116,10 +116,10 @@ class Tasks:
         if cursor is not None:
             begin = _from_cursor(cursor, prefix)
         found: list[Task] = []
-        while rows := await access.driver.scan(begin, end, limit=limit):
+        while rows := await access.looking.scan(begin, end, limit=limit):
             for key, _ in rows:
                 begin = key + b"\x00"
-                raw = await access.driver.get(task_key(last_of(key)))
+                raw = await access.looking.get(task_key(last_of(key)))
                 row = None if raw is None else TaskRow.unpack(raw)
                 if row is None or row.status is not TaskStatus.OPEN:
                     continue  # it was done since
@@ -135,8 +135,8 @@ class Tasks:
     async def get(self, id: str) -> Task:
         """A task, open or not, and everything that happened to it."""
         access = self._open()
-        row, _ = await self._read(id)
-        events = [TaskEvent.unpack(raw) for _, raw in await access.driver.scan(*subtree(task_log(id)))]
+        row, _ = await self._read(access.looking, id)
+        events = [TaskEvent.unpack(raw) for _, raw in await access.looking.scan(*subtree(task_log(id)))]
         log = tuple(TaskChange(event.what, event.by, time_of(event.at), event.to) for event in events)
         return replace(_task(row, access.codec), log=log)
 
@@ -208,14 +208,14 @@ class Tasks:
                     here.message_came(row.instance)
                 return
 
-    async def _read(self, id: str) -> tuple[TaskRow, bytes]:
-        raw = await self._open().driver.get(task_key(id))
+    async def _read(self, driver: Driver, id: str) -> tuple[TaskRow, bytes]:
+        raw = await driver.get(task_key(id))
         if raw is None:
             raise InstanceNotFoundError(f"there is no task {id!r}")
         return TaskRow.unpack(raw), raw
 
     async def _read_open(self, id: str) -> tuple[TaskRow, bytes]:
-        row, raw = await self._read(id)
+        row, raw = await self._read(self._open().driver, id)
         if row.status is not TaskStatus.OPEN:
             who = "" if row.by is None else f" by {row.by!r}"
             raise StaleError(f"task {row.name!r} ({id}) is {row.status.value}{who}")

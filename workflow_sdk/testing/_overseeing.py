@@ -210,6 +210,7 @@ class OverseenDriver:
 
     def __init__(self, driver: Driver, stores: Stores) -> None:
         self.driver = driver
+        self.unseen = driver
         self.stores = stores
 
     async def get(self, key: bytes, /) -> bytes | None:
