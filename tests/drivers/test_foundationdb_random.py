@@ -12,6 +12,7 @@ import anyio
 from tests.chaos import effort
 from tests.drivers.fdb_double import Double, failures
 from tests.drivers.fdb_double.faults import Moment
+from tests.drivers.fdb_waiting import all_is_done
 from tests.fdb_store import connected, hurry
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
@@ -127,7 +128,7 @@ async def check_one(seed: int) -> None:
         for moment in ("get", "get_range", "commit"):
             double.cluster.faults.take(moment)
     double.cluster.arrive()
-    await anyio.sleep(0.02)
+    await all_is_done()
     hurry(watching, PATIENCE)
     times = Counter(value for _, value in await watching.scan(b"log", b"loh"))
     assert max(times.values()) == 1, f"seed {seed}: none is applied twice"
