@@ -19,6 +19,7 @@ import pytest
 from tests.drivers.fdb_double import Double, Future, Network, failures, network
 from tests.drivers.fdb_waiting import all_is_done
 from tests.drivers.until import some_turns, until
+from tests.environment import clean_environment
 from tests.fdb_store import connected
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
@@ -186,7 +187,8 @@ def test_a_process_ends_though_somebody_waits() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=5 * PATIENCE,
+        env=clean_environment(),
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")
