@@ -10,8 +10,8 @@ import pytest
 from tests.drivers.fdb_double import Double
 from tests.drivers.fdb_double.network import network
 from tests.drivers.until import some_turns, until
-from workflow_drivers.foundationdb import _commit
 from workflow_drivers.foundationdb._binding import Future
+from workflow_drivers.foundationdb._waiting import settled
 
 __all__ = ["all_is_done", "do_not_wait_for_silence"]
 
@@ -27,7 +27,6 @@ async def all_is_done() -> None:
 
 def do_not_wait_for_silence(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the time for a commit's answer be over as soon as the cluster has the commit and says nothing."""
-    settled = _commit.settled
     known = 0
 
     def silences() -> int:
@@ -42,4 +41,4 @@ def do_not_wait_for_silence(double: Double, monkeypatch: pytest.MonkeyPatch) -> 
             deadline = anyio.current_time()
         return await settled(future, deadline)
 
-    monkeypatch.setattr(_commit, "settled", settled_or_silent)
+    monkeypatch.setattr("workflow_drivers.foundationdb._commit.settled", settled_or_silent)

@@ -333,8 +333,10 @@ async def test_cancelled_reads_take_their_futures_along() -> None:
     double = Double()
     async with opened(double) as driver:
         double.cluster.hang()
-        with anyio.move_on_after(0.01):
-            await driver.scan(b"", b"\xff")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.scan, b"", b"\xff")
+            await all_is_done()
+            tasks.cancel_scope.cancel()
         double.cluster.answer()
         assert await driver.get(b"k") is None
 

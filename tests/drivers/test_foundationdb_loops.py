@@ -169,12 +169,13 @@ def test_the_network_thread_is_started_once() -> None:
 PROGRAM = """
 import asyncio
 from tests.drivers.fdb_double import Double
+from tests.drivers.fdb_waiting import all_is_done
 from tests.fdb_store import connected
 
 async def main():
     driver = await connected(Double())
     waiting = asyncio.ensure_future(driver.changed(b"k", None))
-    await asyncio.sleep(0.05)
+    await all_is_done()
     print("ready", flush=True)
 
 asyncio.run(main())

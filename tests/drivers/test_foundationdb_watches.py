@@ -16,7 +16,6 @@ from tests.drivers.fdb_double import Double
 from tests.drivers.fdb_waiting import all_is_done
 from tests.drivers.until import until
 from tests.fdb_store import connected, hurry
-from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
@@ -81,10 +80,12 @@ async def test_the_watch_goes_with_the_last_who_waits(double: Double) -> None:
             second.cancel()
             await until_watched(double, 0)
         assert driver._watches.count == 0
-        with anyio.fail_after(PATIENCE):
-            while double.open().watches:
-                gc.collect()
-                await anyio.sleep(0.01)
+
+        def has_no_watches() -> bool:
+            gc.collect()
+            return not double.open().watches
+
+        await until(has_no_watches)
 
 
 async def test_another_process_is_heard(double: Double) -> None:
@@ -240,6 +241,16 @@ async def test_a_cluster_that_stops_answering_ends_the_wait_only_when_it_is_aske
 async def test_an_unchanged_value_is_waited_for(double: Double) -> None:
     async with opened(double) as driver:
         await put(driver, b"1")
-        with anyio.move_on_after(0.05) as scope:
+        waits = True
+
+        async def wait() -> None:
+            nonlocal waits
             await driver.changed(KEY, b"1")
-        assert scope.cancelled_caught
+            waits = False
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await until_watched(double)
+            await all_is_done()
+            assert waits
+            tasks.cancel_scope.cancel()
