@@ -27,6 +27,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.chaos import effort
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.errors import CodecError
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.law(4)
 
 T = TypeVar("T")
 CODEC = Codec()
-MODEST = settings(deadline=None, max_examples=250, suppress_health_check=list(HealthCheck))
+MODEST = settings(deadline=None, max_examples=effort(150), suppress_health_check=list(HealthCheck))
 
 
 class Colour(Enum):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chaos import effort
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData, SleepData
 from workflow_sdk.core.fields import WaitRow, unpack_wait
@@ -121,7 +122,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(200))
 @given(st.lists(OPERATIONS, max_size=40))
 def test_the_store_has_everything_in_the_end(operations: list[tuple[str, Any]]) -> None:
     model = Model()

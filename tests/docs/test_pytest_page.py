@@ -6,7 +6,6 @@ empty folder together with the workflow that all of them test, and pytest is run
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import FENCE, ROOT, as_pattern, file_name
+from tests.environment import clean_environment
 from tests.patience import PATIENCE
 
 # Plugins that come with this repository's environment; a new project has none of them.
@@ -62,12 +62,10 @@ def files(part: str) -> dict[str, str]:
 
 def run_pytest(folder: Path, *arguments: str) -> str:
     """What `python -m pytest` prints in a folder, where nothing is known of this repository but what is installed."""
-    ours = ("PYTEST", "PYTHON", "WORKFLOW")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     finished = subprocess.run(
         [sys.executable, "-m", "pytest", "-W", "error", *FOREIGN, *arguments],
         cwd=folder,
-        env=environment,
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=10 * PATIENCE,

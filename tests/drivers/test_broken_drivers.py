@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import anyio
 import pytest
 
+from tests.drivers.jumping import run_without_waiting
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk.driver import Append, Batch, ClearRange, Driver, Set, Write
 from workflow_sdk.errors import StorageError, StorageLimitError
-from workflow_sdk.testing import _promises
 from workflow_sdk.testing.contract import check_driver
 
 pytestmark = pytest.mark.law(1)
@@ -196,19 +196,17 @@ BROKEN: dict[type[MemoryDriver], str] = {
 
 
 @pytest.mark.parametrize("wrong", BROKEN)
-def test_it_is_seen(wrong: type[MemoryDriver], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_seen(wrong: type[MemoryDriver]) -> None:
     async def make() -> Driver:
         return wrong()
 
-    if wrong is WaitsForAnEdge:  # of all of them, this one alone keeps whoever asks waiting for ever
-        monkeypatch.setattr(_promises, "PATIENCE_SECONDS", 3.0)
     with pytest.raises((AssertionError, StorageError), match=re.escape(BROKEN[wrong])):
-        anyio.run(check_driver, make)
+        run_without_waiting(check_driver, make)
 
 
 def test_a_driver_that_is_right_passes() -> None:
     async def make() -> Driver:
         return MemoryDriver()
 
-    checked: list[None] = [anyio.run(check_driver, make)]
+    checked: list[None] = [run_without_waiting(check_driver, make)]
     assert checked == [None]

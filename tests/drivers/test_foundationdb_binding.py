@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,7 +23,8 @@ def test_the_real_binding_is_called_as_it_is(backend: str, library: int) -> None
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=5 * PATIENCE,
+        env=clean_environment(),
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from tests.drivers.fdb_double import Double
+from tests.drivers.fdb_waiting import all_is_done, do_not_wait_for_silence
 from tests.fdb_store import connected, hurry
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
@@ -57,7 +58,7 @@ async def logged(driver: FoundationDBDriver) -> list[bytes]:
 async def eventually(double: Double) -> None:
     """Let the commits that are on their way come."""
     double.cluster.arrive()
-    await anyio.sleep(0.02)
+    await all_is_done()
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -240,10 +241,9 @@ async def test_a_cluster_that_does_not_answer_is_an_error_when_it_is_opened() ->
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_a_commit_that_is_not_answered_is_looked_into(applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It is waited for the answer for two seconds, and then looked for with patience.
-    monkeypatch.setattr("workflow_drivers.foundationdb._commit.SETTLING", PATIENCE / (PATIENCE + 2))
     double = Double()
-    async with opened(double, timeout=PATIENCE + 2) as driver:
+    do_not_wait_for_silence(double, monkeypatch)
+    async with opened(double, timeout=PATIENCE) as driver:
         double.cluster.faults.add("commit", applied=applied, late=not applied, silent=True)
         if applied:
             await driver.commit(counting(None, b"1"))
@@ -255,14 +255,15 @@ async def test_a_commit_that_is_not_answered_is_looked_into(applied: bool, monke
         assert driver.unknown_results == 1
 
 
-async def test_if_it_cannot_be_looked_into_that_is_said() -> None:
+async def test_if_it_cannot_be_looked_into_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     double = Double()
-    async with opened(double, timeout=2.5) as driver:
+    do_not_wait_for_silence(double, monkeypatch)
+    monkeypatch.setattr("workflow_drivers.foundationdb._commit.SETTLING", 0.5 / PATIENCE)  # half a second for looking
+    async with opened(double, timeout=PATIENCE) as driver:
         double.cluster.faults.add("commit", silent=True, late=True)
         double.cluster.faults.add("get", silent=True, skip=2)
         with pytest.raises(StorageError, match="Whether the batch was applied is not known"):
             await driver.commit(counting(None, b"1"))
-        hurry(driver, PATIENCE)
         # The slot is nobody's any more: the next who had it would take the one before for its own.
         await driver.commit(counting(None, b"2"))
         await eventually(double)
@@ -334,8 +335,10 @@ async def test_cancelled_reads_take_their_futures_along() -> None:
     double = Double()
     async with opened(double) as driver:
         double.cluster.hang()
-        with anyio.move_on_after(0.01):
-            await driver.scan(b"", b"\xff")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.scan, b"", b"\xff")
+            await all_is_done()
+            tasks.cancel_scope.cancel()
         double.cluster.answer()
         assert await driver.get(b"k") is None
 

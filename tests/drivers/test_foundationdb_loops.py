@@ -17,6 +17,9 @@ import anyio.to_thread
 import pytest
 
 from tests.drivers.fdb_double import Double, Future, Network, failures, network
+from tests.drivers.fdb_waiting import all_is_done
+from tests.drivers.until import some_turns, until
+from tests.environment import clean_environment
 from tests.fdb_store import connected
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
@@ -51,7 +54,7 @@ async def test_one_driver_in_several_threads(backends: tuple[str, ...]) -> None:
             for _ in range(3):
                 tasks.start_soon(add, driver, 5)
             tasks.start_soon(driver.changed, b"done", None)
-            await anyio.sleep(0.01)
+            await all_is_done()
             batch = Batch()
             batch.set(b"done", b"v")
             await driver.commit(batch)
@@ -73,16 +76,17 @@ async def test_no_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many operations are under way, the only thread is the network's."""
     double = Double()
     driver = await connected(double)
-    double.cluster.latency = 0.05
+    double.cluster.hang()
     async with anyio.create_task_group() as tasks:
         for number in range(50):
             tasks.start_soon(driver.get, b"%d" % number)
-        await anyio.sleep(0.01)
+        await all_is_done()
         others = [
             thread for thread in threading.enumerate() if thread.name.startswith(("Any", "ThreadPool", "asyncio"))
         ]
         assert others == []
         assert sum(thread is network.thread for thread in threading.enumerate()) == 1
+        double.cluster.answer()
     await driver.aclose()
 
 
@@ -91,29 +95,28 @@ def test_a_loop_that_is_gone_does_not_disturb_the_network_thread() -> None:
 
     async def leave() -> None:
         driver = await connected(double)
-        double.cluster.latency = 0.05
+        double.cluster.hang()
         asyncio.ensure_future(driver.get(b"k"))  # noqa: RUF006  # nobody waits for it
         asyncio.ensure_future(driver.changed(b"k", None))  # noqa: RUF006
-        await asyncio.sleep(0.01)
+        await all_is_done()
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave())
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # as when a program ends in the middle
     loop.close()
-    done = threading.Event()
-    network.post(done.set, 0.1)
-    assert done.wait(PATIENCE)
+    double.cluster.answer()
+    anyio.run(all_is_done)
     assert failures == []
 
 
 async def test_a_future_is_cancelled_with_the_wait() -> None:
     future = Future()
-    with anyio.move_on_after(0.01):
-        await ready(future)
-    with anyio.fail_after(PATIENCE):
-        while not future.is_ready():  # noqa: ASYNC110  # it is the network thread that cancels it
-            await anyio.sleep(0.01)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ready, future)
+        await some_turns()
+        tasks.cancel_scope.cancel()
+    await until(future.is_ready)  # it is the network thread that cancels it
     with pytest.raises(Exception, match="1101"):
         future.wait()
 
@@ -166,12 +169,13 @@ def test_the_network_thread_is_started_once() -> None:
 PROGRAM = """
 import asyncio
 from tests.drivers.fdb_double import Double
+from tests.drivers.fdb_waiting import all_is_done
 from tests.fdb_store import connected
 
 async def main():
     driver = await connected(Double())
     waiting = asyncio.ensure_future(driver.changed(b"k", None))
-    await asyncio.sleep(0.05)
+    await all_is_done()
     print("ready", flush=True)
 
 asyncio.run(main())
@@ -184,7 +188,8 @@ def test_a_process_ends_though_somebody_waits() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=5 * PATIENCE,
+        env=clean_environment(),
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ready\n", "")

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from tests.drivers.fdb_double import Double
+from tests.drivers.fdb_waiting import all_is_done, do_not_wait_for_silence
 from tests.fdb_store import connected, hurry
 from tests.ledger import Gate, add, read
 from tests.patience import PATIENCE
@@ -84,7 +85,7 @@ async def test_a_commit_that_comes_late_does_not_count(code: int) -> None:
         double.cluster.faults.add("commit", code, late=True)
         await driver.transact(tries, recording)
         double.cluster.arrive()
-        await anyio.sleep(0.02)
+        await all_is_done()
         assert await told(driver) == (b"2", [b"2"], 1, b"2")
 
 
@@ -132,16 +133,15 @@ async def test_a_conflict_on_what_the_function_has_read() -> None:
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_no_answer_at_all(applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # It is waited for the answer for two seconds, and then looked for with patience.
-    monkeypatch.setattr("workflow_drivers.foundationdb._commit.SETTLING", PATIENCE / (PATIENCE + 2))
     double, tries = Double(), Tries()
-    async with opened(double, timeout=PATIENCE + 2) as driver:
+    do_not_wait_for_silence(double, monkeypatch)
+    async with opened(double, timeout=PATIENCE) as driver:
         double.cluster.faults.add("commit", silent=True, applied=applied)
         if applied:
             await driver.transact(tries, recording)
             assert await told(driver) == (b"1", [b"1"], 1, b"1")
         else:
-            with pytest.raises(StorageError, match="within 62 s"):
+            with pytest.raises(StorageError, match="within 60 s"):
                 await driver.transact(tries, recording)
             assert await told(driver) == (None, [], 0, None)
 

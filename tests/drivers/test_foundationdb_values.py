@@ -352,7 +352,7 @@ async def test_a_scan_sees_one_state_whatever_is_committed_meanwhile(double: Dou
 async def test_a_scan_that_is_always_too_old_is_an_error(double: Double) -> None:
     async with opened(double) as driver:
         double.cluster.faults.add("get_range", 1007, times=200)
-        hurry(driver, 2)
+        hurry(driver, 1)
         with pytest.raises(StorageError, match="1007"):
             await driver.scan(b"", b"\xff")
 

@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from tests.drivers.fdb_double import Double
+from tests.drivers.fdb_waiting import all_is_done
+from tests.drivers.until import until
 from tests.fdb_store import connected, hurry
-from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_drivers.foundationdb._binding import Transaction
 from workflow_drivers.foundationdb._reading import get_row
@@ -50,9 +51,7 @@ async def put(driver: FoundationDBDriver, value: bytes | None, key: bytes = KEY)
 
 
 async def until_watched(double: Double, count: int = 1) -> None:
-    with anyio.fail_after(PATIENCE):
-        while double.cluster.watched != count:  # noqa: ASYNC110  # the cluster tells nobody
-            await anyio.sleep(0.001)
+    await until(lambda: double.cluster.watched == count)
 
 
 async def test_those_who_wait_for_one_key_share_a_watch(double: Double) -> None:
@@ -61,7 +60,7 @@ async def test_those_who_wait_for_one_key_share_a_watch(double: Double) -> None:
             for _ in range(20):
                 tasks.start_soon(driver.changed, KEY, None)
             await until_watched(double)
-            await anyio.sleep(0.02)
+            await all_is_done()
             assert (double.cluster.watched, driver.counts.watches) == (1, 1)
             await put(driver, b"1")
         assert (double.cluster.watched, driver._watches.count) == (0, 0)
@@ -80,15 +79,17 @@ async def test_the_watch_goes_with_the_last_who_waits(double: Double) -> None:
             tasks.start_soon(wait, second)
             await until_watched(double)
             first.cancel()
-            await anyio.sleep(0.01)
+            await all_is_done()
             assert double.cluster.watched == 1
             second.cancel()
             await until_watched(double, 0)
         assert driver._watches.count == 0
-        with anyio.fail_after(PATIENCE):
-            while double.open().watches:
-                gc.collect()
-                await anyio.sleep(0.01)
+
+        def has_no_watches() -> bool:
+            gc.collect()
+            return not double.open().watches
+
+        await until(has_no_watches)
 
 
 async def test_a_watch_on_a_later_state_is_not_shared(double: Double) -> None:
@@ -136,14 +137,15 @@ async def test_a_large_value_is_seen_to_change(double: Double) -> None:
                 tasks.start_soon(wait, seen)
                 await until_watched(double)
                 await put(driver, seen)  # the same again: other chunks, another row, and no change
-                await anyio.sleep(0.02)
+                await all_is_done()
                 await put(driver, new)
         assert changes == [other, b"small", value, None]
         await driver.changed(KEY, value)
 
 
 @pytest.mark.parametrize("code", [1007, 1009, 1025, 1031, 1037, 1101, 1500])
-async def test_a_watch_that_fails_is_set_again(double: Double, code: int) -> None:
+async def test_a_watch_that_fails_is_set_again(double: Double, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow_drivers.foundationdb._watch.FAILED_SECONDS", 0.001)
     async with opened(double) as driver:
         double.cluster.faults.add("watch", code, times=2)
         async with anyio.create_task_group() as tasks:
@@ -162,9 +164,7 @@ async def test_a_watch_that_fails_while_it_waits_is_set_again(double: Double) ->
             await until_watched(double)
             (watched,) = driver._watches._watched.values()
             watched.future.fail(1037)  # type: ignore[attr-defined]  # of the double
-            with anyio.fail_after(PATIENCE):
-                while driver.counts.watches != 2:  # noqa: ASYNC110  # tells nobody
-                    await anyio.sleep(0.001)
+            await until(lambda: driver.counts.watches == 2)
             await until_watched(double)
             await put(driver, b"1")
         assert driver.counts.watches == 2
@@ -176,7 +176,7 @@ async def test_a_watch_that_is_lost_is_not_waited_for_for_ever(double: Double, m
         double.cluster.faults.add("watch", silent=True)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(driver.changed, KEY, None)
-            await anyio.sleep(0.01)
+            await until(lambda: not double.cluster.faults.left)
             await put(driver, b"1")
 
 
@@ -189,9 +189,7 @@ async def test_without_watches_it_is_asked_for_changes(
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(driver.changed, KEY, None)
-            with anyio.fail_after(PATIENCE):
-                while driver.counts.polls <= 3:  # noqa: ASYNC110  # tells nobody
-                    await anyio.sleep(0.01)
+            await until(lambda: driver.counts.polls > 3)
             assert double.cluster.watched == 0
             await put(driver, b"1")
         (warning,) = caplog.records
@@ -211,7 +209,8 @@ async def test_more_keys_than_watches(double: Double) -> None:
         async with anyio.create_task_group() as tasks:
             for key in keys:
                 tasks.start_soon(driver.changed, key, None)
-            await anyio.sleep(0.1)
+            await until(lambda: driver.counts.polls)
+            await all_is_done()
             assert double.cluster.watched <= 5
             batch = Batch()
             for key in keys:
@@ -233,7 +232,7 @@ async def test_closing_ends_all_waits(double: Double) -> None:
         async with anyio.create_task_group() as tasks:
             for key in (b"watched", b"polled"):
                 tasks.start_soon(wait, key)
-                await anyio.sleep(0.03)
+                await all_is_done()
             await driver.aclose()
         assert closed == 2
 
@@ -253,13 +252,11 @@ async def test_a_cluster_that_stops_answering_ends_the_wait_only_when_it_is_aske
         tasks.start_soon(wait)
         await until_watched(double)
         double.cluster.hang()
-        hurry(driver, 0.1)
-        await anyio.sleep(0.2)
+        hurry(driver, 0.05)
+        await anyio.sleep(0.1)  # twice the time in which an answer is missed
         assert not failed
         driver._watches._wake(next(iter(driver._watches._watched.values())))
-        with anyio.fail_after(PATIENCE):
-            while not failed:  # noqa: ASYNC110  # tells nobody
-                await anyio.sleep(0.01)
+        await until(lambda: failed)
     double.cluster.answer()
     await driver.aclose()
 
@@ -267,6 +264,16 @@ async def test_a_cluster_that_stops_answering_ends_the_wait_only_when_it_is_aske
 async def test_an_unchanged_value_is_waited_for(double: Double) -> None:
     async with opened(double) as driver:
         await put(driver, b"1")
-        with anyio.move_on_after(0.05) as scope:
+        waits = True
+
+        async def wait() -> None:
+            nonlocal waits
             await driver.changed(KEY, b"1")
-        assert scope.cancelled_caught
+            waits = False
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await until_watched(double)
+            await all_is_done()
+            assert waits
+            tasks.cancel_scope.cancel()

@@ -153,8 +153,11 @@ def test_closing_ends_the_waits_of_this_handle(backend: str) -> None:
 def test_a_cancelled_wait_leaves_nothing_behind(backend: str) -> None:
     async def body() -> None:
         driver = MemoryDriver()
-        with anyio.move_on_after(0.01):
-            await driver.changed(b"k", None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.changed, b"k", None)
+            await some_turns()
+            assert driver._store.waiting
+            tasks.cancel_scope.cancel()
         assert not driver._store.waiting
         assert not driver._waiters
 

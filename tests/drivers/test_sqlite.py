@@ -22,6 +22,7 @@ import anyio
 import pytest
 
 from tests.drivers.until import until, until_waiting
+from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
@@ -299,7 +300,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 def writer(directory: Path, count: int, options: str = "synchronous=normal") -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "error", "-c", WRITER, url(directory, options), str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment())
 
 
 async def test_two_processes_share_a_file(tmp_path: Path) -> None:

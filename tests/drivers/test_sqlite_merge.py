@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chaos import effort
 from workflow_sdk import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.driver import Clear, ClearRange, Set, Write
 
@@ -66,7 +67,7 @@ async def compare(directory: Path, before: Batch, group: list[Batch]) -> None:
         await file.aclose()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=effort(100), deadline=None)
 @given(st.lists(st.tuples(KEYS, VALUES), max_size=6), st.lists(batches(), min_size=2, max_size=8))
 def test_at_once_is_as_one_by_one(stored: list[tuple[bytes, bytes]], group: list[Batch]) -> None:
     before = Batch()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.patience import PATIENCE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -158,8 +158,40 @@ SHOWS = {
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
     # An example takes no time to try. As wide as a page, whatever terminal the tests run in.
-    environment = os.environ | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, env=environment)
+    environment = clean_environment(COLUMNS="120", PYTHONIOENCODING="utf-8")
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=5 * PATIENCE, env=environment)
+
+
+def nothing_happens_twice_in_the_main_example(printed: str) -> None:
+    assert printed.count("charging") == 1
+
+
+def what_is_called_off_is_undone_once(printed: str) -> None:
+    assert [printed.count(what) for what in ("refunded", "put back", "on its way")] == [1, 1, 1]
+    assert "called off: StepCriticalError: " in printed
+
+
+def nothing_happens_twice_in_the_service(printed: str) -> None:
+    assert printed.count("is reserved") == 1
+    again = printed.split("pay again: ")[1].splitlines()[0]
+    assert again in ("200 {'delivery': 'duplicate'}", "409 {'detail': 'the order is done'}")
+
+
+def a_careless_release_runs_nothing(printed: str) -> None:
+    careless = printed.split("a careless release")[1].split("release 2")[0]
+    assert "old-user is stuck" in careless
+    assert "tour" in careless.partition("stuck")[2], "the error names what the code asked for"
+    assert "fax" in careless, "the error names what was recorded"
+    assert "come on a tour" not in careless
+
+
+# What else holds of what an example prints.
+CLAIMS = {
+    "order": nothing_happens_twice_in_the_main_example,
+    "order_saga": what_is_called_off_is_undone_once,
+    "service": nothing_happens_twice_in_the_service,
+    "changing_code": a_careless_release_runs_nothing,
+}
 
 
 def test_every_example_is_run() -> None:
@@ -173,32 +205,8 @@ def test_the_example_shows_what_it_promises(name: str) -> None:
     lines = iter(result.stdout.splitlines())
     missing = [line for line in SHOWS[name] if line not in lines]  # `in` moves on: the order counts
     assert missing == [], result.stdout
-
-
-def test_nothing_happens_twice_in_the_main_example() -> None:
-    assert run("order").stdout.count("charging") == 1
-
-
-def test_what_is_called_off_is_undone_once() -> None:
-    printed = run("order_saga").stdout
-    assert [printed.count(what) for what in ("refunded", "put back", "on its way")] == [1, 1, 1]
-    assert "called off: StepCriticalError: " in printed
-
-
-def test_nothing_happens_twice_in_the_service() -> None:
-    printed = run("service").stdout
-    assert printed.count("is reserved") == 1
-    again = printed.split("pay again: ")[1].splitlines()[0]
-    assert again in ("200 {'delivery': 'duplicate'}", "409 {'detail': 'the order is done'}")
-
-
-def test_a_careless_release_runs_nothing() -> None:
-    printed = run("changing_code").stdout
-    careless = printed.split("a careless release")[1].split("release 2")[0]
-    assert "old-user is stuck" in careless
-    assert "tour" in careless.partition("stuck")[2], "the error names what the code asked for"
-    assert "fax" in careless, "the error names what was recorded"
-    assert "come on a tour" not in careless
+    if name in CLAIMS:
+        CLAIMS[name](result.stdout)
 
 
 def test_the_demo_holds_its_claims() -> None:
@@ -216,6 +224,8 @@ def test_the_demo_can_fail() -> None:
         "sys.argv = ['demo.py', '--no-pauses']; sys.exit(demo.main())"
     )
     command = [sys.executable, "-c", program, str(EXAMPLES)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=5 * PATIENCE, env=clean_environment()
+    )
     assert result.returncode == 1, result.stdout + result.stderr
     assert "✗" in result.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,9 @@ def lint(root: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
         "from importlinter.cli import lint_imports_command; lint_imports_command()\n"
     )
     command = [sys.executable, "-c", program, "--no-cache", *chosen]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=5 * PATIENCE)
+    return subprocess.run(
+        command, cwd=root, env=clean_environment(), capture_output=True, text=True, check=False, timeout=5 * PATIENCE
+    )
 
 
 @pytest.fixture

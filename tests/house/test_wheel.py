@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import clean_environment
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=5 * PATIENCE)
+    result = subprocess.run(
+        command, cwd=cwd, env=clean_environment(), capture_output=True, text=True, check=False, timeout=5 * PATIENCE
+    )
     assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
     return result.stdout
 
@@ -47,7 +50,9 @@ def python(installed: Path, program: str) -> subprocess.CompletedProcess[str]:
         f"sys.path.insert(0, {str(installed)!r})\n"
     )
     command = [sys.executable, "-I", "-c", isolated + program]
-    return subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    return subprocess.run(
+        command, cwd=installed, env=clean_environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
 
 
 def test_the_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
