@@ -24,15 +24,16 @@ async def names_of(world: World) -> int:
     return len(await world.driver.scan(*InstanceKeys("i").range(NAMES)))
 
 
+MEMORY = Setting("memory", "asyncio", "yield")
+"""For tests that compare several stores, or count what Python does: these name their setting themselves."""
+
+
 @asynccontextmanager
 async def fresh_world(directory: Path) -> AsyncGenerator[World, None]:
-    """An empty store in memory, and a clock.
-
-    For tests that compare several stores, or count what Python does: these name their setting themselves.
-    """
-    driver = await open_store("memory", directory)
+    """An empty store in memory, and a clock."""
+    driver = await open_store(MEMORY.store, directory)
     try:
-        yield World(Setting("memory", "asyncio", "yield"), driver, directory)
+        yield World(MEMORY, driver, directory)
     finally:
         await driver.aclose()
 

@@ -29,6 +29,7 @@ from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 COMMITS_MAX = 60
 
 
+# These settings are not those of the fixture: the store in memory has no transactions of its own.
 transacts = pytest.mark.parametrize("setting", [s for s in SETTINGS if s.store != "memory"], ids=str)
 fdb = pytest.mark.parametrize("setting", [s for s in SETTINGS if s.store == "fdb"], ids=str)
 memory = pytest.mark.parametrize("setting", [s for s in SETTINGS if s.store == "memory"], ids=str)
