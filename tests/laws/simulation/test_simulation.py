@@ -21,7 +21,7 @@ from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import SimulatedCrash
 
 TTL = 10.0
-SCHEDULES = 2000
+SCHEDULES = 1600
 BATCHES = 8
 HOUR = 3600.0
 
