@@ -27,10 +27,7 @@ async def names_of(world: World) -> int:
 
 @asynccontextmanager
 async def fresh_world(directory: Path) -> AsyncGenerator[World, None]:
-    """An empty store in memory, and a clock.
-
-    For tests that compare several stores, or count what Python does: these name their setting themselves.
-    """
+    """An empty store in memory, and a clock."""
     driver = await open_store("memory", directory)
     try:
         yield World(IN_MEMORY, driver, directory)

@@ -58,9 +58,18 @@ class Slip:
     error: type[Exception] = DefinitionError
 
 
+RAN: list[str] = []
+"""Steps of mistakes that were run. None is to be."""
+
+
+async def must_not_run() -> None:
+    """A step that is a mistake."""
+    RAN.append("it")
+
+
 async def duplicate(ctx: Context) -> None:
     await ctx.step("twice", give)
-    await ctx.step("twice", give)
+    await ctx.step("twice", must_not_run)
 
 
 async def duplicate_of_another_kind(ctx: Context) -> None:
@@ -71,7 +80,12 @@ async def duplicate_of_another_kind(ctx: Context) -> None:
 async def duplicate_of_a_derived_name(ctx: Context) -> None:
     await ctx.step(give)
     await ctx.step(give)
-    await ctx.step("give:1", give)
+    await ctx.step("give:1", must_not_run)
+
+
+async def duplicate_of_the_first_derived_name(ctx: Context) -> None:
+    await ctx.step(give)
+    await ctx.step("give", must_not_run)
 
 
 async def forgotten_before_another(ctx: Context) -> None:
@@ -104,7 +118,7 @@ async def side_by_side(ctx: Context) -> None:
 
 async def inside_a_step(ctx: Context) -> None:
     async def outer() -> None:
-        await ctx.step("inner", give)
+        await ctx.step("inner", must_not_run)
 
     await ctx.step("outer", outer)
 
@@ -118,14 +132,14 @@ async def inside_a_plain_step(ctx: Context) -> None:
 
 async def on_the_outer_ctx_in_a_branch(ctx: Context) -> None:
     async def branch(inner: Context) -> None:
-        await ctx.step("outside", give)
+        await ctx.step("outside", must_not_run)
 
     await ctx.join("join", {"a": branch})
 
 
 async def on_the_outer_ctx_in_a_turn(ctx: Context) -> None:
     async def turn(inner: Context, state: Any) -> Break[None]:
-        await ctx.step("outside", give)
+        await ctx.step("outside", must_not_run)
         return Break()
 
     await ctx.loop("loop", turn)
@@ -133,7 +147,7 @@ async def on_the_outer_ctx_in_a_turn(ctx: Context) -> None:
 
 async def on_the_outer_ctx_in_an_attempt(ctx: Context) -> None:
     async def fn(inner: Context) -> None:
-        await ctx.step("outside", give)
+        await ctx.step("outside", must_not_run)
 
     await ctx.attempt("attempt", fn)
 
@@ -150,7 +164,7 @@ async def on_the_ctx_of_a_sibling(ctx: Context) -> None:
     async def thief(inner: Context) -> None:
         await ready.wait()
         try:
-            await held[0].step("stolen", give)
+            await held[0].step("stolen", must_not_run)
         finally:
             done.set()
 
@@ -164,13 +178,14 @@ async def on_a_finished_ctx(ctx: Context) -> None:
         held.append(inner)
 
     await ctx.attempt("attempt", fn)
-    await held[0].step("late", give)
+    await held[0].step("late", must_not_run)
 
 
 SCOPES = [
     Slip("duplicate", duplicate, "twice", ("used before", "name of its own"), DuplicateNameError),
     Slip("duplicate of another kind", duplicate_of_another_kind, "twice", ("sleep",), DuplicateNameError),
     Slip("duplicate of a derived name", duplicate_of_a_derived_name, "give:1", (), DuplicateNameError),
+    Slip("duplicate of a first name", duplicate_of_the_first_derived_name, "give", (), DuplicateNameError),
     Slip(
         "forgotten before another",
         forgotten_before_another,

@@ -11,6 +11,7 @@ from tests.laws.composing import survive
 from tests.support import open_store
 from workflow_sdk.testing import FaultyDriver
 
+# Not in the setting of a fixture: each crash has a store of its own.
 pytestmark = pytest.mark.law(1)
 
 STRIDES = {"memory": 1, "sqlite": 4, "fdb": 4}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 
 import anyio
@@ -11,8 +10,9 @@ import pytest
 
 from tests.laws.composed_system import SYSTEM, check, story
 from tests.laws.composing import running
-from tests.support import open_store
-from workflow_sdk import Batch, Client, Context, Driver, Runtime, workflow
+from tests.laws.counting_driver import WatchedDriver
+from tests.support import World
+from workflow_sdk import Batch, Client, Context, Runtime, open_driver, workflow
 from workflow_sdk.core.keys import HISTORY, InstanceKeys
 from workflow_sdk.driver import Set
 from workflow_sdk.testing import FaultyDriver, VirtualClock
@@ -21,12 +21,6 @@ pytestmark = pytest.mark.law(1, 3)
 
 COMMITS = 60
 """More than the system makes when nothing goes wrong."""
-
-
-async def fresh(tmp_path: Path, name: object, store: str = "memory") -> Driver:
-    directory = tmp_path / str(name)
-    directory.mkdir()
-    return await open_store(store, directory)
 
 
 async def told(runtime: Runtime) -> None:
@@ -44,9 +38,9 @@ async def told(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("what", ["fail_at", "conflict_at"])
-async def test_any_one_commit_fails(what: str, tmp_path: Path) -> None:
+async def test_any_one_commit_fails(what: str) -> None:
     for number in range(2, COMMITS):
-        driver = await fresh(tmp_path, number)
+        driver = await open_driver("memory://")
         numbers = [number]
         faulty = FaultyDriver(
             driver,
@@ -63,54 +57,45 @@ async def test_any_one_commit_fails(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("store", ["memory", "fdb"])
-async def test_many_commits_fail(store: str, seed: int, tmp_path: Path) -> None:
-    driver = await fresh(tmp_path, seed, store)
-    faulty = FaultyDriver(driver, fail_at=0.04, conflict_at=0.1, latency=0.002, seed=seed)
-    try:
-        async with running(faulty, SYSTEM) as runtime:
-            await told(runtime)
-            # What is on its way then is to be stored.
-            faulty._fails = faulty._conflicts = lambda number, batch: False  # pyright: ignore[reportPrivateUsage]
-        await check(driver)
-    finally:
-        await driver.aclose()
+async def test_many_commits_fail(world: World, seed: int) -> None:
+    faulty = FaultyDriver(world.driver, fail_at=0.04, conflict_at=0.1, latency=0.002, seed=seed)
+    async with running(faulty, SYSTEM) as runtime:
+        await told(runtime)
+        # What is on its way then is to be stored.
+        faulty._fails = faulty._conflicts = lambda number, batch: False  # pyright: ignore[reportPrivateUsage]
+    await check(world.driver)
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite", "fdb"])
-async def test_slow_stores(store: str, tmp_path: Path) -> None:
-    driver = await fresh(tmp_path, store, store)
-    try:
-        for latency in (0.0001, 0.004):
-            async with running(FaultyDriver(driver, latency=latency, seed=7), SYSTEM) as runtime:
-                await story(runtime)
-            await check(driver)
-    finally:
-        await driver.aclose()
+@pytest.mark.parametrize("latency", [0.0001, 0.004])
+async def test_slow_stores(world: World, latency: float) -> None:
+    async with running(FaultyDriver(world.driver, latency=latency, seed=7), SYSTEM) as runtime:
+        await story(runtime)
+    await check(world.driver)
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("store", ["memory", "sqlite", "fdb"])
-async def test_two_runtimes_on_one_store(store: str, seed: int, tmp_path: Path) -> None:
-    """Each takes what it can get, puts away what it has at any time, and one of them is killed."""
-    driver = await fresh(tmp_path, seed, store)
+async def test_two_runtimes_on_one_store(world: World, seed: int) -> None:
+    """Each takes what it can get, puts away what it has at any time, and one of them goes in the middle."""
     clock = VirtualClock(quiet=10)
     random = Random(seed)
-    try:
-        async with running(
-            FaultyDriver(driver, latency=0.002, seed=seed), SYSTEM, clock, max_resident=random.choice([0, 2, 100])
-        ) as one:
-            async with (
-                running(driver, SYSTEM, clock, max_resident=random.choice([0, 2, 100])),
-                anyio.create_task_group() as group,
-            ):
-                group.start_soon(told, one)
-                await anyio.sleep(random.random() / 50)
-            # The other has gone.
-            await told(one)
-        await check(driver)
-    finally:
-        await driver.aclose()
+    gone, gone_at = anyio.Event(), random.randrange(2, 25)
+
+    async def count(number: int) -> None:
+        if number == gone_at:
+            gone.set()
+
+    store = WatchedDriver(world.driver, count)
+    slow = FaultyDriver(store, latency=0.002, seed=seed)
+    async with running(slow, SYSTEM, clock, max_resident=random.choice([0, 2, 100])) as one:
+        async with (
+            running(store, SYSTEM, clock, max_resident=random.choice([0, 2, 100])),
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(told, one)
+            await gone.wait()  # at a commit of either
+            group.cancel_scope.cancel()
+        await told(one)
+    await check(world.driver)
 
 
 class OneAtATime(FaultyDriver):
@@ -151,9 +136,9 @@ async def many(ctx: Context) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_while_a_conflict_is_looked_at_nobody_else_writes(seed: int, tmp_path: Path) -> None:
+async def test_while_a_conflict_is_looked_at_nobody_else_writes(seed: int) -> None:
     """What belongs together would go with two commits, of which one may fail."""
-    driver = await fresh(tmp_path, seed)
+    driver = await open_driver("memory://")
     random = Random(seed)
     faulty = OneAtATime(driver, conflict_at=lambda number, _: number > 2 and random.random() < 0.2, latency=0.0001)
     async with Client(driver) as client:

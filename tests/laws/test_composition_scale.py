@@ -43,16 +43,16 @@ async def cost(count: int, **options: Any) -> tuple[Counted, float]:
 
 
 @pytest.mark.parametrize("options", [{}, {"max_resident": 50}, {"concurrency": 4}], ids=str)
-async def test_a_thousand_children_cost_ten_times_a_hundred(options: dict[str, int]) -> None:
-    few, _ = await cost(100, **options)
-    many, _ = await cost(1000, **options)
+async def test_five_hundred_children_cost_ten_times_as_much_as_fifty(options: dict[str, int]) -> None:
+    few, _ = await cost(50, **options)
+    many, _ = await cost(500, **options)
     print(
         f"{options}: calls {few.calls} {many.calls}, commits {few.commits} {many.commits}, rows {few.rows} {many.rows}"
     )
     assert many.calls <= 13 * few.calls
     assert many.commits <= 13 * few.commits
     assert many.rows <= 13 * few.rows
-    assert many.commits <= 4 * 1000
+    assert many.commits <= 4 * 500
 
 
 async def test_the_time_is_linear_too() -> None:

@@ -172,6 +172,7 @@ async def try_out(mode: Mode, tree: Block, crashes: list[tuple[int, str]]) -> No
     """Run a tree without a crash, and with them, and compare."""
     outputs: list[Any] = []
     for plan in ([], crashes):
+        # Each example has a store of its own, which no fixture could give it.
         world = World(Setting("memory", mode, PYTEST_ASYNCIO), await open_driver("memory://"), Path())
         trial = Trial(world, tree)
         for number, when in plan:

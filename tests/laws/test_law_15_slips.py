@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.laws.slips import OPERATIONS, OPTIONS, SLIPS, TIMES, Slip, give, slips_of_names
+from tests.laws.slips import OPERATIONS, OPTIONS, RAN, SLIPS, TIMES, Slip, give, slips_of_names
 from tests.support import World
 from workflow_sdk import Break, Context, DefinitionError, Delivery, RunResult, Status, Workflow, send_message, workflow
 
@@ -74,6 +74,7 @@ class Scene:
 
     async def check(self, world: World, id: str = "i") -> None:
         """The instance is stuck, with a message that helps; nothing happened after the mistake, nothing is undone."""
+        RAN.clear()
         result = await world.run(self.job, id=id)
         assert result.status is Status.STUCK
         assert result.error is not None
@@ -86,7 +87,7 @@ class Scene:
         for text in self.slip.says:
             assert text in result.error.message
         assert result.error.traceback
-        assert (self.effects, self.undone) == (["before"], [])
+        assert (self.effects, self.undone, RAN) == (["before"], [], [])
         await self.check_record(world, result, id)
 
     async def check_record(self, world: World, result: RunResult[Any], id: str) -> None:

@@ -9,15 +9,17 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
 from tests.laws.examples import is_fixed
+from tests.laws.processes.worker import stores
 from tests.patience import PATIENCE
+from workflow_sdk import Runtime
 
 __all__ = ["Lines", "Workers", "chance", "is_whole", "pause", "until"]
 
@@ -137,6 +139,12 @@ class Workers:
         with self._errors(len(self.processes)).open("wb") as errors:
             self.processes.append(subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=errors))
         return self.processes[-1]
+
+    @asynccontextmanager
+    async def finishing(self) -> AsyncGenerator[Runtime]:
+        """A worker in this process, which is soon there: for tests that are done with what other processes do."""
+        async with Runtime(self.url, workflows=[stores], lease_ttl=self.ttl) as runtime:
+            yield runtime
 
     def said(self, process: subprocess.Popen[bytes]) -> str:
         """What it has written to stderr so far."""

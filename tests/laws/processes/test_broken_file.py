@@ -18,7 +18,7 @@ from tests.laws.processes.worker import stores
 from tests.ledger import read
 from tests.patience import PATIENCE
 from tests.runtime.parts import opened
-from workflow_sdk import Batch, Client, Runtime, StorageError, WorkflowSDKError
+from workflow_sdk import Batch, Client, StorageError, WorkflowSDKError
 from workflow_sdk.core.keys import Field, InstanceKeys
 
 pytestmark = pytest.mark.law(3)
@@ -30,7 +30,7 @@ PAGE = 4096
 
 async def fill(workers: Workers) -> bytes:
     """A store with instances that have ended, and one that has not; its bytes."""
-    async with Runtime(workers.url, workflows=[stores]) as runtime:
+    async with workers.finishing() as runtime:
         for number in range(INSTANCES):
             await runtime.start(stores, (workers.log, STEPS, 200), id=f"i{number}")
         for number in range(INSTANCES):
@@ -205,7 +205,7 @@ async def test_a_broken_log_of_a_dead_worker_is_read_as_far_as_it_is_whole(worke
         put(workers.database, left[0])
         log.write_bytes(damage(left[1], dice))
         assert is_whole(workers.database)
-        async with Runtime(workers.url, workflows=[stores], lease_ttl=workers.ttl) as runtime:
+        async with workers.finishing() as runtime:
             result = await runtime.handle(stores, "i").result(timeout=PATIENCE)
         assert result == [*range(1, steps + 1)]
         async with opened(workers.url) as driver:

@@ -67,8 +67,8 @@ async def test_killed_with_no_space(workers: Workers) -> None:
         worker = workers.start(STEPS * VALUE_BYTES // 2)
         await workers.until_said(worker, "StorageError: can't write")
         workers.kill(worker)
-        workers.start()
-        await expect_end(workers, handle)
+        async with workers.finishing():
+            await expect_end(workers, handle)
 
 
 def mount(*arguments: str) -> None:

@@ -64,9 +64,8 @@ async def test_deleted_while_nobody_has_it_open(workers: Workers, names: Sequenc
     lost = "-wal" in names
     delete(workers, names)
     assert is_whole(workers.database)
-    workers.start()
-    async with Client(workers.url) as client:
-        await expect_end(workers, client.handle(stores, "i"))
+    async with workers.finishing() as runtime:
+        await expect_end(workers, runtime.handle(stores, "i"))
     counts = Counter(workers.lines())
     again = [int(step) for step, count in counts.items() if count > 1]
     assert max(counts.values()) <= 2
@@ -90,9 +89,8 @@ async def test_deleted_while_a_worker_has_it_open(workers: Workers, names: Seque
     # It had everything open: closing is what saves it.
     assert await workers.terminate(worker) == 0
     assert is_whole(workers.database)
-    workers.start()
-    async with Client(workers.url) as client:
-        await expect_end(workers, client.handle(stores, "i"))
+    async with workers.finishing() as runtime:
+        await expect_end(workers, runtime.handle(stores, "i"))
     assert len(workers.lines) <= STEPS + 1, "nothing is lost but what was under way"
 
 
@@ -130,9 +128,8 @@ async def test_a_log_deleted_with_its_index_left_is_refused_by_those_who_come(wo
     with pytest.raises(StorageError, match=f"can't open '{workers.database}': "):
         await Client(workers.url).__aenter__()
     assert await workers.terminate(worker) == 0
-    workers.start()
-    async with Client(workers.url) as client:
-        await expect_end(workers, client.handle(stores, "i"))
+    async with workers.finishing() as runtime:
+        await expect_end(workers, runtime.handle(stores, "i"))
 
 
 @pytest.mark.parametrize("names", [("",), ("", "-wal", "-shm")], ids=["database", "all"])
@@ -151,12 +148,11 @@ async def test_the_database_is_deleted_under_a_worker(workers: Workers, names: S
         assert await workers.terminate(worker) == 0
     for name in ("-wal", "-shm"):
         workers.database.with_name(f"app.db{name}").unlink(missing_ok=True)
-    workers.start()
-    async with Client(workers.url) as client:
+    async with workers.finishing() as runtime:
         with pytest.raises(InstanceNotFoundError):
-            await client.handle(stores, "i").info()
+            await runtime.handle(stores, "i").info()
         workers.lines.path.unlink()
-        await expect_end(workers, await client.start(stores, (workers.log, STEPS, 10), id="i"))
+        await expect_end(workers, await runtime.start(stores, (workers.log, STEPS, 10), id="i"))
 
 
 async def test_the_database_is_replaced_under_a_worker(workers: Workers) -> None:
@@ -175,8 +171,7 @@ async def test_the_database_is_replaced_under_a_worker(workers: Workers) -> None
     for name in ("-wal", "-shm"):
         workers.database.with_name(f"app.db{name}").unlink(missing_ok=True)
     assert is_whole(workers.database)
-    workers.start()
-    async with Client(workers.url) as client:
+    async with workers.finishing() as runtime:
         with pytest.raises(AlreadyExistsError):
-            await client.start(stores, (workers.log, STEPS, 11), id="i")
-        await expect_end(workers, client.handle(stores, "i"))
+            await runtime.start(stores, (workers.log, STEPS, 11), id="i")
+        await expect_end(workers, runtime.handle(stores, "i"))

@@ -23,7 +23,7 @@ from workflow_sdk.testing import SimulatedCrash
 pytestmark = pytest.mark.law(1, 9, 10, 20)
 
 TTL = 10.0
-SCHEDULES = 2000
+SCHEDULES = 1600
 BATCHES = 8
 HOUR = 3600.0
 
