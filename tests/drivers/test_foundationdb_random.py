@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import anyio
+import pytest
 
 from tests.chaos import effort
 from tests.drivers.fdb_double import Double, failures

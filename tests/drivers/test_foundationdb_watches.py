@@ -16,6 +16,7 @@ from tests.drivers.fdb_double import Double
 from tests.drivers.fdb_waiting import all_is_done
 from tests.drivers.until import until
 from tests.fdb_store import connected, hurry
+from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_drivers.foundationdb._binding import Transaction
 from workflow_drivers.foundationdb._reading import get_row

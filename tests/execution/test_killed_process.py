@@ -66,10 +66,13 @@ async def test_killed_in_the_middle_of_a_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kills", [3])
 async def test_killed_again_and_again(tmp_path: Path, kills: int) -> None:
-    victim = Victim(tmp_path, 3000)
+    steps = 300
+    victim = Victim(tmp_path, steps)
     for number in range(kills):
-        victim.kill_once(hang_at=-1, at_least=(number + 1) * 150)
-    assert await victim.finish() == sum(range(3000))
+        enough = (number + 1) * 60
+        # On a machine that is slow to kill, it does not get any further than this.
+        victim.kill_once(hang_at=enough + 50, at_least=enough)
+    assert await victim.finish() == sum(range(steps))
     counts = Counter(victim.ran())
-    assert set(counts) == set(range(3000)), "no step is lost"
-    assert sum(counts.values()) - 3000 <= kills, "at most one step for each kill runs again"
+    assert set(counts) == set(range(steps)), "no step is lost"
+    assert sum(counts.values()) - steps <= kills, "at most one step for each kill runs again"

@@ -9,6 +9,8 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from tests.patience import PATIENCE
+from tests.runtime.shifted import ByHand
 from tests.support import World
 from workflow_sdk import (
     AlreadyExistsError,
@@ -375,17 +377,23 @@ async def test_the_alarm_of_a_second_try_is_stored_whole(world: World) -> None:
 
 @pytest.mark.law(6)
 async def test_a_timer_that_is_due_while_the_instance_is_put_away(world: World) -> None:
-    """On the wall's clock, with a store that takes longer to write than the instance is to sleep."""
+    """The store takes longer to write than the instance is to sleep."""
+    clock = ByHand()
+
+    class Slow(FaultyDriver):
+        async def commit(self, batch: Batch) -> None:
+            clock.offset += 5
+            await super().commit(batch)
+            clock.offset += 5
 
     @workflow
     async def naps(ctx: Context) -> None:
-        await ctx.sleep("nap", 0.01)
+        await ctx.sleep("nap", 1)
 
-    slow = FaultyDriver(world.driver, latency=0.05)
     result: RunResult[None] = RunResult(Status.PENDING)
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while result.status is not Status.COMPLETED:
-            result = await run_workflow(naps, driver=slow, instance_id="i", mode="yield")
+            result = await run_workflow(naps, driver=Slow(world.driver), instance_id="i", mode="yield", clock=clock)
             assert result.status in (Status.SLEEPING, Status.COMPLETED)
 
 
@@ -393,12 +401,14 @@ async def test_a_timer_that_is_due_while_the_instance_is_put_away(world: World) 
 async def test_a_timer_is_kept_when_putting_away_is_overtaken_by_a_message(world: World) -> None:
     """The instance goes on with the message, and with its timer while it still runs."""
     ran: list[str] = []
+    clock, timer_ran = ByHand(), anyio.Event()
 
     @workflow
     async def two(ctx: Context) -> None:
         async def naps(ctx: Context) -> None:
-            await ctx.sleep("nap", 0.05)
+            await ctx.sleep("nap", 60)
             ran.append("timer")
+            timer_ran.set()
 
         async def listens(ctx: Context) -> None:
             await ctx.listen("m")
@@ -408,7 +418,8 @@ async def test_a_timer_is_kept_when_putting_away_is_overtaken_by_a_message(world
         await ctx.join("both", {"naps": naps, "listens": listens})
 
     async def slowly() -> None:
-        await anyio.sleep(0.5)
+        clock.offset = 61
+        await timer_ran.wait()
 
     keys = InstanceKeys("i")
     told = False
@@ -422,7 +433,7 @@ async def test_a_timer_is_kept_when_putting_away_is_overtaken_by_a_message(world
                     await client.handle(two, "i").send("m")
             await super().commit(batch)
 
-    with anyio.fail_after(10):
-        result = await run_workflow(two, driver=Told(world.driver), instance_id="i", mode="yield")
+    with anyio.fail_after(PATIENCE):
+        result = await run_workflow(two, driver=Told(world.driver), instance_id="i", mode="yield", clock=clock)
     assert told
     assert (result.status, ran) == (Status.COMPLETED, ["timer", "step"])

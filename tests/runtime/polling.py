@@ -15,8 +15,8 @@ __all__ = ["settle", "until"]
 LOOKS_AT_ONCE = 50
 """Most of what is waited for comes after a few turns of the event loop."""
 
-ROUNDS = 20
-TURNS = 5
+ROUNDS = 15
+TURNS = 4
 
 NO_KEY = b"\x00no row has this key"
 

@@ -196,9 +196,9 @@ async def test_while_it_is_cancelled_with_a_rollback(driver: Driver) -> None:
     assert log == ["undone"]
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("rollback", [False, True])
 @pytest.mark.parametrize("then", ["waits", "ends"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_it_wins_over_any_flush(host: Host, then: str, rollback: bool, after: bool) -> None:
     """Cancelled before, or after, every call to the store."""
     number, was_late = 0, False

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, Runtime, Status, workflow
 from workflow_sdk.runtime.hosting import new_hosting
@@ -40,7 +41,7 @@ async def test_another_task_closes_it_than_the_one_that_has_opened_it() -> None:
     try:
         handle = await runtime.start(waits, id="i")
         await handle.send("go", "there")
-        assert await handle.result(timeout=5) == "there"
+        assert await handle.result(timeout=PATIENCE) == "there"
     finally:
         await in_a_task_of_its_own(stack.aclose())
     assert asyncio.all_tasks() == before
@@ -58,7 +59,7 @@ async def test_an_error_that_is_let_out_ends_the_block() -> None:
     async def block() -> None:
         try:
             group.start_soon(fails)
-            await asyncio.sleep(60)
+            await asyncio.sleep(PATIENCE)
         finally:
             await hosting.close()
 
@@ -71,24 +72,33 @@ async def test_an_error_that_is_let_out_ends_the_block() -> None:
     await anyio.lowlevel.checkpoint()
 
 
+async def turns() -> None:
+    """Let everybody else go on for a while."""
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+
+
 async def test_who_closes_it_can_be_cancelled_and_all_has_ended_before() -> None:
     hosting = new_hosting()
     group = await hosting.open()
-    ended = asyncio.Event()
+    may_end, ended = asyncio.Event(), asyncio.Event()
 
     async def takes_its_time() -> None:
         try:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.sleep(0.1)
+                await may_end.wait()
             ended.set()
 
     group.start_soon(takes_its_time)
     await anyio.lowlevel.checkpoint()
     closing = asyncio.create_task(hosting.close())
-    await asyncio.sleep(0.02)
+    await turns()
     closing.cancel()
+    await turns()
+    assert not closing.done()
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert ended.is_set()

@@ -6,18 +6,18 @@ import os
 import time
 import tracemalloc
 
-import anyio
 from anyio.lowlevel import checkpoint
 
+from tests.chaos import effort
 from tests.patience import PATIENCE
 from tests.runtime.cloning import clone
 from tests.runtime.counting import Counting
 from tests.runtime.parts import Log, Rows, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from tests.runtime.shifted import Shifted
 from workflow_sdk import Client, Context, Driver, Runtime, Status, Workflow, workflow
 
-ASLEEP = int(os.environ.get("WORKFLOW_SDK_ASLEEP", "20000"))
+ASLEEP = int(os.environ.get("WORKFLOW_SDK_ASLEEP", min(effort(3000), 20_000)))
 DUE = ASLEEP // 10
 
 NAP = 3600.0
@@ -90,7 +90,7 @@ async def test_many_asleep(driver: Driver) -> None:
         ) as runtime:
             await counting.until_quiet()
             calls, rows = counting.calls, counting.rows
-            await anyio.sleep(0.3)
+            await settle(driver)
             memory = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert counting.calls == calls, "while nothing is due, it asks for nothing"

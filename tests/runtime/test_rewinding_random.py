@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chaos import effort
 from tests.settings import IN_MEMORY
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Kind, Status, Workflow, open_driver, workflow
@@ -174,7 +175,7 @@ async def try_out(plan: Plan, stop: int, choices: list[tuple[int, bool, int]]) -
         assert choices == [] or paths[0] == paths[1]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=effort(50), deadline=None, derandomize=True)
 @given(
     plan=PLANS,
     stop=st.integers(0, 12),

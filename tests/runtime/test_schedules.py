@@ -12,9 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.chaos import effort
 from tests.patience import PATIENCE
+from tests.runtime import polling
 from tests.runtime.counting import Counting
 from tests.runtime.parts import Rows
+from tests.runtime.polling import settle
 from tests.runtime.scheduling import BEGAN, FLOWS, HOUR, begun, hears, lasts, log, moves_on, put, reports, tick, until
 from workflow_sdk import (
     Client,
@@ -38,8 +41,10 @@ DAY = 24 * HOUR
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     log.clear()
+    # However slow the machine is, what is done takes no time on a clock that jumps.
+    monkeypatch.setattr("workflow_sdk.testing.clock.SHORT_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -96,11 +101,12 @@ async def test_every_so_often(driver: Driver, clock: VirtualClock) -> None:
 async def test_a_tick_comes_in_time(driver: Driver) -> None:
     """On the clock on the wall, and scheduled by somebody else."""
     async with Runtime(driver, workflows=FLOWS), Client(driver) as client:
-        await anyio.sleep(0.05)
+        await settle(driver)
         began = time.monotonic()
-        await client.schedule("s", "reports", "x", every=0.2)
-        await until(lambda: has(2))
-        assert time.monotonic() - began > 0.35
+        # Real time is what this is about; all else here goes by clocks that jump.
+        await client.schedule("s", "reports", "x", every=0.05)
+        await polling.until(lambda: has(2))
+        assert time.monotonic() - began > 0.09
         await client.schedules.delete("s")
 
 
@@ -159,7 +165,7 @@ async def test_a_store_that_fails_for_a_while(
     assert log[:3] == [tick(1), tick(2), tick(3)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(effort(2)))
 @pytest.mark.parametrize("overlap", ["queue", "allow"])
 async def test_whatever_the_store_does(driver: Driver, clock: VirtualClock, seed: int, overlap: Any) -> None:
     """Conflicts, failures, and processes that die: each tick begins one instance all the same."""
@@ -206,9 +212,9 @@ async def test_nobody_knows_the_workflow(driver: Driver, clock: VirtualClock) ->
             with pytest.raises(DefinitionError, match="was not given the workflow 'reports'"):
                 await stranger.schedule("t", reports, every=1)
             clock.advance(3.5 * HOUR)
-            await counting.until_quiet()
+            await settle(driver)
             calls = counting.calls
-            await anyio.sleep(0.2)
+            await counting.until_quiet()
             assert counting.calls - calls < 10
             assert await begun(client) == []
             async with Runtime(driver, workflows=FLOWS, clock=clock):
@@ -378,7 +384,7 @@ async def test_pause_and_resume(driver: Driver, clock: VirtualClock) -> None:
         await until(lambda: runtime.resident == 0)
         count = len(log)
         clock.advance(10 * HOUR)
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert len(log) == count
         assert await driver.scan(*subtree(SCHEDULES_DUE)) == []
         again = await runtime.schedule("s", reports, every=HOUR, catch_up="all")
@@ -403,7 +409,7 @@ async def test_what_waits_begins_after_the_pause(driver: Driver, clock: VirtualC
         await runtime.schedules.pause("s")
         await runtime.handle(hears, tick(1)).send("end")
         await runtime.handle(hears, tick(1)).result(timeout=PATIENCE)
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert log == [tick(1)]
         await runtime.schedules.resume("s")
         await until(lambda: has(2))
@@ -448,7 +454,7 @@ async def test_delete(driver: Driver, clock: VirtualClock) -> None:
         await until(lambda: runtime.resident == 0)
         count = len(log)
         clock.advance(DAY)
-        await anyio.sleep(0.05)
+        await settle(driver)
         assert len(log) == count
         assert (await runtime.schedules.list()).items == []
         assert [key for key in (await Rows.of(driver)).keys if key[0] == 14 and key[1] != 3] == []

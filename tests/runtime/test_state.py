@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.patience import PATIENCE
 from tests.runtime.looking import Bench, dump
 from tests.runtime.parts import Rows, until_status
+from tests.runtime.polling import until
 from tests.runtime.test_listing import ids
 from workflow_sdk import (
     Client,
@@ -307,9 +307,11 @@ async def test_who_looks_from_elsewhere(driver: Driver) -> None:
     async with Runtime(driver, workflows=[flow]) as runtime, Client(driver) as client:
         handle = await runtime.start(flow, id="i")
         other = client.handle(flow, "i")
-        with anyio.fail_after(PATIENCE):
-            while not list(await other.history()):  # noqa: ASYNC110  # whoever runs it sets no event here
-                await anyio.sleep(0.002)
+
+        async def is_recorded() -> bool:
+            return bool(list(await other.history()))
+
+        await until(is_recorded)
         assert (await other.info()).state == {}
         gate.set()
         await until_status(handle, Status.COMPLETED)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chaos import effort
 from workflow_sdk import (
     Break,
     Context,
@@ -199,7 +200,7 @@ def shown(info: InstanceInfo) -> tuple[object, ...]:
     return info.state, info.reference, info.progress
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=effort(40), deadline=None)
 @given(body=blocks(deep=2), crash=st.none() | st.integers(2, 4))
 def test_the_same_is_read_in_every_replay(body: Block, crash: int | None) -> None:
     async def main() -> None:

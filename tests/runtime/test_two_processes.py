@@ -1,30 +1,31 @@
-"""One store, several processes: some are killed, some only sleep too long."""
+"""One store, several processes, which go by the clock on the wall.
+
+What happens when one of them is killed, or stopped for longer than its lease, is shown in `tests/laws/processes`.
+"""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
-from tests.laws.processes.parts import pause
 from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, opened
-from tests.runtime.polling import until
 from tests.runtime.worker import pongs, tells
-from workflow_sdk import Client, EntryStatus, Handle, Runtime, Status
+from workflow_sdk import Client, EntryStatus, Handle, Runtime
 
 pytestmark = pytest.mark.law(10)
 
 ROOT = Path(__file__).parents[2]
 TTL = 5
-STEPS = 25
+"""Seconds; long enough that nobody who is slow is taken for dead."""
+
+STEPS = 5
 
 
 class Workers:
@@ -46,14 +47,6 @@ class Workers:
         """The steps that ran so far."""
         return [int(line) for line in self.log.read_text().split()] if self.log.exists() else []
 
-    async def until_told(self, count: int) -> None:
-        """Return once so many steps have run."""
-
-        async def reached() -> bool:
-            return len(self.told()) >= count
-
-        await until(reached)
-
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
@@ -64,22 +57,13 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
         process.wait(timeout=PATIENCE)
 
 
-async def expect_all(handle: Handle[Any], workers: Workers, again: int) -> None:
-    """It ends as it should, and hardly any step ran twice."""
-    assert await handle.result(timeout=PATIENCE) == [str(number) for number in range(STEPS)]
-    counts = Counter(workers.told())
-    assert sorted(counts) == list(range(STEPS))
-    assert sum(counts.values()) <= STEPS + again
-    history = await handle.history()
-    assert {entry.status for entry in history} == {EntryStatus.COMPLETED}
-    assert len(history) == 2 * STEPS
-
-
 async def test_a_worker_and_a_client(workers: Workers) -> None:
     worker = workers.start()
     async with Client(workers.url) as client:
         handle = await client.start(tells, (str(workers.log), STEPS), id="i")
-        await expect_all(handle, workers, 0)
+        assert await handle.result(timeout=PATIENCE) == [str(number) for number in range(STEPS)]
+        assert workers.told() == [*range(STEPS)], "each ran once"
+        assert [entry.status for entry in await handle.history()] == [EntryStatus.COMPLETED] * STEPS
         worker.send_signal(signal.SIGTERM)
         with anyio.fail_after(PATIENCE):
             assert await anyio.to_thread.run_sync(worker.wait) == 0
@@ -87,40 +71,9 @@ async def test_a_worker_and_a_client(workers: Workers) -> None:
         assert (await Rows.of(driver)).workers == []
 
 
-async def test_a_worker_is_killed(workers: Workers) -> None:
-    async with Client(workers.url) as client:
-        handle = await client.start(tells, (str(workers.log), STEPS), id="i")
-        first = workers.start()
-        await workers.until_told(5)
-        workers.start()
-        await workers.until_told(10)
-        first.kill()
-        await expect_all(handle, workers, 1)
-
-
-async def test_a_worker_sleeps_past_its_lease(workers: Workers) -> None:
-    async with Client(workers.url) as client:
-        handle = await client.start(tells, (str(workers.log), STEPS), id="i")
-        first = workers.start()
-        await workers.until_told(5)
-        await pause(workers.database, first)
-        stopped_at = len(workers.told())
-        workers.start()
-        await workers.until_told(min(stopped_at + 3, STEPS))
-        first.send_signal(signal.SIGCONT)
-        await expect_all(handle, workers, 2)
-        assert (await handle.info()).status is Status.COMPLETED
-        # It goes on with other things.
-        for process in workers.processes[1:]:
-            process.send_signal(signal.SIGTERM)
-            assert await anyio.to_thread.run_sync(process.wait) == 0
-        other = await client.start(pongs, 1)
-        assert await other.ask("ping", "x", timeout=PATIENCE) == ["x", 0]
-
-
-async def test_thousands_of_ping_pongs(workers: Workers) -> None:
+async def test_hundreds_of_ping_pongs(workers: Workers) -> None:
     """Between this process, which sends, and two that answer; ten at a time."""
-    each, pairs = 100, 30
+    each, pairs = 40, 15
     workers.start()
     workers.start()
     async with Client(workers.url) as client:

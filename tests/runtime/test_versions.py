@@ -12,7 +12,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.looking import Bench, Through, dump
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from workflow_sdk import (
     Backoff,
     Batch,
@@ -291,8 +291,10 @@ async def in_the_middle(how: str, number: int) -> None:
             if how == "take over":
                 for gate in gates[:12]:
                     gate.set()
-                with anyio.move_on_after(0.02):
-                    await run_workflow(flow, driver=deciding, instance_id="i", mode="live")
+                async with anyio.create_task_group() as taking:
+                    taking.start_soon(run_until_lost, flow, deciding)
+                    await settle(memory)
+                    taking.cancel_scope.cancel()
             elif how == "restart_from":
                 await handle.restart_from()
             else:

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chaos import effort
 from tests.patience import PATIENCE
 from tests.runtime.looking import Bench, dump
 from tests.runtime.parts import Rows, Stop, until_status
@@ -262,6 +263,7 @@ async def test_what_is_stale_changes_nothing(driver: Driver) -> None:
         assert await dump(driver) == before
 
 
+@settings(max_examples=effort(40))
 @given(token=st.text(max_size=40) | st.binary(max_size=40).map(bytes.hex))
 def test_what_is_no_token_is_stale(token: str) -> None:
     async def main() -> None:

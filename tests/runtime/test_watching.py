@@ -16,7 +16,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.looking import Through, dump
 from tests.runtime.parts import Stop, opened, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from tests.settings import Host
 from workflow_sdk import (
     Client,
@@ -54,7 +54,7 @@ async def seen(handle: Handle[Any], infos: list[InstanceInfo]) -> None:
         infos.append(info)  # noqa: PERF401  # they are looked at before this ends
 
 
-async def go_on(handle: Handle[Any], infos: list[InstanceInfo]) -> None:
+async def go_on(driver: Driver, handle: Handle[Any], infos: list[InstanceInfo]) -> None:
     """Let it come to its end, step by step, while somebody looks."""
 
     async def looks() -> bool:
@@ -66,7 +66,7 @@ async def go_on(handle: Handle[Any], infos: list[InstanceInfo]) -> None:
     await until(looks)
     for stop in stops:
         await stop.reached.wait()
-        await anyio.sleep(0.01)
+        await settle(driver)
         stop.go_on.set()
     await until(sees_that_it_waits)
     await handle.send("end")
@@ -81,7 +81,7 @@ async def test_all_that_changes_is_seen(driver: Driver, watcher: str) -> None:
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
                 group.start_soon(seen, (runtime if watcher == "here" else client).handle(advances, "i"), infos)
-                group.start_soon(go_on, handle, infos)
+                group.start_soon(go_on, driver, handle, infos)
         versions = [info.version for info in infos]
         assert versions == sorted(versions)
         assert [info.status for info in infos][-1] is Status.COMPLETED
@@ -186,7 +186,7 @@ async def test_nobody_looks_again_and_again(host: Host) -> None:
             assert len(infos) == 1
             assert quiet.waiting
             calls = quiet.calls
-            await anyio.sleep(0.1)
+            await settle(memory)
             assert quiet.calls == calls
             group.cancel_scope.cancel()
         assert quiet.waiting == 0
