@@ -84,7 +84,9 @@ class World:
         `script` are sent one by one, each when the instance waits for a message and has no deadline before that.
         """
         if self.setting.mode == "live" and script:
-            return await self._live_with_script(workflow, input, id, script, driver)
+            # In one run, which would wait for a lost message for ever.
+            with anyio.fail_after(5 * PATIENCE):
+                return await self._live_with_script(workflow, input, id, script, driver)
         left = list(script)
         for _ in range(RUNS_MAX):
             result = await self.once(workflow, input, id=id, driver=driver)

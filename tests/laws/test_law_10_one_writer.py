@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
@@ -321,7 +321,7 @@ async def test_what_is_late_of_an_earlier_run_of_the_same_worker_is_refused(worl
     async def waits(ctx: Context, _: Any = None) -> Any:
         await ctx.listen("never")
 
-    keys, flow = InstanceKeys("i"), cast("Workflow[Any, Any]", waits)
+    keys, flow = InstanceKeys("i"), waits
     claimant = Claimant(world.driver, keys, flow, Codec(), world.clock.time, 10.0, worker="w")
     leases = [(await claim(claimant, None)).lease for _ in range(2)]
     late, last = (Batch(), Batch())
