@@ -62,7 +62,7 @@ def test_every_mutant_says_what_a_user_would_lose() -> None:
         (2, "ERROR tests/test_a.py - ImportError\n", (Outcome.BROKEN, "")),
         (1, "ERROR tests/test_a.py - ImportError\n", (Outcome.BROKEN, "")),
         (4, "ERROR: file or directory not found\n", (Outcome.BROKEN, "")),
-        (5, "no tests ran in 1s\n", (Outcome.BROKEN, "")),
+        (5, "no tests ran in 1s\n", (Outcome.SURVIVED, "")),
     ],
 )
 def test_what_a_run_says_of_a_mutant(code: int | None, output: str, expected: tuple[Outcome, str]) -> None:

@@ -158,6 +158,7 @@ async def test_a_turn_that_failed_and_was_run_again_begins_with_the_state_as_it_
         assert output == Cart(["x"] * 4, {"x": 4})
 
 
+@pytest.mark.law(4)
 @pytest.mark.parametrize("make", STATES)
 async def test_a_value_of_a_step_is_a_copy_of_what_it_returned(world: World, make: Callable[[], Any]) -> None:
     shared = make()
