@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
@@ -298,7 +299,7 @@ async def test_a_start_that_is_cancelled_at_once(driver: Driver) -> None:
         for number in range(10):
             id = str(number)
             async with anyio.create_task_group() as group:
-                group.start_soon(lambda id=id: runtime.start(works, "y", id=id))
+                group.start_soon(partial(runtime.start, works, "y", id=id))
                 for _ in range(number):
                     await checkpoint()
                 group.cancel_scope.cancel()
