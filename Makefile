@@ -67,7 +67,8 @@ check: $(STAMP)
 	@echo "== pyright --verifytypes"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes workflow_sdk
 
-PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# Tests start many processes: where compiled code may not be kept, each of them would compile everything anew.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 quick: $(STAMP)
 	@echo "== pytest, quick tier ($$($(BIN)/python --version))"

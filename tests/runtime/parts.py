@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import anyio
 
 from tests.patience import PATIENCE
+<<<<<<< HEAD
 from tests.settings import Setting
 from workflow_sdk import Context, Driver, Handle, InstanceInfo, Status, open_driver, workflow
+=======
+from tests.runtime.polling import until
+from workflow_sdk import Context, Driver, Handle, Status, open_driver, workflow
+>>>>>>> runtime
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 
@@ -33,12 +38,11 @@ async def opened(url: str) -> AsyncGenerator[Driver]:
 
 async def until_status(handle: Handle[Any], *statuses: Status, seconds: float = PATIENCE) -> None:
     """Return once the instance has one of the statuses."""
-    with anyio.fail_after(seconds):
-        async with aclosing(cast("AsyncGenerator[InstanceInfo]", handle.watch())) as seen:
-            async for info in seen:
-                if info.status in statuses:
-                    return
-    raise AssertionError(f"it has ended, and has none of the statuses {', '.join(statuses)}")
+
+    async def has_one() -> bool:
+        return (await handle.info()).status in statuses
+
+    await until(has_one, seconds)
 
 
 class Rows:

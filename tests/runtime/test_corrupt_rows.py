@@ -11,9 +11,9 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.counting import Counting
 from tests.runtime.parts import doubles, naps, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from tests.runtime.shifted import ByHand
-from workflow_sdk import Batch, Client, Context, Driver, Runtime, Status, Workflow, workflow
+from workflow_sdk import Batch, Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
 from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.runtime.claiming import RETRY_SECONDS
@@ -143,10 +143,19 @@ async def test_among_what_the_dead_have_left(driver: Driver, what: str) -> None:
         batch.set(dead.claimed("left"), b"")
         batch.set(dead.heartbeat, pack_record([time.time() - 1]))
         await driver.commit(batch)
-        async with Runtime(driver, workflows=FLOWS, clock=VirtualClock()):
+        clock, bad = ByHand(), client.handle(listens, "bad")
+
+        async def has_ended(handle: Handle[Any]) -> bool:
+            clock.offset += 10  # until what was left is looked for again, and what has failed is tried again
+            await settle(driver)
+            return (await handle.info()).status.is_terminal
+
+        async with Runtime(driver, workflows=FLOWS, clock=clock):
+            await until(lambda: has_ended(left))
             assert await left.result(timeout=PATIENCE) == 6
             await put(driver, key, before)
-            assert await client.handle(listens, "bad").result(timeout=PATIENCE) == 1
+            await until(lambda: has_ended(bad))
+            assert await bad.result(timeout=PATIENCE) == 1
 
 
 async def test_a_stuck_one(driver: Driver) -> None:
