@@ -10,13 +10,9 @@ from typing import Any
 import anyio
 
 from tests.patience import PATIENCE
-<<<<<<< HEAD
-from tests.settings import Setting
-from workflow_sdk import Context, Driver, Handle, InstanceInfo, Status, open_driver, workflow
-=======
 from tests.runtime.polling import until
+from tests.settings import Setting
 from workflow_sdk import Context, Driver, Handle, Status, open_driver, workflow
->>>>>>> runtime
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 
