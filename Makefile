@@ -61,7 +61,7 @@ check: $(STAMP)
 # Each of them takes one core for a while.
 	@echo "== mypy, and pyright beside it"
 	@$(BIN)/pyright --pythonpath $(BIN)/python >$(VENV)/pyright.log 2>&1 & pyright=$$!; \
-	$(BIN)/mypy && wait $$pyright || { kill $$pyright 2>/dev/null; cat $(VENV)/pyright.log; exit 1; }
+	$(BIN)/mypy && wait $$pyright || { kill $$pyright 2>/dev/null || true; cat $(VENV)/pyright.log; exit 1; }
 	@tail -n 1 $(VENV)/pyright.log
 # It asks the first python on the path where packages are, whatever is configured.
 	@echo "== pyright --verifytypes"

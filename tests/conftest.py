@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any, TypeAlias
 from zlib import crc32
@@ -73,7 +73,7 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Genera
     found = yield
     if not isinstance(found, list) or not all(isinstance(item, pytest.Function) for item in found):
         return found
-    chosen = list(_in_their_settings(found, deep=collector.config.getoption("--deep")))
+    chosen = list(_in_their_settings(found, deep=bool(collector.config.getoption("--deep"))))
     for item in chosen:
         host = _host(item)
         if iscoroutinefunction(item.obj):
@@ -154,7 +154,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     host = _host(pyfuncitem)
     if host is None or host in (PYTEST_ASYNCIO, TRIO):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    arguments = {name: pyfuncitem.funcargs[name] for name in signature(pyfuncitem.obj).parameters}
     run_in(host, partial(pyfuncitem.obj, **arguments))
     return True
 

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -53,7 +53,7 @@ class Service:
 
 
 @contextmanager
-def served(store: str, loop: str) -> Iterator[Service]:
+def served(store: str, loop: str) -> Generator[Service]:
     """The example behind uvicorn, on a port that is free."""
     process = subprocess.Popen(
         [sys.executable, "-c", APP, store, loop], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -56,7 +56,7 @@ class Result:
     """The node id of the first red test, with its parameters."""
     seconds: float
     output: str
-    deep: bool = False
+    is_deep: bool = False
     """Whether it took the deep tier."""
 
 
@@ -108,11 +108,13 @@ def try_mutant(mutant: Mutant, limits: Limits) -> Result:
         law = ["-x", "--law", str(mutant.law)]
         test = mutant.test(root)
         # The quick tier has each case in one setting: some breaks show only in another one.
-        for arguments in ([test], ["--deep", test], ["--deep", "-n", str(limits.workers)]):
-            outcome, red, output = judge(*run_pytest(root, [*law, *arguments], limits.timeout))
-            if outcome is not Outcome.SURVIVED:
-                break
-    return Result(mutant, outcome, red, time.monotonic() - began, output, deep="--deep" in arguments)
+        tries = [[test], ["--deep", test], ["--deep", "-n", str(limits.workers)]]
+        outcome, red, output = judge(*run_pytest(root, [*law, *tries[0]], limits.timeout))
+        is_deep = outcome is Outcome.SURVIVED
+        for arguments in tries[1:]:
+            if outcome is Outcome.SURVIVED:
+                outcome, red, output = judge(*run_pytest(root, [*law, *arguments], limits.timeout))
+    return Result(mutant, outcome, red, time.monotonic() - began, output, is_deep)
 
 
 def judge(code: int | None, output: str) -> tuple[Outcome, str, str]:
@@ -158,7 +160,7 @@ def show(results: Sequence[Result]) -> None:
     for result in results:
         name, law = result.mutant.name, result.mutant.law
         noticed_by = result.test.partition("[")[0].rpartition("/")[2]
-        test = noticed_by + " (deep)" * result.deep if result.outcome is Outcome.NOTICED else str(result.outcome)
+        test = noticed_by + " (deep)" * result.is_deep if result.outcome is Outcome.NOTICED else str(result.outcome)
         print(f"{name:44} {law:3}  {result.seconds:7.1f}  {test}")
     noticed = sum(result.outcome is Outcome.NOTICED for result in results)
     print(f"\n{noticed} of {len(results)} mutants were noticed")
