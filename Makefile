@@ -102,7 +102,7 @@ chaos: $(STAMP)
 	@echo "== chaos (effort $(EFFORT))"
 	@WORKFLOW_SDK_CHAOS=$(EFFORT) $(PYTEST) --deep \
 	    tests/laws/model tests/laws/simulation tests/laws/processes tests/laws/fuzzing tests/laws/test_law_08_divergence_random.py \
-	    tests/runtime/test_rewinding_random.py tests/drivers/test_foundationdb_random.py
+	    tests/rewinding/test_rewinding_random.py tests/drivers/test_foundationdb_random.py
 
 mutants: $(STAMP)
 	@echo "== mutants"

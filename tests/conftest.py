@@ -19,6 +19,7 @@ from tests.hosts import Opening, opening_its_fixtures, run_in
 from tests.patience import PATIENCE
 from tests.settings import HOSTS, PYTEST_ASYNCIO, SETTINGS, TRIO, Host, Setting, pick
 from tests.support import World, open_store
+from workflow_sdk import Driver
 
 pytest_plugins = ["tests.by_law"]
 
@@ -62,6 +63,14 @@ def pytest_sessionfinish() -> None:
 
 
 # Which tests run, and in which settings.
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests about workers are for every host that can run them, also those that ask for no fixture of settings."""
+    is_for_every_host = metafunc.definition.get_closest_marker("every_host") is not None
+    if is_for_every_host and iscoroutinefunction(metafunc.function) and not {*_NAMES} & {*metafunc.fixturenames}:
+        metafunc.fixturenames.append("host")
+        metafunc.parametrize("host", [host for host in HOSTS if host != TRIO], ids=str)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -205,5 +214,28 @@ def world(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             yield World(setting, driver, tmp_path)
         finally:
             await driver.aclose()
+
+    return Opening(opened)
+
+
+@pytest.fixture(params=SETTINGS, ids=str)
+def place(request: pytest.FixtureRequest) -> Setting:
+    """A kind of store, and who runs the event loop. A runtime has no mode."""
+    found = request.param
+    assert isinstance(found, Setting)
+    return found
+
+
+@pytest.fixture
+def driver(place: Setting, tmp_path: Path) -> Opening[Driver]:
+    """An open store."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Driver]:
+        found = await open_store(place.store, tmp_path)
+        try:
+            yield found
+        finally:
+            await found.aclose()
 
     return Opening(opened)

@@ -20,7 +20,8 @@ What a test runs in:
 - A test with the fixture `host` has to do with no store: in the quick tier it runs in one host, with `--deep` in all.
 - A test that holds only in some settings says so: `@pytest.mark.settings(store="sqlite", mode="yield")`.
 - A test about the tasks and threads of a worker, which depend on who runs the loop most of all, is marked
-  `@pytest.mark.every_host`: in the deep tier it runs in every host, on every loop.
+  `@pytest.mark.every_host`: in the deep tier it runs in every host, on every loop. (One that has none of the fixtures
+  above runs on those of asyncio.)
 - Every other async test runs under pytest-asyncio.
 """
 

@@ -11,15 +11,11 @@ import anyio
 
 from tests.patience import PATIENCE
 from tests.runtime.polling import until
-from tests.settings import Setting
 from workflow_sdk import Context, Driver, Handle, Status, open_driver, workflow
 from workflow_sdk.core.keys import ROOT
 from workflow_sdk.core.tuples import unpack
 
-__all__ = ["Log", "Rows", "Stop", "Store", "add", "doubles", "naps", "opened", "until_status"]
-
-
-Store = Setting
+__all__ = ["Log", "Rows", "Stop", "add", "doubles", "naps", "opened", "until_status"]
 
 
 @asynccontextmanager

@@ -21,6 +21,9 @@ log = Log()
 stop = [Stop()]
 
 # A cluster is some milliseconds away.
+pytestmark = pytest.mark.every_host
+
+
 STEP_SECONDS = 0.05 if CLUSTER_FILE else 0.001
 """Not much less than what the commits around a step take: else few of them are under way at the same time."""
 

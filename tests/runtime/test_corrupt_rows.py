@@ -19,7 +19,7 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.runtime.claiming import RETRY_SECONDS
 from workflow_sdk.testing import VirtualClock
 
-pytestmark = pytest.mark.law(17)
+pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
 
 KEYS = InstanceKeys("bad")
 

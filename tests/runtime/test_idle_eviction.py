@@ -14,7 +14,7 @@ from tests.runtime.shifted import ByHand
 from workflow_sdk import Context, Driver, Handle, Runtime, Status, Workflow, workflow
 from workflow_sdk.testing import VirtualClock
 
-pytestmark = pytest.mark.law(6)
+pytestmark = [pytest.mark.law(6), pytest.mark.every_host]
 
 log = Log()
 

@@ -19,7 +19,7 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
-pytestmark = pytest.mark.law(10)
+pytestmark = [pytest.mark.law(10), pytest.mark.every_host]
 
 log = Log()
 stop = [Stop()]

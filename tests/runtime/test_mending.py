@@ -26,7 +26,7 @@ from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 
-pytestmark = pytest.mark.law(17)
+pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
 
 down: list[Exception] = []
 tries: list[str] = []

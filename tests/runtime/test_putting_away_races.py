@@ -9,7 +9,7 @@ from tests.runtime.parts import Rows, Stop
 from tests.runtime.polling import settle, until
 from workflow_sdk import Context, Driver, Runtime, workflow
 
-pytestmark = pytest.mark.law(7)
+pytestmark = [pytest.mark.law(7), pytest.mark.every_host]
 
 
 @pytest.mark.parametrize("losers", [1, 2, 3])

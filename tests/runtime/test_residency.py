@@ -18,6 +18,9 @@ from tests.runtime.polling import settle, until
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
 
+pytestmark = pytest.mark.every_host
+
+
 ROOT = Path(__file__).parents[2]
 
 log = Log()

@@ -18,7 +18,7 @@ from workflow_sdk import Batch, Client, Context, DefinitionError, Delivery, Driv
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
-pytestmark = pytest.mark.law(17)
+pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
 
 
 @workflow

@@ -30,7 +30,7 @@ from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.testing import VirtualClock
 
-pytestmark = pytest.mark.law(10, 20)
+pytestmark = [pytest.mark.law(10, 20), pytest.mark.every_host]
 
 log = Log()
 stop = [Stop()]

@@ -19,7 +19,7 @@ from tests.runtime.parts import Rows, opened
 from tests.runtime.worker import pongs, tells
 from workflow_sdk import Client, EntryStatus, Handle, Runtime
 
-pytestmark = pytest.mark.law(10)
+pytestmark = [pytest.mark.law(10), pytest.mark.every_host]
 
 ROOT = Path(__file__).parents[2]
 TTL = 5

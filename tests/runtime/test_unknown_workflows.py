@@ -15,7 +15,7 @@ from tests.runtime.polling import settle
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Client, Context, Driver, Runtime, Status, workflow
 
-pytestmark = pytest.mark.law(18)
+pytestmark = [pytest.mark.law(18), pytest.mark.every_host]
 
 
 @workflow

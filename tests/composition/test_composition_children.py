@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.composing import ids_of, left_behind, running, until_status, until_there
+from tests.composition.composing import ids_of, left_behind, running, until_status, until_there
 from tests.support import World
 from workflow_sdk import (
     AlreadyExistsError,

@@ -8,8 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.composed_system import SYSTEM, check, story
-from tests.laws.composing import running
+from tests.composition.composed_system import SYSTEM, check, story
+from tests.composition.composing import running
 from tests.laws.counting_driver import WatchedDriver
 from tests.support import World
 from workflow_sdk import Batch, Client, Context, Runtime, open_driver, workflow

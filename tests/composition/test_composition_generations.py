@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.laws.composing import Counted, left_behind, running, survive, until_input, until_status
+from tests.composition.composing import Counted, left_behind, running, survive, until_input, until_status
 from tests.support import World
 from workflow_sdk import (
     Client,

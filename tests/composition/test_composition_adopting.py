@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.composing import left_behind, running, until_status
+from tests.composition.composing import left_behind, running, until_status
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.parts import Stop
 from workflow_sdk import (

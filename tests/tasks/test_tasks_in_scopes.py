@@ -12,7 +12,7 @@ from tests.patience import PATIENCE
 from tests.runtime.looking import Bench
 from tests.runtime.parts import until_status
 from tests.runtime.polling import until
-from tests.runtime.test_tasks import all_of, the_only, unchanged
+from tests.tasks.test_tasks import all_of, the_only, unchanged
 from workflow_sdk import (
     Backoff,
     Break,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.laws.composed_system import SYSTEM, check, story
-from tests.laws.composing import survive
+from tests.composition.composed_system import SYSTEM, check, story
+from tests.composition.composing import survive
 from tests.support import open_store
 from workflow_sdk.testing import FaultyDriver
 

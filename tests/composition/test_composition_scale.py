@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.laws.composing import Counted, ids_of, left_behind, running, until_count
+from tests.composition.composing import Counted, ids_of, left_behind, running, until_count
 from tests.patience import PATIENCE
 from workflow_sdk import Client, Context, ContinueAsNew, Runtime, Status, open_driver, workflow
 from workflow_sdk.testing import VirtualClock

@@ -9,7 +9,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.composing import ids_of, left_behind, running, until_count, until_no_errands, until_status, until_there
+from tests.composition.composing import (
+    ids_of,
+    left_behind,
+    running,
+    until_count,
+    until_no_errands,
+    until_status,
+    until_there,
+)
 from tests.laws.counting_driver import WatchedDriver
 from tests.patience import PATIENCE
 from tests.runtime.interleaving import Interleaved

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.test_schedules import ROW
+from tests.schedules.test_overlaps_and_rows import ROW
 from workflow_sdk import DefinitionError
 from workflow_sdk.core.schedules import After, latest
 from workflow_sdk.core.wire import MOMENT_MAX

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.laws.composing import Counted, left_behind, running
+from tests.composition.composing import Counted, left_behind, running
 from tests.support import World
 from workflow_sdk import (
     Batch,

@@ -18,7 +18,7 @@ from tests.runtime import polling
 from tests.runtime.counting import Counting
 from tests.runtime.parts import Rows
 from tests.runtime.polling import settle
-from tests.runtime.scheduling import BEGAN, FLOWS, HOUR, begun, hears, lasts, log, moves_on, put, reports, tick, until
+from tests.schedules.scheduling import BEGAN, FLOWS, HOUR, begun, hears, lasts, log, moves_on, put, reports, tick, until
 from workflow_sdk import (
     Client,
     CodecError,

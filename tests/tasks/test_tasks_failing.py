@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.interleaving import Interleaved
 from tests.runtime.looking import Bench, Through
 from tests.runtime.polling import until
-from tests.runtime.test_tasks import all_of, the_only
+from tests.tasks.test_tasks import all_of, the_only
 from workflow_sdk import (
     Batch,
     Client,

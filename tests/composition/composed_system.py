@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from tests.laws.composing import ids_of, left_behind
+from tests.composition.composing import ids_of, left_behind
 from workflow_sdk import (
     ChildFailedError,
     Client,
