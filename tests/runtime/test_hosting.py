@@ -14,7 +14,7 @@ import pytest
 from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, Runtime, Status, workflow
-from workflow_sdk.runtime.hosting import new_hosting
+from workflow_sdk.runtime.hosting import Hosting, new_hosting
 
 pytestmark = [
     pytest.mark.usefixtures("host"),
@@ -76,6 +76,26 @@ async def turns() -> None:
     """Let everybody else go on for a while."""
     for _ in range(20):
         await anyio.lowlevel.checkpoint()
+
+
+async def test_an_error_is_logged_even_where_the_task_that_opened_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise KeyError("of a task")
+
+    async def opened() -> Hosting:
+        hosting = new_hosting()
+        (await hosting.open()).start_soon(fails)
+        return hosting
+
+    hosting: Hosting = await in_a_task_of_its_own(opened())
+    while not caplog.records:  # the last callback of a task sets no event
+        await anyio.lowlevel.checkpoint()
+    (record,) = caplog.records
+    assert "has stopped" in record.message
+    assert record.exc_info is not None
+    with pytest.raises(ExceptionGroup) as caught:
+        await hosting.close()
+    assert caught.group_contains(KeyError)
 
 
 async def test_who_closes_it_can_be_cancelled_and_all_has_ended_before() -> None:

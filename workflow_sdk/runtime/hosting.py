@@ -9,6 +9,7 @@ lets out ends the block around which it was opened. On trio it is the group itse
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
 
 import anyio
@@ -16,6 +17,8 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import current_token
 
 __all__ = ["Hosting", "new_hosting"]
+
+_log = logging.getLogger("workflow_sdk.runtime")
 
 
 class Hosting(Protocol):
@@ -79,7 +82,13 @@ class _AsyncioHosting:
                 await anyio.sleep_forever()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not self._is_closing and self._owner is not None and not self._owner.done():
+        if self._is_closing:
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # Whoever has opened it may be over, as the task of a fixture is, and is then told only when it is closed.
+            _log.error("a runtime has stopped, since one of its tasks failed", exc_info=error)
+        if self._owner is not None and not self._owner.done():
             self._has_cancelled = True
             self._owner.cancel()
 
