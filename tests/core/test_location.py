@@ -24,7 +24,8 @@ pytestmark = pytest.mark.law(13)
 numbers = st.integers(0, 300) | st.integers(0, 2**40)
 segment = numbers | st.tuples(numbers, numbers)
 location = st.lists(segment, max_size=6)
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+odd_names = st.text(st.sampled_from("a/~%0\x00\x01\x7f2F "), min_size=1, max_size=6)
+names = odd_names | st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 def pack(parts: list[Segment]) -> bytes:

@@ -15,12 +15,10 @@ from tests.support import World
 from workflow_sdk import (
     AlreadyExistsError,
     Client,
-    CodecError,
     ConflictError,
     Context,
     DefinitionError,
     ErrorInfo,
-    InputError,
     LeaseLostError,
     PayloadTooLargeError,
     RunResult,
@@ -142,14 +140,6 @@ async def test_a_wrong_call_is_raised(world: World, options: dict[str, Any]) -> 
 async def test_only_a_workflow_is_run(world: World) -> None:
     with pytest.raises(DefinitionError, match="decorated with @workflow"):
         await run_workflow(cast("Any", echo.fn), 1, driver=world.driver)
-
-
-@pytest.mark.parametrize("input", ["text", None, 1.5, object(), [1]], ids=["text", "None", "float", "object", "list"])
-async def test_an_input_that_does_not_fit_is_raised(world: World, input: Any) -> None:
-    with pytest.raises(InputError, match="the input of workflow 'typed'") as caught:
-        await world.once(typed, input)
-    assert isinstance(caught.value, (DefinitionError, CodecError))
-    assert await world.driver.scan(b"", b"\xff") == [], "nothing is written"
 
 
 async def test_values_have_a_limit(world: World) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support import World
 from workflow_sdk import Break, Client, Context, Continue, HistoryEntry, Kind, Status, Success, run_workflow, workflow
-from workflow_sdk.core.location import escape, join_path, pack_pair, pack_segment, subtree
+from workflow_sdk.core.location import escape, join_path, pack_pair, pack_segment
 
 NAMES = [
     "a",
@@ -309,17 +309,6 @@ async def test_an_id_that_is_no_unicode_is_refused(world: World) -> None:
 odd_names = st.text(st.sampled_from("a/~%0\x00\x01\x7f2F "), min_size=1, max_size=6) | st.text(min_size=1, max_size=6)
 
 
-@given(st.lists(odd_names, min_size=1, max_size=3), st.lists(odd_names, min_size=1, max_size=3))
-def test_two_locations_never_print_alike(first: list[str], second: list[str]) -> None:
-    def path(names: list[str]) -> str:
-        printed = ""
-        for name in names:
-            printed = join_path(printed, escape(name))
-        return printed
-
-    assert (path(first) == path(second)) == (first == second)
-
-
 @given(st.lists(odd_names, min_size=1, max_size=3), st.integers(0, 100))
 def test_no_name_prints_like_a_turn(names: list[str], turn: int) -> None:
     assert f"~{turn}" not in [escape(name) for name in names]
@@ -331,12 +320,6 @@ packed = st.lists(
     min_size=1,
     max_size=3,
 ).map(b"".join)
-
-
-@given(packed, packed)
-def test_a_subtree_holds_what_is_below_and_nothing_else(first: bytes, second: bytes) -> None:
-    begin, end = subtree(first)
-    assert (begin <= second < end) == (second.startswith(first) and second != first)
 
 
 def test_no_two_of_the_odd_names_print_alike() -> None:

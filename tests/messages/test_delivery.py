@@ -11,19 +11,16 @@ from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import (
     Batch,
-    CodecError,
     ConflictError,
     Context,
-    DefinitionError,
     Delivery,
     Driver,
     InstanceNotFoundError,
-    PayloadTooLargeError,
     Status,
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import INBOX, InstanceKeys
+from workflow_sdk.core.keys import InstanceKeys
 from workflow_sdk.driver import Clear
 from workflow_sdk.testing import FaultyDriver
 
@@ -71,21 +68,6 @@ async def test_a_stuck_instance_queues(world: World) -> None:
 
     assert (await world.run(slips)).status is Status.STUCK
     assert await send_message(world.driver, "i", "m") is Delivery.QUEUED
-
-
-@pytest.mark.parametrize("name", ["", "x" * 1001, "\ud800", 3, None])
-async def test_a_message_has_a_name(world: World, name: Any) -> None:
-    await world.once(listens, mode="yield")
-    with pytest.raises(DefinitionError, match="a message can't be called"):
-        await send_message(world.driver, "i", name)
-
-
-@pytest.mark.parametrize(("payload", "error"), [(object(), CodecError), (b"x" * 2_000_001, PayloadTooLargeError)])
-async def test_a_payload_can_be_stored(world: World, payload: Any, error: type[Exception]) -> None:
-    await world.once(listens, mode="yield")
-    with pytest.raises(error, match="the payload of message 'first' to 'i'"):
-        await send_message(world.driver, "i", "first", payload)
-    assert await world.driver.scan(*KEYS.range(INBOX)) == []
 
 
 async def test_concurrent_senders_keep_their_own_order(world: World) -> None:
