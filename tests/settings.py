@@ -17,7 +17,8 @@ What a test runs in:
 - A test with the fixture `setting`, `world` or `place` is not tied to one setting. In the quick tier (`make test`) it
   runs in one, each case of it in the next one of the table, so that all of them have their share of the cases. In the
   deep tier (`make deep`, `pytest --deep`) it runs in several, with every store and every host among them.
-- A test with the fixture `host` has to do with no store: in the quick tier it runs in one host, with `--deep` in all.
+- A test with the fixture `host` has to do with no store: in the quick tier it runs in one host, with `--deep` on every
+  loop.
 - A test that holds only in some settings says so: `@pytest.mark.settings(store="sqlite", mode="yield")`.
 - A test about the tasks and threads of a worker, which depend on who runs the loop most of all, is marked
   `@pytest.mark.every_host`: in the deep tier it runs in every host, on every loop. (One that has none of the fixtures
@@ -137,5 +138,5 @@ def pick(possible: Sequence[W], start: int, *, deep: bool, every_host: bool = Fa
 
 def _parts(where: Setting | Host, every_host: bool) -> set[object]:
     if isinstance(where, Host):
-        return {where}
+        return {where if every_host else where.loop}
     return {where.store, where.mode, where.host if every_host else where.host.name}

@@ -45,6 +45,8 @@ class SqliteDriver:
         self._transactions = Transactions(writes, self._committed)
         self._watch = Watch()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the timer is due."""
         self._polling = False
         self._interval = POLL_SECONDS_MIN
         self._closing: asyncio.Task[None] | None = None
@@ -144,9 +146,14 @@ class SqliteDriver:
             return
         due = self._loop.time() + POLL_SECONDS_MIN
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._due <= due:
                 return
             self._timer.cancel()
+        self._poll_at(due)
+
+    def _poll_at(self, due: float) -> None:
+        # The time is kept here: what uvloop gives for one that is very near has no `when()`.
+        self._due = due
         self._timer = self._loop.call_at(due, self._poll)
 
     def _poll(self) -> None:
@@ -163,7 +170,7 @@ class SqliteDriver:
         found = self._watch.notice(values)
         self._interval = POLL_SECONDS_MIN if found else min(2 * self._interval, POLL_SECONDS_MAX)
         if self._watch and self._closing is None:
-            self._timer = self._loop.call_later(max(self._interval, POLL_REST * took), self._poll)
+            self._poll_at(self._loop.time() + max(self._interval, POLL_REST * took))
 
 
 async def open(url: str) -> SqliteDriver:
