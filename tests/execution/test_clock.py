@@ -19,8 +19,6 @@ from workflow_sdk.execution.clock import Activity, Clock, SystemClock
 from workflow_sdk.testing import VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS, SHORT_SECONDS
 
-pytestmark = pytest.mark.law(20)
-
 
 def doing(activity: Activity) -> Callable[[], Activity]:
     return lambda: activity
@@ -29,7 +27,7 @@ def doing(activity: Activity) -> Callable[[], Activity]:
 IDLE = doing(Activity.NONE)
 
 
-pytestmark = pytest.mark.usefixtures("host")
+pytestmark = [pytest.mark.law(20), pytest.mark.usefixtures("host")]
 
 
 async def test_the_clock_on_the_wall() -> None:

@@ -17,12 +17,10 @@ from workflow_sdk.errors import ConflictError, StorageError
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.testing import SimulatedCrash
 
-pytestmark = pytest.mark.law(2)
-
 KEYS = InstanceKeys("i")
 
 
-pytestmark = pytest.mark.usefixtures("host")
+pytestmark = [pytest.mark.law(2), pytest.mark.usefixtures("host")]
 
 
 class Gate(MemoryDriver):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def test_the_test_of_a_mutant_exists_and_holds_its_law(mutant: Mutant) -> None:
     path, _, function = mutant.test(ROOT).partition("::")
     assert function.rpartition("::")[2].startswith("test_")
     assert mutant.law in laws_of_file(ROOT / path), "mark the test with the law that the mutant breaks"
+
+
+def test_a_module_marks_its_tests_once() -> None:
+    """A second `pytestmark` would take the first one back: its tests would hold no law any more."""
+    marked = {path: re.findall(r"^pytestmark\b", path.read_text(), re.MULTILINE) for path in ROOT.glob("tests/**/*.py")}
+    assert [str(path) for path, marks in marked.items() if len(marks) > 1] == []
 
 
 def test_every_law_has_a_mutant_and_they_are_in_order() -> None:
