@@ -76,6 +76,8 @@ async def pause(database: Path, process: subprocess.Popen[bytes]) -> None:
     """Stop a process, but not with SQLite's lock in its hand, with which it would stop everybody."""
     while True:
         process.send_signal(signal.SIGSTOP)
+        # The signal takes effect a little later, thread by thread, and one of them may be about to take the lock.
+        await until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None)
         if not is_locked(database):
             return
         process.send_signal(signal.SIGCONT)
