@@ -94,7 +94,7 @@ deep: $(STAMP)
 # The oldest versions that pyproject.toml allows of what the library needs.
 oldest: $(STAMP)
 	@echo "== the oldest versions of the dependencies"
-	@$(BIN)/python .ci/oldest.py | tee /dev/stderr | $(BIN)/python -m pip install --quiet --no-deps --requirement /dev/stdin
+	@oldest=$$($(BIN)/python .ci/oldest.py); echo $$oldest; $(BIN)/python -m pip install --quiet --no-deps $$oldest
 
 # What tries at random takes more examples; a seed of its own each time.
 EFFORT ?= 10
