@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from tests.drivers.fdb_double import Double
 from tests.fdb_store import connected, hurry
 from workflow_drivers.foundationdb import FoundationDBDriver
+from workflow_drivers.foundationdb._keys import end_of
 from workflow_drivers.foundationdb._values import read
 from workflow_drivers.foundationdb._waiting import ready
 from workflow_sdk.driver import Batch
@@ -47,7 +49,7 @@ def sets(**rows: bytes) -> Batch:
 
 def count(double: Double, space: bytes) -> int:
     """How many rows of the cluster are in that part."""
-    return sum(1 for _ in double.cluster.rows(space, space + b"\xff", double.cluster.now(), False))
+    return sum(1 for _ in double.cluster.rows(space, end_of(space), double.cluster.now(), False))
 
 
 def large(seed: int, size: int = 250_000) -> bytes:
@@ -220,9 +222,16 @@ async def test_a_value_of_ten_megabytes(double: Double) -> None:
         assert (count(double, STAGED), count(double, CHUNKS), driver.unknown_results) == (0, 100, 1)
 
 
+@pytest.mark.parametrize("first", [0x00, 0x7F, 0xFF])
 async def test_what_was_written_ahead_by_a_crashed_process_is_swept_up(
-    double: Double, monkeypatch: pytest.MonkeyPatch
+    double: Double, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
+    """Whatever the random id of its chunks begins with."""
+    draw = os.urandom
+    monkeypatch.setattr(
+        "workflow_drivers.foundationdb._values.os",
+        SimpleNamespace(urandom=lambda count: bytes([first]) + draw(count - 1)),
+    )
     async with opened(double) as driver:
         double.cluster.faults.add("commit", 1500, skip=5)
         double.cluster.faults.add("get", 1500)  # nor can it be cleared

@@ -91,6 +91,11 @@ class Space:
         )
 
 
+def end_of(prefix: bytes) -> bytes:
+    """Where the keys end that begin with `prefix`, whatever follows it: an id of random bytes may begin with 0xFF."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
 def space_of(prefix: str) -> Space:
     """The keys of the store with that prefix."""
     # As `fdb.tuple` packs a tuple of one text.

@@ -7,6 +7,7 @@ from time import time
 
 from workflow_drivers.foundationdb import _staging, _tokens
 from workflow_drivers.foundationdb._binding import Transaction
+from workflow_drivers.foundationdb._keys import end_of
 from workflow_drivers.foundationdb._reading import get_row, scan_raw
 from workflow_drivers.foundationdb._session import Session
 from workflow_drivers.foundationdb._staging import unstage
@@ -47,7 +48,7 @@ async def sweep(session: Session) -> None:
     async def old_slots(transaction: Transaction) -> None:
         # Of the snapshot, as slots are written all the time. And from anywhere on, as it may be only a part of them.
         start = space.tokens + os.urandom(1)
-        ranges = ((start, space.tokens + b"\xff\xff"), (space.tokens, start))
+        ranges = ((start, end_of(space.tokens)), (space.tokens, start))
         old: list[bytes] = []
         for begin, end in ranges:
             rows = await scan_raw(session, transaction.snapshot, begin, end, SWEPT_MAX)
@@ -62,7 +63,7 @@ async def sweep(session: Session) -> None:
             future.wait()
 
     async def old_staged(transaction: Transaction) -> list[bytes]:
-        rows = await scan_raw(session, transaction.snapshot, space.staged, space.staged + b"\xff", SWEPT_MAX)
+        rows = await scan_raw(session, transaction.snapshot, space.staged, end_of(space.staged), SWEPT_MAX)
         return [key[len(space.staged) :] for key, value in rows if _staging.is_old(value, time())]
 
     await session.run("sweep", old_slots)
