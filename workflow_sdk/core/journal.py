@@ -120,6 +120,7 @@ class Journal:
         self.compensations: int = 0
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
         self.next_sequence: int = 0
+        """See `new_sequence`."""
         self.weight: int = 0
         """About how many bytes of values the next flush will write."""
         self.version: int = 0
@@ -356,11 +357,18 @@ class Journal:
 
     # Compensations.
 
-    def compensate(self, compensation: Compensation) -> None:
-        """Register something to undo, or how far it is."""
-        if compensation.sequence >= self.next_sequence:
-            self.next_sequence = compensation.sequence + 1
-            self.compensations += 1
+    def new_sequence(self) -> int:
+        """The place of what completes now in the order of undoing. Nothing else gets this number, written or not."""
+        self.next_sequence += 1
+        return self.next_sequence - 1
+
+    def register(self, compensation: Compensation) -> None:
+        """Register something to undo, with a sequence number of its own."""
+        self.compensations += 1
+        self.update(compensation)
+
+    def update(self, compensation: Compensation) -> None:
+        """Record how far the undoing is."""
         self._write_here(sequence_key(compensation.sequence), compensation.pack())
 
     def rows_of(self, location: bytes, entry: Entry, compensation: Compensation | None) -> list[tuple[bytes, bytes]]:
@@ -370,9 +378,8 @@ class Journal:
             rows.append((self._space + sequence_key(compensation.sequence), compensation.pack()))
         return rows
 
-    def stored(self, compensation: Compensation) -> None:
+    def registered(self) -> None:
         """A compensation is in the store that was not written through here."""
-        self.next_sequence = compensation.sequence + 1
         self.compensations += 1
 
     def forget_compensations(self) -> None:

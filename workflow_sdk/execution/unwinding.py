@@ -149,12 +149,12 @@ class Unwinding:
             info = pack_error_info(describe(failure, execution.codec), execution.codec)
             when = decision.when if isinstance(decision, RetryAt) else None
             compensation = compensation.failed(info, when)
-            execution.journal.compensate(compensation)
+            execution.journal.update(compensation)
             if when is None:
                 return compensation
 
     async def _record(self, compensation: Compensation) -> None:
-        self._execution.journal.compensate(compensation)
+        self._execution.journal.update(compensation)
         await self._execution.flush()
 
     async def _stuck(self, compensation: Compensation) -> None:

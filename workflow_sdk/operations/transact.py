@@ -109,10 +109,13 @@ class _Outcome:
         self.entry = copy(self._begun)
         self.entry.complete(raw, engine.now())
         if handler is not None:
-            self._compensation = compensation_of(place, handler, self.value, self._hint)
+            # Another try keeps the number of the first: steps that completed since then have later ones.
+            before = self._compensation
+            sequence = None if before is None else before.sequence
+            self._compensation = compensation_of(place, handler, self.value, self._hint, sequence)
         return engine.journal.rows_of(place.location, self.entry, self._compensation)
 
     def stored(self) -> None:
         """The rows are in the store."""
         if self._compensation is not None:
-            self._place.scope.engine.journal.stored(self._compensation)
+            self._place.scope.engine.journal.registered()

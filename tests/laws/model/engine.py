@@ -143,6 +143,9 @@ class Interpreter:
     def work_in_thread(self, path: str, step: Step) -> list[Any]:
         return self.world.do(path, step)
 
+    def transaction(self, transaction: object, path: str, step: Step) -> list[Any]:
+        return self.world.do(path, step)
+
     async def block(
         self, ctx: Context, block: Block, where: str, pool: str, turn: int | None, *, in_loop: bool = False
     ) -> list[Any]:
@@ -230,6 +233,9 @@ class _Run:
             "ephemeral": step.ephemeral,
             "rollback": None if step.undo is None else self.handler(step.undo),
         }
+        if step.transact:
+            del options["ephemeral"]
+            return await ctx.transact(name, self.program.transaction, *args, **options)
         if step.derived:
             return await ctx.step(fn, *args, **options)
         return await ctx.step(name, fn, *args, **options)
