@@ -254,7 +254,7 @@ async def test_a_step_that_completes_while_it_commits_is_undone_too(world: World
         await ctx.join("both", {"writes": writes, "steps": steps})
         raise RollbackError("enough")
 
-    result = await world.run(saga, driver=driver)  # type: ignore[arg-type]
+    result = await world.run(saga, driver=driver)
     assert result.status is Status.ROLLED_BACK, result.error
     assert taken_back == [100, 1, 1000]
 

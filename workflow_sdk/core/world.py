@@ -16,6 +16,7 @@ from sortedcontainers import SortedDict
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.codec.problem import is_a
+from workflow_sdk.core.keys import Field
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.wire import NOTHING, damaged, pack_record, shapes, unpack_record
 from workflow_sdk.errors import CodecError, DefinitionError
@@ -308,6 +309,24 @@ class World:
         """Everything as it is, as a row."""
         names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
         return pack_record([[name, raw] for name in sorted(names) if (raw := self._encode(name)) is not None])
+
+    @classmethod
+    def since_the_start(cls, codec: Codec, fields: Mapping[Field, bytes]) -> World:
+        """What an instance begins with: nothing, or what could be seen of it when it started over."""
+        world = cls(codec)
+        if Field.BASE in fields:
+            world.apply({b"": unpack_record(fields[Field.BASE])[0]})
+        return world
+
+    def restore(self, fields: Mapping[Field, bytes]) -> None:
+        """Be as it was shown with the last commit, whatever was assigned since."""
+        (state,) = unpack_record(fields[Field.STATE]) if Field.STATE in fields else (None,)
+        values: dict[str, Any] = {} if state is None else self._codec.decode(state)
+        for name in self.values.keys() | values.keys():
+            self._take(_STATE + name, self._codec.encode(values[name]) if name in values else None)
+        (self.reference,) = unpack_record(fields[Field.REFERENCE]) if Field.REFERENCE in fields else (None,)
+        progress = tuple(unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None
+        self.progress = cast("Progress | None", progress)
 
     def apply(self, rows: Mapping[bytes, bytes]) -> None:
         """Take over what finished scopes have changed, by their locations, in the order in which they did."""

@@ -353,10 +353,7 @@ class Execution(Reaching):
 
     def see_world(self) -> World:
         if self.world is None:
-            self.world = World(self.codec)
-            base = self.journal.fields.get(Field.BASE)
-            if base is not None:
-                self.world.apply({b"": unpack_record(base)[0]})
+            self.world = World.since_the_start(self.codec, self.journal.fields)
         return self.world
 
     def show(self) -> None:

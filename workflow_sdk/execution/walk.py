@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from math import inf
 from typing import Any, NoReturn, TypeVar
 
 import anyio
@@ -22,7 +23,7 @@ from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
-from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Wait
+from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Unwound, Wait
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Walk"]
@@ -42,6 +43,7 @@ class Walk:
     def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:
         self._driver = driver
         self.journal: Journal = Journal(journal.keys)
+        self.journal.fields = dict(journal.fields)
         self.codec = codec
         self.facts = facts
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
@@ -63,10 +65,11 @@ class Walk:
             token = current_scope.set(scope)
             try:
                 await fn(scope)
-            except Exception:  # noqa: BLE001  # how the workflow ended is known; only its steps are wanted here
-                pass
             finally:
                 current_scope.reset(token)
+        if self.world is not None:
+            # Scopes that are still open have assigned what is recorded nowhere else.
+            self.world.restore(self.journal.fields)
         return self.handlers
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
@@ -78,13 +81,19 @@ class Walk:
             self._scopes.append(scope)
             try:
                 yield scope
+            except (anyio.get_cancelled_exc_class(), KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException:  # noqa: BLE001  # how the code ended is recorded; only its steps are wanted here
+                pass
             finally:
                 self._scopes.pop()
 
     async def never(self) -> NoReturn:
         self._scopes[-1].cancel()
-        await anyio.sleep_forever()
-        raise AssertionError("a cancelled scope is left at the first await")
+        if anyio.current_effective_deadline() == -inf:
+            await anyio.sleep_forever()
+        # The code shields itself from the cancellation.
+        raise Unwound
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
         return self._ends.get(location, {})
@@ -144,7 +153,7 @@ class Walk:
 
     def see_world(self) -> World:
         if self.world is None:
-            self.world = World(self.codec)
+            self.world = World.since_the_start(self.codec, self.journal.fields)
         return self.world
 
     @property

@@ -98,7 +98,8 @@ class Branches:
             entry = recorded.get(branch.segment)
             if entry is not None and entry.kind is Kind.BRANCH:
                 branch.entry = entry
-        place.scope.unfold(place.location + branch.segment for branch in branches)
+        if not self.engine.walking:
+            place.scope.unfold(place.location + branch.segment for branch in branches)
 
     async def run(self, limit: int | None = None) -> None:
         """Run every branch that has no outcome, at most `limit` at once. A race returns once it is decided."""
@@ -151,8 +152,6 @@ class Branches:
         token = current_scope.set(scope)
         try:
             await branch.fn(scope)
-        except Exception:  # noqa: BLE001  # how the branch ended is recorded; only its steps are wanted here
-            pass
         finally:
             current_scope.reset(token)
 

@@ -145,6 +145,9 @@ class Place:
         """The operation is over, and its outcome is known."""
         scope = self.scope
         scope.busy = scope.pending = None
+        if scope.engine.walking:
+            # What the code has assigned in there once more, maybe in another order, is as it is recorded.
+            scope.unfold([self.location])
         if entry.finished_at is not None and entry.finished_at > scope.now:
             scope.now = entry.finished_at
 

@@ -239,7 +239,7 @@ class Scope:
         """The code has come to a recorded operation. What was recorded is its own from now on, and goes with it."""
         self.unvisited -= 1
         self.recorded.pop(location[len(self.prefix) :], None)
-        if self.engine.journal.changes:
+        if self.engine.journal.changes and not self.engine.walking:
             self.unfold([location])
 
     def unfold(self, locations: Iterable[bytes]) -> None:
