@@ -31,6 +31,7 @@ _SHAPES: dict[Field, Shapes] = {
     Field.ANSWERED: shapes((int,)),
     Field.BASE: shapes((bytes,)),
     Field.FIRST: shapes((bytes,)),
+    Field.RESTARTS: shapes((int,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0

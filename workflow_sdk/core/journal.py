@@ -6,7 +6,7 @@ goes with the next flush; if the write fails, everything is changed still.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedDict
@@ -23,6 +23,7 @@ from workflow_sdk.core.keys import (
     COMPENSATIONS,
     DIRECTORY,
     FIELDS,
+    FOLDED,
     HISTORY,
     INBOX,
     METADATA,
@@ -194,19 +195,19 @@ class Journal:
     def clear_history(self, location: bytes) -> None:
         """Forget all that is recorded at and under a location, and the names of loops there."""
         self.names.drop(location)
-        for part in (HISTORY, METADATA, BASES, CHANGES):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
             self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
         self.forget_loaded(location)
 
     def clear_turns(self, first: bytes, end: bytes) -> None:
         """Forget the turns of a loop from the location `first`, up to `end` and without it."""
-        for part in (HISTORY, METADATA, BASES, CHANGES):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
             self._clear((self._space + part + first, self._space + part + end))
 
     def start_over(self) -> None:
         """Forget all that was done, but not the instance itself, nor the messages it has not taken."""
-        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES, OUTSIDE):
+        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES, FOLDED, OUTSIDE):
             self._clear(subtree(self._space + part))
         self.forget_waits()
         self.names = Names(self._write_here)
@@ -301,11 +302,20 @@ class Journal:
             self.changes = {}
         self.changes[location] = raw
 
-    def keep_changes(self, location: bytes, changes: bytes, whole: bool) -> None:
-        """Store what a scope has changed of what the world may see; `whole`: with all that stands under it."""
-        if whole:
+    def keep_changes(self, location: bytes, changes: bytes, inside: Mapping[bytes, bytes]) -> None:
+        """Store what a scope has changed of what the world may see.
+
+        That of the scopes inside is in it, and set aside: it counts again when the scope is entered again.
+        """
+        if inside:
             self._clear(subtree(self._space + CHANGES + location))
+        for at, raw in inside.items():
+            self._write_here(FOLDED + at, raw)
         self._write_here(CHANGES + location, changes)
+
+    def keep_beginning(self, turn: bytes, changes: bytes) -> None:
+        """Store what a loop has changed of what the world may see before this turn."""
+        self._write_here(FOLDED + turn, changes)
 
     def forget_loaded(self, location: bytes) -> None:
         """The code does not enter what was recorded under a location any more."""

@@ -44,6 +44,7 @@ In the space of an instance:
                         the end of a child or a task)
     (12, *segments)     what hangs on a wait and lies outside: a child, or a task
     (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
+    (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ __all__ = [
     "DUE_BELLS",
     "ERRANDS",
     "FIELDS",
+    "FOLDED",
     "HISTORY",
     "INBOX",
     "METADATA",
@@ -121,6 +123,7 @@ DELIVERED = pack_segment(10)
 BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
+FOLDED = pack_segment(20)
 
 
 class Field(IntEnum):
@@ -160,6 +163,8 @@ class Field(IntEnum):
     """The input that it was started with, if it has started over with another."""
     BASE = 19
     """What the world could see of it when it started over."""
+    RESTARTS = 30
+    """How often it was restarted after something was undone: what happens again has other idempotency keys."""
     ANSWERED = 18
     """Which state of it, by the number of commits, has been answered by a message."""
 

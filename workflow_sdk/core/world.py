@@ -238,6 +238,7 @@ class World:
         for location in losers:
             for name, change in self._pop(location).items():
                 gone[name] = change.merged(gone.get(name))
+            self._pop_folded(location)
         kept = self._pop(winner)
         if kept:
             self._noted[winner] = kept
@@ -269,24 +270,31 @@ class World:
         except CodecError as error:
             raise type(error)(f"ctx.state[{key!r}]: {error}") from None
 
-    def fold(self, location: bytes) -> tuple[bytes, bool] | None:
+    def fold(self, location: bytes) -> tuple[bytes, dict[bytes, bytes]] | None:
         """All that was changed in what is under a location, as a row; None if that is what it was the last time.
 
-        Also whether there were such rows of what is under it, which are not needed any more.
+        Also the rows of what is under it, which are in it.
         """
+        raw = self.merge(location)
+        inside = self._pop_folded(location)
+        if raw is None or (self._folded.get(location) == raw and not inside):
+            return None
+        self._folded[location] = raw
+        return raw, inside
+
+    def merge(self, location: bytes) -> bytes | None:
+        """All that was changed in what is under a location, as a row; None if that is nothing."""
         self.note(location)
         merged = self._pop(location)
-        inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
-        for at in inside:
-            del self._folded[at]
         if not merged:
             return None
         self._noted[location] = merged
-        raw = pack_record([[name, change.raw, change.last] for name, change in sorted(merged.items())])
-        if self._folded.get(location) == raw and not inside:
-            return None
-        self._folded[location] = raw
-        return raw, bool(inside)
+        return pack_record([[name, change.raw, change.last] for name, change in sorted(merged.items())])
+
+    def _pop_folded(self, location: bytes) -> dict[bytes, bytes]:
+        """The rows of what is under a location."""
+        inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
+        return {at: self._folded.pop(at) for at in inside}
 
     def shown(self) -> tuple[bytes | None, str | None, Progress | None]:
         """What is to be seen now: the state as bytes, the reference and the progress."""

@@ -201,7 +201,9 @@ async def cancel(
             # It does not stand still. Nothing may hold this up: so it is taken away first.
             await take_away(driver, found, now)
             continue
-        undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
+        # What is being undone already is undone to the end.
+        undo = found.status is Status.ROLLING_BACK
+        undo = undo or (rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1)))
         # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
         errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)
         if undo:

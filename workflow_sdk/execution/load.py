@@ -9,6 +9,7 @@ from workflow_sdk.core.keys import (
     ATTIC,
     CHANGES,
     COMPENSATIONS,
+    FOLDED,
     HISTORY,
     NAMES,
     OUTSIDE,
@@ -58,9 +59,10 @@ async def load_for_walk(store: Scannable, journal: Journal) -> None:
     # Where a race was begun again, what its losers did the last time is what counts.
     for part in (ATTIC, HISTORY):
         await load_history(store, HistoryCursor(journal, part, whole=True))
-    start = len(journal.keys.space) + len(CHANGES)
-    for key, raw in await store.scan(*journal.keys.range(CHANGES)):
-        journal.load_changes(key[start:], raw)
+    for part in (CHANGES, FOLDED):
+        start = len(journal.keys.space) + len(part)
+        for key, raw in await store.scan(*journal.keys.range(part)):
+            journal.load_changes(key[start:], raw)
 
 
 def sequence_of(keys: InstanceKeys, key: bytes) -> int:

@@ -178,6 +178,11 @@ def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, flo
     return int(generation), float(at)
 
 
+def _restarts(fields: dict[Field, bytes]) -> int:
+    raw = fields.get(Field.RESTARTS)
+    return 0 if raw is None else int(unpack_record(raw)[0])
+
+
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
@@ -211,7 +216,14 @@ class Run:
             codec=codec,
             clock=clock,
             facts=Facts(
-                keys.instance_id, workflow.name, workflow.version, float(created_at), lenient, seed, generation
+                keys.instance_id,
+                workflow.name,
+                workflow.version,
+                float(created_at),
+                lenient,
+                seed,
+                generation,
+                _restarts(claimed.fields),
             ),
             lease=claimed.lease,
             mode=mode,

@@ -39,6 +39,8 @@ class Facts:
     """Of the instance's uuids and random numbers."""
     generation: int = 1
     """How often it has begun: it may start over."""
+    restarts: int = 0
+    """How often it was restarted after something was undone."""
 
 
 @dataclass(eq=False, slots=True)

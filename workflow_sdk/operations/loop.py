@@ -151,6 +151,7 @@ class _Turns:
             if following != raw:
                 raw = following
                 bases.change(turn, raw, at)
+            place.scope.note_turn(place.location, self.turn_location(turn))
             if turn % self.interval == 0:
                 self.store(entry, bases, names, turn, raw, at)
                 await place.flush()

@@ -225,6 +225,19 @@ class Scope:
         if folded is not None:
             engine.journal.keep_changes(location, *folded)
 
+    def note_turn(self, loop: bytes, turn: bytes) -> None:
+        """A turn of a loop begins: what was assigned in those before is kept, so that it can begin again."""
+        engine = self.engine
+        # What is recorded in the turn came after this.
+        if engine.world is None or turn in engine.journal.loaded:
+            return
+        try:
+            changes = engine.world.merge(loop)
+        except CodecError as error:
+            raise engine.slip(error) from None
+        if changes is not None:
+            engine.journal.keep_beginning(turn, changes)
+
     def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
         """What was assigned under these locations never was: they have lost a race."""
         engine = self.engine

@@ -151,11 +151,16 @@ async def attempt(
 
 
 def with_key(engine: Engine, path: str, fn: Callable[..., Any], *, undoes: bool = False) -> Callable[..., Any]:
-    """The function with its idempotency key: the same for every attempt of an operation, and for no other one."""
+    """The function with its idempotency key: the same for every attempt of an operation, and for no other one.
+
+    What was undone and happens again is another one: whoever knows the key by now would do nothing.
+    """
     while isinstance(fn, Step):
         fn = fn.fn
     salt = b"undo" if undoes else b""
-    digest = blake2b(path.encode(), key=engine.facts.seed, person=KEY.encode(), salt=salt, digest_size=16).hexdigest()
+    restarts = engine.facts.restarts
+    what = f"{restarts}\0{path}" if restarts else path
+    digest = blake2b(what.encode(), key=engine.facts.seed, person=KEY.encode(), salt=salt, digest_size=16).hexdigest()
     return partial(fn, **{KEY: digest})
 
 

@@ -63,7 +63,10 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
             # not come to that, it goes on by itself.
             await take_away(driver, found, now)
             continue
-        found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None)
+        restarts = found.fields.get(Field.RESTARTS)
+        if tape.undoes_again:
+            restarts = pack_record([1 if restarts is None else unpack_record(restarts)[0] + 1])
+        found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None, restarts=restarts)
         make_due(found.batch, found.keys, found.fields, now)
         if await commit(driver, found):
             await run_errands(driver, Codec(), lambda: now, tape.errands)
