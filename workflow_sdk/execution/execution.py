@@ -36,6 +36,7 @@ from workflow_sdk.execution.recall import read_branches, read_page
 from workflow_sdk.execution.standing import Standing
 from workflow_sdk.execution.threads import run_in_thread
 from workflow_sdk.operations.engine import Facts, Unwound
+from workflow_sdk.operations.handlers import KnownHandlers
 
 __all__ = ["Execution", "Mode"]
 
@@ -58,6 +59,7 @@ class Execution(Reaching):
         "_thread",
         "_threads_busy",
         "handlers",
+        "known",
         "stuck",
         "watched",
         "world",
@@ -75,6 +77,7 @@ class Execution(Reaching):
         driver: Driver,
         journal: Journal,
         codec: Codec,
+        known: KnownHandlers,
         clock: Clock,
         facts: Facts,
         lease: bytes,
@@ -95,6 +98,7 @@ class Execution(Reaching):
             standing=Standing(journal, facts, clock, worker, beats=not host.beats),
             flusher=Flusher(driver, journal, lease, self.storage_failed),
         )
+        self.known: KnownHandlers = known
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = _NO_HANDLERS
         self.world: World | None = None
         self.stuck: tuple[Exception, str] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
@@ -32,6 +32,7 @@ from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts, Unwound
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -71,6 +72,7 @@ async def run_workflow(
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
+    handlers: Iterable[Handler] = (),
 ) -> RunResult[OutputT]: ...
 @overload
 async def run_workflow(
@@ -83,6 +85,7 @@ async def run_workflow(
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
+    handlers: Iterable[Handler] = (),
 ) -> RunResult[OutputT]: ...
 async def run_workflow(
     workflow: Workflow[Any, Any],
@@ -95,13 +98,15 @@ async def run_workflow(
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
+    handlers: Iterable[Handler] = (),
 ) -> RunResult[Any]:
     """Run an instance until it ends or, in `mode="yield"`, until all it does is wait; go on where it was.
 
     An id that is new starts an instance; an old one goes on with the input it was started with. The run takes the
     instance over at once, whoever has it: of two runs of one id, the older can't write any more, and raises
     `LeaseLostError`. How the workflow ended is in the result, failure included; what is raised is a mistake of the
-    call, a failure of the store, or the cancellation of the run.
+    call, a failure of the store, or the cancellation of the run. `handlers` are functions that undo steps, and that
+    the store may name: beside those in the module of the workflow, and those that are decorated with `@step`.
     """
     _check_call(workflow, instance_id, mode, max_value_bytes)
     if not is_driver(driver):
@@ -109,6 +114,7 @@ async def run_workflow(
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
     clock = clock or SystemClock()
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
+    known = KnownHandlers.of(workflow, handlers)
     ttl = seconds(lease_ttl, "lease_ttl")
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
@@ -120,7 +126,7 @@ async def run_workflow(
         claimed = await claim(claimant, input)
         if claimed.lease is None:
             return _stored(workflow, values, claimed.fields, keys.instance_id)
-        run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
+        run = Run(workflow, driver, keys, values, known, clock, claimed, mode, Alone(clock, worker, ttl))
         try:
             await run.go()
         except BaseExceptionGroup as group:
@@ -189,6 +195,7 @@ class Run:
         driver: Driver,
         keys: InstanceKeys,
         codec: Codec,
+        known: KnownHandlers,
         clock: Clock,
         claimed: Claim,
         mode: Mode,
@@ -209,6 +216,7 @@ class Run:
             driver=driver,
             journal=self.journal,
             codec=codec,
+            known=known,
             clock=clock,
             facts=Facts(
                 keys.instance_id, workflow.name, workflow.version, float(created_at), lenient, seed, generation

@@ -23,6 +23,7 @@ from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
 from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Wait
+from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Walk"]
@@ -39,10 +40,19 @@ class Walk:
     active = 1
     watched = None
 
-    def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        journal: Journal,
+        codec: Codec,
+        known: KnownHandlers,
+        facts: Facts,
+        started_at: float,
+    ) -> None:
         self._driver = driver
         self.journal: Journal = Journal(journal.keys)
         self.codec = codec
+        self.known = known
         self.facts = facts
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
         self.world: World | None = None

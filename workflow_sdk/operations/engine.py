@@ -15,6 +15,7 @@ from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.operations.bell import Bell
+from workflow_sdk.operations.handlers import KnownHandlers
 
 __all__ = ["Effect", "Engine", "Facts", "Start", "TimeLimit", "Unwound", "Wait", "Watch"]
 
@@ -132,6 +133,8 @@ class Engine(Protocol):
 
     journal: Journal
     codec: Codec
+    known: KnownHandlers
+    """The functions that rows may name."""
     facts: Facts
     walking: bool
     """Nothing is done, and nothing recorded: the code is walked over its history, to find compensations."""

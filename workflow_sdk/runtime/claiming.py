@@ -36,6 +36,7 @@ from workflow_sdk.execution.errands import run_errands_left
 from workflow_sdk.execution.lease import Claim, Claimant, claim
 from workflow_sdk.execution.run import Run
 from workflow_sdk.execution.snapshot import read_snapshot
+from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.runtime.merging import Merged
 from workflow_sdk.runtime.residents import Residents
 
@@ -71,6 +72,7 @@ class Claiming:
         clock: Clock,
         residents: Residents,
         workflows: Mapping[str, Workflow[Any, Any]],
+        known: KnownHandlers,
         worker: WorkerKeys,
         lease_ttl: float,
         retention: float | None = None,
@@ -80,6 +82,7 @@ class Claiming:
         self._clock = clock
         self._residents = residents
         self._workflows = workflows
+        self._known = known
         self._worker = worker
         self._ttl = lease_ttl
         self._retention = retention
@@ -307,7 +310,7 @@ class Claiming:
         return self._run(flow, keys, claimed)
 
     def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Run:
-        return Run(flow, self._driver, keys, self._codec, self._clock, claimed, "live", self._residents)
+        return Run(flow, self._driver, keys, self._codec, self._known, self._clock, claimed, "live", self._residents)
 
     def starts(self, id: str) -> None:
         """An instance is about to be started and claimed in one, and has a turn. Until then nothing else claims it."""

@@ -25,12 +25,12 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver, open_driver
-from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Timeout
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.run import VALUE_BYTES_LIMIT, RunResult, run_workflow
 from workflow_sdk.execution.snapshot import read_fields
-from workflow_sdk.execution.unwinding import import_handler
+from workflow_sdk.operations.handlers import Handler, KnownHandlers, find_handler
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.info import InstanceInfo
 
@@ -92,6 +92,7 @@ async def replay_check(
     finished: int = 0,
     codec: Wrapper | None = None,
     max_value_bytes: int = VALUE_BYTES_LIMIT,
+    handlers: Iterable[Handler] = (),
 ) -> ReplayReport:
     """Replay every unfinished instance of a store against the code at hand, and report which would not go on.
 
@@ -100,6 +101,7 @@ async def replay_check(
     replayed, too; of the completed, the output has to be the same.
     """
     known = {flow.name: flow for flow in _checked(workflows)}
+    known_handlers = KnownHandlers(known.values(), handlers)
     report = ReplayReport()
     async for instance_id, rows in _histories(store, finished, codec):
         name, status = _about(instance_id, rows)
@@ -108,7 +110,7 @@ async def replay_check(
             report.unknown[name] += 1
             continue
         report.replayed[name] += 1
-        found = await _replay(flow, instance_id, rows, codec, max_value_bytes)
+        found = await _replay(flow, instance_id, rows, codec, max_value_bytes, known_handlers)
         if found is not None:
             report.problems.append(ReplayProblem(instance_id, name, status.value, *found))
     return report
@@ -275,7 +277,12 @@ class _Stopped:
 
 
 async def _replay(
-    flow: Workflow[Any, Any], instance_id: str, rows: Rows, codec: Wrapper | None, max_value_bytes: int
+    flow: Workflow[Any, Any],
+    instance_id: str,
+    rows: Rows,
+    codec: Wrapper | None,
+    max_value_bytes: int,
+    handlers: KnownHandlers,
 ) -> tuple[str, str] | None:
     """What keeps an instance from going on, or None."""
     keys = InstanceKeys(instance_id)
@@ -305,27 +312,28 @@ async def _replay(
             clock=_Stopped(at),
             codec=codec,
             max_value_bytes=max_value_bytes,
+            handlers=handlers,
         )
         output = (await read_fields(driver, keys)).get(Field.OUTPUT)
     finally:
         probe.reset(token)
         await driver.aclose()
-    gone = _gone(rows, keys) if not status.is_terminal else None
+    gone = _gone(rows, keys, handlers) if not status.is_terminal else None
     if gone is not None:
         return "definition", gone
     return _problem(result, status, undoing, output, found.get(keys.field(Field.OUTPUT)))
 
 
-def _gone(rows: Rows, keys: InstanceKeys) -> str | None:
-    """A handler that is recorded by name, and that this code does not have any more."""
+def _gone(rows: Rows, keys: InstanceKeys, known: KnownHandlers) -> str | None:
+    """A handler that is recorded by name, and that this code does not have."""
     begin, end = keys.range(COMPENSATIONS)
     for key, raw in rows:
         if begin <= key < end:
             compensation = Compensation.unpack(0, raw)
             if compensation.handler is not None and compensation.progress is not Progress.DONE:
                 try:
-                    import_handler(compensation.handler)
-                except DefinitionError as error:
+                    find_handler(known, compensation.handler)
+                except HistoryDivergedError as error:
                     return str(error)
     return None
 
