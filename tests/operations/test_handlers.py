@@ -79,13 +79,14 @@ def test_a_function_that_was_given_is_known() -> None:
         raise NotImplementedError
 
     shop = Shop()
-    known = KnownHandlers([], [local, partial(undo, 1), shop.method, Shop.of_the_class])
-    for handler in (local, undo, shop.method, Shop.of_the_class):
+    known = KnownHandlers([], [local, partial(undo, "result"), shop.method, Shop.of_the_class])
+    handlers: list[Any] = [local, undo, shop.method, Shop.of_the_class]
+    for handler in handlers:
         name = known.name_of(handler)
         assert name is not None
         assert known.find(name) == handler
     assert known.name_of(Shop().method) is None
-    assert list(known) == [local, undo, shop.method, Shop.of_the_class]
+    assert list(known) == handlers
 
 
 class Callable_:

@@ -23,7 +23,7 @@ _SHAPES: dict[Field, Shapes] = {
     Field.COMMITS: shapes((int,)),
     Field.STATE: shapes((bytes,)),
     Field.REFERENCE: shapes((str,)),
-    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, NOTHING)),
+    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, bytes, NOTHING)),
     Field.WATCHERS: shapes((list,)),
     Field.GENERATION: shapes((int,), NUMBERS),
     Field.RETENTION: shapes(NUMBERS),

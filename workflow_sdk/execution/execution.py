@@ -376,7 +376,7 @@ class Execution(Reaching):
             return
         self.journal.show(Field.STATE, None if state is None else [state])
         self.journal.show(Field.REFERENCE, None if reference is None else [reference])
-        self.journal.show(Field.PROGRESS, None if progress is None else list(progress))
+        self.journal.show(Field.PROGRESS, progress)
         if self.journal.fields.get(Field.REFERENCE) != before:
             self.standing.refer(None if before is None else str(unpack_record(before)[0]), reference)
 

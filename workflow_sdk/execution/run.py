@@ -11,7 +11,7 @@ from uuid import uuid4
 import anyio
 
 from workflow_sdk.context import Context
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
@@ -71,7 +71,7 @@ async def run_workflow(
     clock: Clock | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     handlers: Iterable[Handler] = (),
 ) -> RunResult[OutputT]: ...
 @overload
@@ -84,7 +84,7 @@ async def run_workflow(
     clock: Clock | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     handlers: Iterable[Handler] = (),
 ) -> RunResult[OutputT]: ...
 async def run_workflow(
@@ -97,7 +97,7 @@ async def run_workflow(
     clock: Clock | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     handlers: Iterable[Handler] = (),
 ) -> RunResult[Any]:
     """Run an instance until it ends or, in `mode="yield"`, until all it does is wait; go on where it was.

@@ -79,7 +79,7 @@ def _by_name(handlers: Iterable[Handler]) -> dict[str, Handler]:
     for given in handlers:
         handler: Any = given
         while isinstance(handler, partial):
-            handler = cast("partial[Any]", handler).func
+            handler = handler.func
         name = _own_name(handler)
         if not callable(handler) or isinstance(handler, (type, Workflow)) or name is None:
             raise DefinitionError(f"handlers are functions with a name of their own, not {given!r:.200}")

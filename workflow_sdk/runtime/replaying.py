@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.codec import Wrapper
+from workflow_sdk.core.codec import Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.kinds import is_divergence
@@ -90,7 +90,7 @@ async def replay_check(
     workflows: Iterable[Workflow[Any, Any]],
     *,
     finished: int = 0,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     max_value_bytes: int = VALUE_BYTES_LIMIT,
     handlers: Iterable[Handler] = (),
 ) -> ReplayReport:
@@ -117,7 +117,7 @@ async def replay_check(
 
 
 async def dump_histories(
-    store: str | Driver, path: str | Path, *, finished: int = 0, codec: Wrapper | None = None
+    store: str | Driver, path: str | Path, *, finished: int = 0, codec: Wrappers | None = None
 ) -> int:
     """Write the unfinished instances of a store to a file, for `replay_check` elsewhere; return how many there are.
 
@@ -149,7 +149,7 @@ def _checked(workflows: Iterable[Workflow[Any, Any]]) -> Sequence[Workflow[Any, 
 
 
 async def _histories(
-    store: str | Path | Driver, finished: int, codec: Wrapper | None
+    store: str | Path | Driver, finished: int, codec: Wrappers | None
 ) -> AsyncIterator[tuple[str, Rows]]:
     if isinstance(store, Path) or (isinstance(store, str) and "://" not in store):
         for found in _read_dump(Path(store)):
@@ -280,7 +280,7 @@ async def _replay(
     flow: Workflow[Any, Any],
     instance_id: str,
     rows: Rows,
-    codec: Wrapper | None,
+    codec: Wrappers | None,
     max_value_bytes: int,
     handlers: KnownHandlers,
 ) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import anyio
 
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrapper
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
 from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
@@ -67,7 +67,7 @@ class Runtime(Client):
         lease_ttl: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
-        codec: Wrapper | None = None,
+        codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
         handlers: Iterable[Handler] = (),
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
@@ -43,7 +43,7 @@ class Family:
         hero: str,
         workflows: Mapping[str, Workflow[Any, Any]],
         clock: VirtualClock,
-        codec: Wrapper | None,
+        codec: Wrappers | None,
         handlers: KnownHandlers,
     ) -> None:
         self._store = store

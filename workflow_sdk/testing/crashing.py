@@ -10,7 +10,7 @@ from math import ulp
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from workflow_sdk.core.codec import Wrapper
+from workflow_sdk.core.codec import Wrappers
 from workflow_sdk.core.history import History
 from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
 from workflow_sdk.core.status import Status
@@ -53,7 +53,7 @@ async def crash_everywhere(
     store: str | Driver = "memory://",
     reset: Callable[[], Awaitable[None] | None] | None = None,
     commits_max: int | None = None,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     workflows: Iterable[Workflow[Any, Any]] = (),
     handlers: Iterable[Handler] = (),
 ) -> CrashReport:
@@ -112,7 +112,7 @@ class _Stage:
         input: Any,
         script: list[tuple[str, Any]],
         reset: Callable[[], Awaitable[None] | None] | None,
-        codec: Wrapper | None,
+        codec: Wrappers | None,
         workflows: dict[str, Workflow[Any, Any]],
         handlers: KnownHandlers,
     ) -> None:
