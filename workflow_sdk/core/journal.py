@@ -36,7 +36,7 @@ from workflow_sdk.core.keys import (
     sequence_key,
     waits_of,
 )
-from workflow_sdk.core.location import pack_segment, split_last, subtree
+from workflow_sdk.core.location import pack_segment, segments, split_last, subtree
 from workflow_sdk.core.names import Names
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import EntryStatus
@@ -431,6 +431,20 @@ class Journal:
         }
         self._clears = []
         self._counts = False
+
+    def name_row(self, key: bytes, raw: bytes) -> str:
+        """What a row is, in words for people."""
+        rest = key.removeprefix(self._space)
+        if rest is key or not key.startswith(self._space):
+            return "what it writes outside of itself"
+        if rest.startswith(HISTORY):
+            *_, last = segments(rest[len(HISTORY) :])
+            index, number = last if isinstance(last, tuple) else (last, None)
+            name = self.names.texts.get(index, "?")
+            kind = Entry.unpack(raw).kind.value
+            return f"{kind} {name!r}" if number is None else f"{kind} {number} of {name!r}"
+        named = [field.name.lower() for field in Field if rest == field_key(field)]
+        return f"its {named[0]}" if named else "what it keeps beside its history"
 
     def restore(self, failed: WriteSet) -> None:
         """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""

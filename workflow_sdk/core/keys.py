@@ -89,6 +89,7 @@ __all__ = [
     "answer_key",
     "due_schedule",
     "field_key",
+    "id_in",
     "last_of",
     "listed",
     "listed_by_reference",
@@ -322,6 +323,14 @@ class WorkerKeys:
 def last_of(key: bytes) -> str:
     """The last part of a key of the store's own: an id."""
     return _text(key, -1)
+
+
+def id_in(key: bytes) -> str | None:
+    """The same; None for a key that nothing here has written."""
+    try:
+        return last_of(key)
+    except CodecError:
+        return None
 
 
 def worker_of(claim: bytes) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "MOMENT_MIN",
     "NOTHING",
     "NUMBERS",
+    "NewerFormatError",
     "Shapes",
     "damaged",
     "moment",
@@ -40,6 +41,16 @@ FORMAT = b"\x01"
 FOREIGN_TAGS: Final = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
 """What cbor2 reads by itself and nothing here writes: values that hold themselves, patterns to compile, mails to parse.
 Such bytes are refused. Of CBOR's own tags only those of large integers are written, 2 and 3."""
+
+_NEWER: Final = frozenset(bytes((number,)) for number in range(FORMAT[0] + 1, 32))
+"""What formats to come may be called. Anything else in that place is damage."""
+
+
+class NewerFormatError(CodecError):
+    """A record that a newer version of workflow_sdk has written, for all that can be seen: it is left to workers of
+    that version.
+    """
+
 
 NOTHING: Final = type(None)
 NUMBERS: Final = (float, int)
@@ -124,7 +135,8 @@ def unpack_record(data: bytes) -> list[Any]:
     """The fields of a record."""
     fields: list[Any]
     if data[:1] != FORMAT:
-        raise CodecError(
+        kind = NewerFormatError if data[:1] in _NEWER else CodecError
+        raise kind(
             f"a record in format {data[:1].hex() or 'none'}, which this version of workflow_sdk can't read; "
             "it was written by a newer one, or not by workflow_sdk"
         )

@@ -24,7 +24,7 @@ from workflow_sdk.core.keys import Field, worker_keys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
-from workflow_sdk.errors import CodecError
+from workflow_sdk.errors import CodecError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
@@ -360,7 +360,16 @@ class Execution(Reaching):
             self.world = World(self.codec)
             base = self.journal.fields.get(Field.BASE)
             if base is not None:
-                self.world.apply({b"": unpack_record(base)[0]})
+                try:
+                    self.world.apply({b"": unpack_record(base)[0]})
+                except CodecError as error:
+                    # No failure of the author's, who must not see it.
+                    self.diverged(
+                        HistoryDivergedError(
+                            f"the ctx.state with which the instance started over can't be read: {error}"
+                        )
+                    )
+                    raise Unwound from None
         return self.world
 
     def show(self) -> None:

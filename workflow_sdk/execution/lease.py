@@ -25,7 +25,7 @@ from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import AlreadyExistsError, ErrorInfo
+from workflow_sdk.errors import AlreadyExistsError, ErrorInfo, StorageLimitError
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
 from workflow_sdk.operations.inputs import encode_input
@@ -48,6 +48,8 @@ __all__ = [
 
 DEATHS_MAX = 5
 """Workers that may die under an instance in a row, without a commit in between, before it is stuck."""
+
+_TOO_LARGE = f"{StorageLimitError.__module__}.{StorageLimitError.__qualname__}"
 
 
 @dataclass(slots=True)
@@ -310,7 +312,12 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
 
 
 def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
-    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did."""
+    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did.
+
+    Nor what was too large for the store: its steps would run again, with the same outcome.
+    """
+    if info.type == _TOO_LARGE:
+        return False
     return not culprits and (info.kind == "definition" or is_divergence(info))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,16 +20,16 @@ from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import deadline_of
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.wire import NewerFormatError, unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver, is_driver
+from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, is_driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
 from workflow_sdk.execution.clock import Clock, SystemClock, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
 from workflow_sdk.execution.load import load_for_run
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_fields, read_standing
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts, Unwound
@@ -38,6 +39,8 @@ from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Run", "RunResult", "check_value_bytes", "run_workflow"]
+
+_log = logging.getLogger("workflow_sdk.execution")
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -230,19 +233,69 @@ class Run:
         """Run, and give the instance back whatever happens."""
         execution = self.execution
         try:
-            await self._load()
-            await execution.host.run(execution, self._root)
+            try:
+                await self._load()
+            except CodecError as error:
+                execution.storage_failed(error)
+            if execution.failure is None:
+                await execution.host.run(execution, self._root)
             if execution.stuck is not None:
                 await self._stick(*execution.stuck)
         except BaseException as error:
-            # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the middle.
-            cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-            await self._release(write=cancelled and execution.failure is None)
-            raise
+            reason = _innermost(error) if isinstance(error, BaseExceptionGroup) else error
+            if isinstance(reason, CodecError) and not execution.is_away:
+                # Of the engine: what the author's code raises does not come here.
+                execution.failure = execution.failure or reason
+            else:
+                # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the
+                # middle.
+                cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+                await self._release(write=cancelled and execution.failure is None)
+                raise
         if execution.failure is not None:
             reason = await self._why(execution.failure)
+            stops = self._stops(reason)
+            if stops is not None and await self._stick_as_stored(*stops):
+                return
             await self._release(write=False)
             raise reason
+
+    def _stops(self, reason: Exception) -> tuple[Exception, str] | None:
+        """What would fail again however often it is tried, in words for people, and its kind; None for all else."""
+        if isinstance(reason, StorageLimitError):
+            largest = self.execution.flusher.largest
+            return StorageLimitError(
+                f"a commit is too large for the store: {reason}{largest and f' ({largest})'}; have it record less, "
+                "with fewer messages in one `listen_many` or a reference in place of a large value, and run it with "
+                "changed code, or `recover` it"
+            ), "definition"
+        if isinstance(reason, CodecError) and not isinstance(reason, NewerFormatError):
+            return CodecError(
+                f"what is stored of it can't be read: {reason}; mend the row, or put it back from a backup, and "
+                "`recover` the instance"
+            ), "consistency"
+        return None
+
+    async def _stick_as_stored(self, error: Exception, kind: str) -> bool:
+        """Have the instance stuck, and otherwise as the store has it; False if it can't be written even so.
+
+        What this run remembers is forgotten: it is what can't be stored, or comes from what can't be read.
+        """
+        execution = self.execution
+        with anyio.CancelScope(shield=True):
+            try:
+                found = await read_standing(self.driver, self.journal.keys)
+            except Exception:  # noqa: BLE001  # the store failed, or the fields can't be read: what is known is the first error
+                return False
+            if found.lease != self.claimed.lease:
+                return False
+            self.journal.discard()
+            self.journal.load_fields(found.fields)
+            execution.failure = None
+            await self._stick(error, kind)
+        if execution.is_away:
+            _log.error("instance %s is stuck: %s", self.journal.keys.instance_id, error)
+        return execution.is_away
 
     @property
     def is_over(self) -> bool:

@@ -18,10 +18,10 @@ from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import DefinitionError
+from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Clock, pause
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
@@ -281,7 +281,15 @@ class Runtime(Client):
         batch = Batch()
         for key, raw in letters:
             batch.clear(key)
-            id, *orders = unpack_record(raw)
+            try:
+                id, *orders = unpack_record(raw)
+                if not isinstance(id, str):
+                    raise damaged("a letter")
+            except (CodecError, ValueError) as error:
+                # It was for one of them.
+                _log.error("a letter can't be read, and every instance here looks whether it was for it: %s", error)
+                self._residents.look_again()
+                continue
             run = self._residents.runs.get(id)
             if run is None:
                 if self._claiming is not None:
