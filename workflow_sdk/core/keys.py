@@ -44,6 +44,7 @@ In the space of an instance:
                         the end of a child or a task)
     (12, *segments)     what hangs on a wait and lies outside: a child, or a task
     (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
+    (14, <append>)      message that was set aside, at the place that it had in the inbox
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from workflow_sdk.errors import CodecError
 
 __all__ = [
     "ALARMS",
+    "ASIDE",
     "ATTIC",
     "BASES",
     "CHANGES",
@@ -122,6 +124,7 @@ DELIVERED = pack_segment(10)
 BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
+ASIDE = pack_segment(14)
 
 
 class Field(IntEnum):

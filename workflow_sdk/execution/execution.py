@@ -17,11 +17,12 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import anyio.from_thread
 
+from workflow_sdk.core.answers import Answer
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, worker_keys
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
 from workflow_sdk.errors import CodecError, HistoryDivergedError
@@ -31,8 +32,8 @@ from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.idling import TURN_SECONDS, Mode
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.execution.probe import Probe, probe
-from workflow_sdk.execution.reaching import Reaching
 from workflow_sdk.execution.recall import read_branches, read_page
+from workflow_sdk.execution.sorting import Sorting
 from workflow_sdk.execution.standing import Standing
 from workflow_sdk.execution.threads import run_in_thread
 from workflow_sdk.operations.engine import Facts, Unwound
@@ -49,7 +50,7 @@ _NO_HANDLERS: dict[bytes, tuple[Callable[..., Any], object]] = {}
 """Shared by all, and never written to."""
 
 
-class Execution(Reaching):
+class Execution(Sorting):
     """Runs one instance, once. It is the engine that operations talk to."""
 
     __slots__ = (
@@ -181,7 +182,7 @@ class Execution(Reaching):
             # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
             if not await self.flusher.flush(alone=self.active == 1):
                 await self.never()
-            take(raw)
+            take(Answer(raw).pack())
             return
         try:
             asked = await self.driver.get(key)
@@ -189,7 +190,7 @@ class Execution(Reaching):
             self.storage_failed(error)
             await self.never()
         if asked is not None:
-            self.journal.write_outside(key, pack_record([raw]))
+            self.journal.write_outside(key, Answer(raw).pack())
         await self.flush()
 
     def messages_came_back(self) -> None:
@@ -290,6 +291,8 @@ class Execution(Reaching):
                     # wait for.
                     self.storage_failed(ConflictError("the lease is lost"))
             self.fire()
+            if self._waits.refusing and not self.halted:
+                await self.set_all_aside()
         finally:
             self._reading = False
             self._busy -= 1

@@ -72,6 +72,8 @@ _as_set = cast(
 
 def fill(batch: Batch, writes: WriteSet) -> None:
     """Put a write set into a batch."""
+    if writes.checks:
+        batch.checks.extend(writes.checks.items())
     for begin, end in writes.clears:
         batch.writes.append(ClearRange(begin, end))
     if None in writes.rows.values():

@@ -15,6 +15,7 @@ import anyio
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.inbox import Fit, InboxMessage
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.outside import Ending
 from workflow_sdk.core.status import Kind
@@ -115,6 +116,15 @@ class Walk:
 
     def rest(self) -> None:
         """Nobody counts."""
+
+    def will_listen(self, messages: tuple[str, ...], type: object) -> None:
+        """Nobody does."""
+
+    async def set_aside(self, fit: Fit) -> bool:
+        return False
+
+    async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
+        raise AssertionError("a walk waits for nothing")
 
     def messages_came_back(self) -> None:
         """Nobody waits."""

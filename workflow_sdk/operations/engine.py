@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, token_of
+from workflow_sdk.core.inbox import Fit, InboxMessage
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.outside import Ending
 from workflow_sdk.core.tasks import TaskRow
@@ -57,6 +58,8 @@ class Wait:
     count: int = 1
     entry: Entry | None = None
     """Of the operation that waits."""
+    fit: Fit | None = None
+    """Which of the messages it can take; None: all."""
     bell: Bell = field(default_factory=Bell)
     parked: bool = False
     fired: bool = False
@@ -229,6 +232,18 @@ class Engine(Protocol):
 
     async def answer(self, key: bytes, raw: bytes) -> None:
         """Give an answer to whoever waits for it under this key; it is stored that it was given when this returns."""
+        ...
+
+    def will_listen(self, messages: tuple[str, ...], type: object) -> None:
+        """A branch begins to listen to messages, and takes those that are of this type."""
+        ...
+
+    async def set_aside(self, fit: Fit) -> bool:
+        """Set aside what a wait has refused, while no other branch is active; whether there was any."""
+        ...
+
+    async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
+        """Set the result of a task aside, which is not what was asked for; the task is open again."""
         ...
 
     def messages_came_back(self) -> None:
