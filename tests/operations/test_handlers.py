@@ -79,7 +79,8 @@ def test_a_function_that_was_given_is_known() -> None:
         raise NotImplementedError
 
     shop = Shop()
-    known = KnownHandlers([], [local, partial(undo, "result"), shop.method, Shop.of_the_class])
+    given: list[Any] = [local, partial(undo, "result"), shop.method, Shop.of_the_class]
+    known = KnownHandlers([], given)
     handlers: list[Any] = [local, undo, shop.method, Shop.of_the_class]
     for handler in handlers:
         name = known.name_of(handler)

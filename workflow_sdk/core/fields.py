@@ -41,6 +41,7 @@ _SHAPES: dict[Field, Shapes] = {
     Field.ANSWERED: shapes((int,)),
     Field.BASE: shapes((bytes,)),
     Field.FIRST: shapes((bytes,)),
+    Field.SEALS: shapes((list,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0
@@ -78,6 +79,8 @@ def check_field(field: Field, raw: bytes) -> None:
         moment(parts[4])
     elif field is Field.BIRTH:
         moment(parts[0])
+    elif field is Field.SEALS and not all(type(seal) is bytes for seal in parts[0]):
+        raise damaged("the codecs of an instance")
     elif field is Field.GENERATION:
         moment(parts[1])
     elif field is Field.ALARM or field is Field.PURGE:

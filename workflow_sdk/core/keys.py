@@ -164,6 +164,8 @@ class Field(IntEnum):
     """The input that it was started with, if it has started over with another."""
     BASE = 19
     """What the world could see of it when it started over."""
+    SEALS = 23
+    """A value by each codec that wrote values of it, beside the one that wrote its input."""
     ANSWERED = 18
     """Which state of it, by the number of commits, has been answered by a message."""
 

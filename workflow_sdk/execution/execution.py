@@ -18,7 +18,7 @@ import anyio
 import anyio.from_thread
 
 from workflow_sdk.core.answers import Answer
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, worker_keys
@@ -249,6 +249,9 @@ class Execution(Sorting):
             self.failure = error
             self._stop()
 
+    def unreadable(self, error: Exception) -> None:
+        self.storage_failed(error)
+
     def walk_scope(self) -> AbstractContextManager[object]:
         raise AssertionError("only a walk is walked")
 
@@ -365,6 +368,9 @@ class Execution(Sorting):
             if base is not None:
                 try:
                     self.world.apply({b"": unpack_record(base)[0]})
+                except SealedError as error:
+                    self.unreadable(error)
+                    raise Unwound from None
                 except CodecError as error:
                     # No failure of the author's, who must not see it.
                     self.diverged(

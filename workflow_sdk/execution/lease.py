@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from secrets import token_bytes
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec
@@ -62,6 +62,8 @@ class Claim:
     """What the lease holds while it is ours; None if there was nothing to claim."""
     deaths: int = 0
     created: bool = False
+    checked: bool = True
+    """Whether its input is known to have fitted the workflow's annotation once."""
     nudge: bytes | None = None
     """What the nudge held when `rows` were read."""
     rows: StoredRows | None = None
@@ -280,6 +282,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     if status.is_terminal:
         return Claim(status, found, None)
     fields = dict(found)
+    _check_readable(who.codec, fields)
     deaths = 0
     if status is Status.STUCK:
         info, original, culprits = unpack_record(found[Field.ERROR])
@@ -308,7 +311,22 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     _keep(fields, workflow, who.retention)
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
-    return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths)
+    # Whoever started it did not know the workflow; or it is not known any more who did.
+    checked = status is Status.PENDING and bool(fingerprint)
+    return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths, checked=checked)
+
+
+def _check_readable(codec: Codec, fields: dict[Field, bytes]) -> None:
+    """`SealedError`, if a codec that wrote values of the instance is not here. That of this worker is added to them."""
+    seals = cast("list[bytes]", unpack_record(fields[Field.SEALS])[0]) if Field.SEALS in fields else []
+    is_own = False
+    for seal in (unpack_record(fields[Field.INPUT])[0], *seals):
+        if codec.is_own(seal):
+            is_own = True
+        else:
+            codec.check_readable(seal)
+    if not is_own:
+        fields[Field.SEALS] = pack_record([[*seals, codec.encode(None)]])
 
 
 def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import anyio
 
+from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
 from workflow_sdk.core.hints import has_parameter, parameter_hint
@@ -123,6 +124,9 @@ class Unwinding:
                 if has_parameter(handler, KEY, 1):
                     handler = with_key(execution, compensation.path, handler, undoes=True)
                 await attempt(execution, None, handler, (result,), options)
+            except SealedError as error:
+                execution.unreadable(error)
+                await execution.never()
             except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
                 failure = error
             except anyio.get_cancelled_exc_class() as error:

@@ -61,6 +61,7 @@ class Walk:
         self._ends: dict[bytes, dict[bytes, Entry]] = {}
         """The outcomes of branches, by the location of their join, race or map."""
         self._scopes: list[anyio.CancelScope] = []
+        self._unreadable: Exception | None = None
 
     async def find(self, fn: Callable[[Scope], Awaitable[Any]]) -> dict[bytes, tuple[Callable[..., Any], object]]:
         """The handlers of the steps in the history, by location."""
@@ -78,6 +79,9 @@ class Walk:
                 pass
             finally:
                 current_scope.reset(token)
+        if self._unreadable is not None:
+            # What was found is not all there is.
+            raise self._unreadable
         return self.handlers
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
@@ -113,6 +117,9 @@ class Walk:
 
     def diverged(self, error: Exception) -> None:
         """The walk of the scope ends where the code no longer fits."""
+
+    def unreadable(self, error: Exception) -> None:
+        self._unreadable = error
 
     def rest(self) -> None:
         """Nobody counts."""

@@ -283,6 +283,10 @@ class Engine(Protocol):
         """The code does not fit its history: the instance becomes stuck."""
         ...
 
+    def unreadable(self, error: Exception) -> None:
+        """The codecs of this worker can't read what is stored: the run is over, and others may go on with it."""
+        ...
+
     def walk_scope(self) -> AbstractContextManager[object]:
         """While walking: where `never` unwinds to."""
         ...

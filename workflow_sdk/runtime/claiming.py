@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.fields import unpack_heartbeat
 from workflow_sdk.core.keys import (
     ALARMS,
@@ -152,8 +152,13 @@ class Claiming:
         if isinstance(error, CodecError):
             # Nothing would come of it until the row has changed; or until this worker is of a newer version.
             pause = UNREADABLE_SECONDS
-            _log.error("instance %s can't be run here, and is left alone until its rows change: %s", id, error)
-            self._watch_unreadable(id)
+            if isinstance(error, SealedError):
+                _log.error(
+                    "instance %s is left to workers with another codec, and nothing of it was run: %s", id, error
+                )
+            else:
+                _log.error("instance %s can't be run here, and is left alone until its rows change: %s", id, error)
+                self._watch_unreadable(id)
         self._failing[id] = self._clock.time() + pause
         self._dropped.add(id)
         # Whoever waits for the next time is told of this one.

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.codec import Wrappers
+from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.kinds import is_divergence
@@ -321,7 +321,9 @@ async def _replay(
     gone = _gone(rows, keys, handlers) if not status.is_terminal else None
     if gone is not None:
         return "definition", gone
-    return _problem(result, status, undoing, output, found.get(keys.field(Field.OUTPUT)))
+    values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
+    same = _same_output(values, output, found.get(keys.field(Field.OUTPUT)))
+    return _problem(result, status, undoing, is_same=same)
 
 
 def _gone(rows: Rows, keys: InstanceKeys, known: KnownHandlers) -> str | None:
@@ -338,15 +340,20 @@ def _gone(rows: Rows, keys: InstanceKeys, known: KnownHandlers) -> str | None:
     return None
 
 
-def _problem(
-    result: RunResult[Any], status: Status, undoing: bool, output: bytes | None, recorded: bytes | None
-) -> tuple[str, str] | None:
+def _same_output(codec: Codec, output: bytes | None, recorded: bytes | None) -> bool:
+    """Whether two outputs are the same value. What encrypts gives other bytes each time."""
+    if output is None or recorded is None:
+        return output is recorded
+    return codec.is_same(unpack_record(output)[0], unpack_record(recorded)[0])
+
+
+def _problem(result: RunResult[Any], status: Status, undoing: bool, *, is_same: bool) -> tuple[str, str] | None:
     error = result.error
     if result.status is Status.STUCK and error is not None:
         return ("divergence" if is_divergence(error) else "definition"), error.message
     fails = result.status in (Status.FAILED, *_UNDONE)
     if fails and error is not None and not undoing and status not in (Status.FAILED, *_UNDONE):
         return "failure", f"it would fail now: {error}"
-    if status is Status.COMPLETED and (result.status is not Status.COMPLETED or output != recorded):
+    if status is Status.COMPLETED and (result.status is not Status.COMPLETED or not is_same):
         return "output", "it has completed, and would not end with the same output now"
     return None

@@ -113,6 +113,10 @@ class Codec:
         """`SealedError`, if the value can't be read with the codecs that are here."""
         self._opened(data)
 
+    def is_same(self, one: bytes, other: bytes) -> bool:
+        """Whether both are of one value; raises `CodecError`."""
+        return one == other or self._opened(one) == self._opened(other)
+
     def is_own(self, data: bytes) -> bool:
         """Whether whoever can read `data` can also read what is written here."""
         return data[:3] != SEAL if self._seals is None else self._seals.wrote(data)
