@@ -12,7 +12,7 @@ from uuid import uuid4
 import anyio
 
 from workflow_sdk.context import Context
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, SealedError, Wrappers
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
@@ -23,7 +23,14 @@ from workflow_sdk.core.times import deadline_of
 from workflow_sdk.core.wire import NewerFormatError, unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, is_driver
-from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
+from workflow_sdk.errors import (
+    CodecError,
+    DefinitionError,
+    ErrorInfo,
+    HistoryDivergedError,
+    InputError,
+    LeaseLostError,
+)
 from workflow_sdk.execution.clock import Clock, SystemClock, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
@@ -190,7 +197,7 @@ def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, flo
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
-    __slots__ = ("began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
+    __slots__ = ("_checks_input", "began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
 
     def __init__(
         self,
@@ -212,6 +219,8 @@ class Run:
         self.journal: Journal = Journal(keys)
         created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
         generation, began_at = _generation(claimed.fields, created_at)
+        self._checks_input = False
+        """Whether it begins with an input that nobody has checked."""
         self.began_at: float = began_at
         """When this generation of it has begun."""
         lenient = workflow.divergence == "lenient"
@@ -269,7 +278,7 @@ class Run:
                 "with fewer messages in one `listen_many` or a reference in place of a large value, and run it with "
                 "changed code, or `recover` it"
             ), "definition"
-        if isinstance(reason, CodecError) and not isinstance(reason, NewerFormatError):
+        if isinstance(reason, CodecError) and not isinstance(reason, (NewerFormatError, SealedError)):
             return CodecError(
                 f"what is stored of it can't be read: {reason}; mend the row, or put it back from a backup, and "
                 "`recover` the instance"
@@ -323,6 +332,7 @@ class Run:
             # Whoever had it may have written until it was claimed.
             fields = await read_fields(self.driver, journal.keys)
         await load_for_run(rows or self.driver, journal, fields)
+        self._checks_input = not (self.claimed.checked or journal.loaded or Field.GENERATION in fields)
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
@@ -411,10 +421,11 @@ class Run:
     def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
         """The author's function, of a scope, with the input that is stored."""
         fn = self.workflow.fn
-        if not self.workflow.takes_input:
-            return lambda scope: fn(Context(scope))
         raw = unpack_record(self.journal.fields[Field.INPUT])[0]
-
+        if not self.workflow.takes_input:
+            if self._checks_input:
+                return lambda scope: fn(Context(scope, *self._no_input(raw)))
+            return lambda scope: fn(Context(scope))
         default = self.workflow.default_input
 
         def call(scope: Scope) -> Awaitable[Any]:
@@ -423,7 +434,12 @@ class Run:
                     # It was started by someone who does not know the workflow.
                     return fn(Context(scope), default)
                 value = self.codec.decode_checked(raw, self.workflow.input_hint)
+            except SealedError as error:
+                self.execution.unreadable(error)
+                raise Unwound from None
             except CodecError as error:
+                if self._checks_input and self._is_a_value(raw):
+                    raise InputError(f"the input of workflow {self.workflow.name!r}: {error}") from None
                 self.execution.diverged(
                     HistoryDivergedError(
                         f"the input of the instance can't be read as the type that the workflow gives it now: {error}"
@@ -433,6 +449,21 @@ class Run:
             return fn(Context(scope), value)
 
         return call
+
+    def _no_input(self, raw: bytes) -> tuple[()]:
+        """Nothing, if that is what a workflow was given that takes no input."""
+        given = self.codec.decode(raw, plain=True)
+        if given is not None:
+            raise InputError(f"workflow {self.workflow.name!r} takes no input, and was given {given!r:.100}")
+        return ()
+
+    def _is_a_value(self, raw: bytes) -> bool:
+        """Whether the bytes are some value, whatever its type. If not they are damaged."""
+        try:
+            self.codec.decode(raw, plain=True)
+        except CodecError:
+            return False
+        return True
 
     async def _stick(self, error: Exception, kind: str) -> None:
         """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
