@@ -60,10 +60,10 @@ OTHERS = KnownHandlers([])
 @pytest.mark.parametrize("handler", [undo, Shop.static, Shop.method])
 def test_functions_of_the_module_of_a_workflow_are_known(handler: Any) -> None:
     name = f"{HERE}:{handler.__qualname__}"
-    assert KNOWN.name_of(handler) == name
-    assert KNOWN.find(name) is handler
     assert OTHERS.name_of(handler) is None
     assert OTHERS.find(name) is None
+    assert KNOWN.name_of(handler) == name
+    assert KNOWN.find(name) is handler
 
 
 @pytest.mark.parametrize("handler", [stepped, Shop.step_of_the_class, undoing.undo])
