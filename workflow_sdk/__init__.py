@@ -52,6 +52,7 @@ from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.info import InstanceInfo, Page, Progress, Wait
+from workflow_sdk.runtime.mailbox import QueuedMessage
 from workflow_sdk.runtime.reading import read_history
 from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.runtime.runtime import Runtime
@@ -96,6 +97,7 @@ __all__ = [
     "Page",
     "PayloadTooLargeError",
     "Progress",
+    "QueuedMessage",
     "RaceError",
     "RaceResult",
     "ReplayProblem",

@@ -37,7 +37,7 @@ from workflow_sdk.core.keys import (
     sequence_key,
     waits_of,
 )
-from workflow_sdk.core.location import pack_segment, split_last, subtree
+from workflow_sdk.core.location import pack_segment, segments, split_last, subtree
 from workflow_sdk.core.names import Names
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import EntryStatus
@@ -54,6 +54,8 @@ class WriteSet:
 
     clears: list[Range] = field(default_factory=list[Range])
     rows: dict[bytes, bytes | None] = field(default_factory=dict[bytes, "bytes | None"])
+    checks: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """Rows that have to be as they were read: messages that are taken, which may have been discarded meanwhile."""
     counts: bool = False
     """Whether it changes the instance: not that it is run, and waits for the same again."""
 
@@ -79,6 +81,7 @@ _NOTHING_LOADED: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
 _NOTHING_TAKEN: SortedDict[bytes, InboxMessage] = SortedDict()
 _NOTHING_OUTSIDE: SortedDict[bytes, Hanging] = SortedDict()
 _NOTHING_CHANGED: dict[bytes, bytes] = {}
+_NOTHING_CHECKED: dict[bytes, bytes] = {}
 
 
 class Journal:
@@ -86,6 +89,7 @@ class Journal:
 
     # There may be thousands in memory, most of them new or short: what is empty takes no room.
     __slots__ = (
+        "_checks",
         "_clears",
         "_counts",
         "_rows",
@@ -128,6 +132,7 @@ class Journal:
         """How many commits have changed the instance."""
         self._rows: dict[bytes, Entry | _Late | bytes | None] = {}
         self._clears: list[Range] = []
+        self._checks: dict[bytes, bytes] = _NOTHING_CHECKED
         self._counts = False
         """Whether one of the changes is of the instance itself."""
         self._space = keys.space
@@ -230,7 +235,9 @@ class Journal:
         """A branch parks. With the next flush, everybody can see what it waits for."""
 
         def pack(version: int) -> bytes:
-            return pack_record(about._replace(since=version if entry is None else entry.since))
+            since = version if entry is None else entry.since
+            promised = self.inbox.addressed_to(pack_segment(since) + location)
+            return pack_record(about._replace(since=since, promised=promised))
 
         for key in _wait_keys(location, messages):
             self._rows[self._space + key] = _Late(pack)
@@ -327,6 +334,11 @@ class Journal:
     def take_message(self, message: InboxMessage) -> None:
         """A message leaves the inbox, in the same commit as the entry that took it."""
         self.inbox.take(message)
+        key = self._space + INBOX + message.id
+        if self._rows.get(key) is None:  # else it was given back since the last commit, and is not in the store yet
+            if self._checks is _NOTHING_CHECKED:
+                self._checks = {}
+            self._checks[key] = message.pack()
         self._write_here(INBOX + message.id, None)
 
     def keep_taking(self, location: bytes, number: int, message: InboxMessage) -> None:
@@ -356,6 +368,8 @@ class Journal:
             self._write_here(key, None)
             if give_back:
                 self._write_here(INBOX + message.id, message.pack())
+                # If it was taken since the last commit, it is in the store still.
+                self._checks.pop(self._space + INBOX + message.id, None)
                 self.inbox.add(message)
 
     def write_outside(self, key: bytes, value: bytes | Callable[[int], bytes] | None) -> None:
@@ -428,12 +442,13 @@ class Journal:
             rows[key] = tells.pack(self.version)
         if counts:
             rows[self._space + _COMMITS] = pack_count(self.version)
-        clears = self._clears
+        clears, checks = self._clears, self._checks
         self._rows = {}
         self._clears = []
+        self._checks = _NOTHING_CHECKED
         self._counts = False
         self.weight = 0
-        return WriteSet(clears, rows, counts)
+        return WriteSet(clears, rows, checks, counts)
 
     def discard(self, *, keep_fields: bool = False) -> None:
         """Forget what the store does not know: the code that did it was wrong, and no effect outside came of it.
@@ -447,7 +462,22 @@ class Journal:
             if keep_fields and (begin <= key < end or key.startswith(DIRECTORY))
         }
         self._clears = []
+        self._checks = _NOTHING_CHECKED
         self._counts = False
+
+    def name_row(self, key: bytes, raw: bytes) -> str:
+        """What a row is, in words for people."""
+        rest = key.removeprefix(self._space)
+        if rest is key or not key.startswith(self._space):
+            return "what it writes outside of itself"
+        if rest.startswith(HISTORY):
+            *_, last = segments(rest[len(HISTORY) :])
+            index, number = last if isinstance(last, tuple) else (last, None)
+            name = self.names.texts.get(index, "?")
+            kind = Entry.unpack(raw).kind.value
+            return f"{kind} {name!r}" if number is None else f"{kind} {number} of {name!r}"
+        named = [field.name.lower() for field in Field if rest == field_key(field)]
+        return f"its {named[0]}" if named else "what it keeps beside its history"
 
     def restore(self, failed: WriteSet) -> None:
         """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""
@@ -462,6 +492,10 @@ class Journal:
         rows.update(self._rows)
         self._rows = rows
         self._clears = failed.clears + self._clears
+        if failed.checks or self._checks:
+            # What the failed write would have put there is not to be found there.
+            unwritten = {key for key in self._checks if failed.rows.get(key) is not None}
+            self._checks = failed.checks | {k: raw for k, raw in self._checks.items() if k not in unwritten}
 
     def load_entry(self, location: bytes, raw: bytes) -> Entry:
         """Take in a row of the history."""

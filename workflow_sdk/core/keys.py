@@ -44,6 +44,7 @@ In the space of an instance:
                         the end of a child or a task)
     (12, *segments)     what hangs on a wait and lies outside: a child, or a task
     (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
+    (14, <append>)      message that was set aside, at the place that it had in the inbox
     (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
 """
 
@@ -59,6 +60,7 @@ from workflow_sdk.errors import CodecError
 
 __all__ = [
     "ALARMS",
+    "ASIDE",
     "ATTIC",
     "BASES",
     "CHANGES",
@@ -91,6 +93,7 @@ __all__ = [
     "answer_key",
     "due_schedule",
     "field_key",
+    "id_in",
     "last_of",
     "listed",
     "listed_by_reference",
@@ -123,6 +126,7 @@ DELIVERED = pack_segment(10)
 BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
+ASIDE = pack_segment(14)
 FOLDED = pack_segment(20)
 
 
@@ -163,6 +167,8 @@ class Field(IntEnum):
     """The input that it was started with, if it has started over with another."""
     BASE = 19
     """What the world could see of it when it started over."""
+    SEALS = 23
+    """A value by each codec that wrote values of it, beside the one that wrote its input."""
     RESTARTS = 30
     """How often it was restarted after something was undone: what happens again has other idempotency keys."""
     ANSWERED = 18
@@ -327,6 +333,14 @@ class WorkerKeys:
 def last_of(key: bytes) -> str:
     """The last part of a key of the store's own: an id."""
     return _text(key, -1)
+
+
+def id_in(key: bytes) -> str | None:
+    """The same; None for a key that nothing here has written."""
+    try:
+        return last_of(key)
+    except CodecError:
+        return None
 
 
 def worker_of(claim: bytes) -> str:

@@ -189,7 +189,7 @@ class TaskEvent:
     """Something that happened to a task."""
 
     what: str
-    """`created`, `assigned`, `released`, `completed`, `expired` or `cancelled`."""
+    """`created`, `assigned`, `released`, `completed`, `reopened`, `expired` or `cancelled`."""
     by: str | None
     at: float
     to: str | None = None

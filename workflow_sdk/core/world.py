@@ -111,6 +111,7 @@ class World:
         "_noted",
         "_number",
         "_shown",
+        "_told",
         "_touched",
         "progress",
         "reference",
@@ -135,6 +136,8 @@ class World:
         self._folded: SortedDict[bytes, bytes] = SortedDict()
         """What was given out last, by location."""
         self._number = 0
+        self._told: tuple[str | None, str | bytes | None] = (None, None)
+        """The note of the progress, and how it is stored."""
         self._shown: tuple[dict[str, bytes], bytes | None] = {}, None
         """The state that was shown last, by name and as a whole."""
 
@@ -258,15 +261,16 @@ class World:
         return merged
 
     def _encode(self, name: str) -> bytes | None:
+        before = self._known.get(name)
         if name == _REFERENCE:
-            return None if self.reference is None else self._codec.encode(self.reference)
+            return None if self.reference is None else self._codec.encode_like(before, self.reference)
         if name == _PROGRESS:
-            return None if self.progress is None else self._codec.encode(list(self.progress))
+            return None if self.progress is None else self._codec.encode_like(before, list(self.progress))
         key = name.removeprefix(_STATE)
         if key not in self.values:
             return None
         try:
-            return self._codec.encode(self.values[key])
+            return self._codec.encode_like(before, self.values[key])
         except CodecError as error:
             raise type(error)(f"ctx.state[{key!r}]: {error}") from None
 
@@ -296,7 +300,7 @@ class World:
         inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
         return {at: self._folded.pop(at) for at in inside}
 
-    def shown(self) -> tuple[bytes | None, str | None, Progress | None]:
+    def shown(self) -> tuple[bytes | None, str | None, list[object] | None]:
         """What is to be seen now: the state as bytes, the reference and the progress."""
         before, state = self._shown
         now: dict[str, bytes] = {}
@@ -311,7 +315,16 @@ class World:
             except CodecError as error:
                 raise type(error)(f"ctx.state: {error}") from None
             self._shown = now, state
-        return state, self.reference, self.progress
+        return state, self.reference, self._progress()
+
+    def _progress(self) -> list[object] | None:
+        """The progress as it is stored."""
+        if self.progress is None:
+            return None
+        done, total, note = self.progress
+        if note != self._told[0]:
+            self._told = note, None if note is None else self._codec.encode_text(note)
+        return [done, total, self._told[1]]
 
     def whole(self) -> bytes:
         """Everything as it is, as a row."""

@@ -17,25 +17,27 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import anyio.from_thread
 
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.answers import Answer
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, worker_keys
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
-from workflow_sdk.errors import CodecError
+from workflow_sdk.errors import CodecError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.idling import TURN_SECONDS, Mode
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.execution.probe import Probe, probe
-from workflow_sdk.execution.reaching import Reaching
 from workflow_sdk.execution.recall import read_branches, read_page
+from workflow_sdk.execution.sorting import Sorting
 from workflow_sdk.execution.standing import Standing
 from workflow_sdk.execution.threads import run_in_thread
 from workflow_sdk.operations.engine import Facts, Unwound
+from workflow_sdk.operations.handlers import KnownHandlers
 
 __all__ = ["Execution", "Mode"]
 
@@ -48,7 +50,7 @@ _NO_HANDLERS: dict[bytes, tuple[Callable[..., Any], object]] = {}
 """Shared by all, and never written to."""
 
 
-class Execution(Reaching):
+class Execution(Sorting):
     """Runs one instance, once. It is the engine that operations talk to."""
 
     __slots__ = (
@@ -58,6 +60,7 @@ class Execution(Reaching):
         "_thread",
         "_threads_busy",
         "handlers",
+        "known",
         "stuck",
         "watched",
         "world",
@@ -75,6 +78,7 @@ class Execution(Reaching):
         driver: Driver,
         journal: Journal,
         codec: Codec,
+        known: KnownHandlers,
         clock: Clock,
         facts: Facts,
         lease: bytes,
@@ -95,6 +99,7 @@ class Execution(Reaching):
             standing=Standing(journal, facts, clock, worker, beats=not host.beats),
             flusher=Flusher(driver, journal, lease, self.storage_failed),
         )
+        self.known: KnownHandlers = known
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = _NO_HANDLERS
         self.world: World | None = None
         self.stuck: tuple[Exception, str] | None = None
@@ -177,7 +182,7 @@ class Execution(Reaching):
             # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
             if not await self.flusher.flush(alone=self.active == 1):
                 await self.never()
-            take(raw)
+            take(Answer(raw).pack())
             return
         try:
             asked = await self.driver.get(key)
@@ -185,7 +190,7 @@ class Execution(Reaching):
             self.storage_failed(error)
             await self.never()
         if asked is not None:
-            self.journal.write_outside(key, pack_record([raw]))
+            self.journal.write_outside(key, Answer(raw).pack())
         await self.flush()
 
     def messages_came_back(self) -> None:
@@ -244,6 +249,9 @@ class Execution(Reaching):
             self.failure = error
             self._stop()
 
+    def unreadable(self, error: Exception) -> None:
+        self.storage_failed(error)
+
     def walk_scope(self) -> AbstractContextManager[object]:
         raise AssertionError("only a walk is walked")
 
@@ -286,6 +294,8 @@ class Execution(Reaching):
                     # wait for.
                     self.storage_failed(ConflictError("the lease is lost"))
             self.fire()
+            if self._waits.refusing and not self.halted:
+                await self.set_all_aside()
         finally:
             self._reading = False
             self._busy -= 1
@@ -353,7 +363,17 @@ class Execution(Reaching):
 
     def see_world(self) -> World:
         if self.world is None:
-            self.world = World.since_the_start(self.codec, self.journal.fields)
+            try:
+                self.world = World.since_the_start(self.codec, self.journal.fields)
+            except SealedError as error:
+                self.unreadable(error)
+                raise Unwound from None
+            except CodecError as error:
+                # No failure of the author's, who must not see it.
+                self.diverged(
+                    HistoryDivergedError(f"the ctx.state with which the instance started over can't be read: {error}")
+                )
+                raise Unwound from None
         return self.world
 
     def show(self) -> None:
@@ -369,7 +389,7 @@ class Execution(Reaching):
             return
         self.journal.show(Field.STATE, None if state is None else [state])
         self.journal.show(Field.REFERENCE, None if reference is None else [reference])
-        self.journal.show(Field.PROGRESS, None if progress is None else list(progress))
+        self.journal.show(Field.PROGRESS, progress)
         if self.journal.fields.get(Field.REFERENCE) != before:
             self.standing.refer(None if before is None else str(unpack_record(before)[0]), reference)
 

@@ -11,7 +11,16 @@ from typing import Any, TypeVar, cast
 import anyio
 
 from workflow_sdk.core.journal import Journal, WriteSet
-from workflow_sdk.driver import Batch, Clear, ClearRange, ConflictError, Driver, Set, Transacting
+from workflow_sdk.driver import (
+    Batch,
+    Clear,
+    ClearRange,
+    ConflictError,
+    Driver,
+    Set,
+    StorageLimitError,
+    Transacting,
+)
 
 __all__ = ["Flusher", "Part", "PartState", "fill"]
 
@@ -63,6 +72,8 @@ _as_set = cast(
 
 def fill(batch: Batch, writes: WriteSet) -> None:
     """Put a write set into a batch."""
+    if writes.checks:
+        batch.checks.extend(writes.checks.items())
     for begin, end in writes.clears:
         batch.writes.append(ClearRange(begin, end))
     if None in writes.rows.values():
@@ -85,6 +96,7 @@ class Flusher:
         "_writing",
         "_written",
         "is_broken",
+        "largest",
     )
 
     def __init__(self, driver: Driver, journal: Journal, lease: bytes, failed: Callable[[Exception], None]) -> None:
@@ -94,6 +106,8 @@ class Flusher:
         self._failed = failed
         self.is_broken: bool = False
         """A commit failed: nothing is written any more."""
+        self.largest: str = ""
+        """What took the most room in a commit that was too large for the store, in words."""
         self._parts: list[Part] = []
         self._baseless = 0
         """How often the store has spoken of a conflict where none was to be seen."""
@@ -289,6 +303,8 @@ class Flusher:
         try:
             await self._driver.commit(batch)
         except Exception as error:  # noqa: BLE001  # whatever the driver raises: the store failed, and nobody else did
+            if isinstance(error, StorageLimitError):
+                self._note_largest(batch)
             journal.restore(writes)
             return error
         except BaseException:
@@ -303,6 +319,13 @@ class Flusher:
         finally:
             self._has_landed()
         return None
+
+    def _note_largest(self, batch: Batch) -> None:
+        """Of a commit that was too large, tell what took the most room."""
+        rows = [write for write in batch.writes if isinstance(write, Set)]
+        if rows:
+            key, raw = max(rows, key=lambda row: len(row.value))
+            self.largest = f"{self._journal.name_row(key, raw)} takes {len(raw):,} bytes of it"
 
     def _has_landed(self) -> None:
         self._writing = False

@@ -140,6 +140,10 @@ class Idling(ABC):
         """Have the world see what was assigned, with the next commit."""
 
     @abstractmethod
+    async def set_all_aside(self) -> bool:
+        """Set aside what the waits have refused and no wait can take; whether there was any."""
+
+    @abstractmethod
     def _stop(self) -> None:
         """End the run."""
 
@@ -249,7 +253,7 @@ class Idling(ABC):
         try:
             while self.active == 0 and not self._is_idle and not self.halted:
                 self.fire()
-                if self.active == 0:
+                if self.active == 0 and not (self._waits.refusing and await self.set_all_aside()):
                     await self._become_idle()
         finally:
             self._settling = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from secrets import token_bytes
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from workflow_sdk.core.codec import Codec
@@ -25,7 +25,7 @@ from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import AlreadyExistsError, ErrorInfo
+from workflow_sdk.errors import AlreadyExistsError, ErrorInfo, StorageLimitError
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
 from workflow_sdk.operations.inputs import encode_input
@@ -49,6 +49,8 @@ __all__ = [
 DEATHS_MAX = 5
 """Workers that may die under an instance in a row, without a commit in between, before it is stuck."""
 
+_TOO_LARGE = f"{StorageLimitError.__module__}.{StorageLimitError.__qualname__}"
+
 
 @dataclass(slots=True)
 class Claim:
@@ -60,6 +62,8 @@ class Claim:
     """What the lease holds while it is ours; None if there was nothing to claim."""
     deaths: int = 0
     created: bool = False
+    checked: bool = True
+    """Whether its input is known to have fitted the workflow's annotation once."""
     nudge: bytes | None = None
     """What the nudge held when `rows` were read."""
     rows: StoredRows | None = None
@@ -278,6 +282,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     if status.is_terminal:
         return Claim(status, found, None)
     fields = dict(found)
+    _check_readable(who.codec, fields)
     deaths = 0
     if status is Status.STUCK:
         info, original, culprits = unpack_record(found[Field.ERROR])
@@ -306,11 +311,31 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     _keep(fields, workflow, who.retention)
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
-    return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths)
+    # Whoever started it did not know the workflow; or it is not known any more who did.
+    checked = status is Status.PENDING and bool(fingerprint)
+    return Claim(after, fields, new_lease(who.worker, who.lease_ttl), deaths, checked=checked)
+
+
+def _check_readable(codec: Codec, fields: dict[Field, bytes]) -> None:
+    """`SealedError`, if a codec that wrote values of the instance is not here. That of this worker is added to them."""
+    seals = cast("list[bytes]", unpack_record(fields[Field.SEALS])[0]) if Field.SEALS in fields else []
+    is_own = False
+    for seal in (unpack_record(fields[Field.INPUT])[0], *seals):
+        if codec.is_own(seal):
+            is_own = True
+        else:
+            codec.check_readable(seal)
+    if not is_own:
+        fields[Field.SEALS] = pack_record([[*seals, codec.encode(None)]])
 
 
 def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
-    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did."""
+    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did.
+
+    Nor what was too large for the store: its steps would run again, with the same outcome.
+    """
+    if info.type == _TOO_LARGE:
+        return False
     return not culprits and (info.kind == "definition" or is_divergence(info))
 
 

@@ -16,6 +16,7 @@ import anyio
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.inbox import Fit, InboxMessage
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.outside import Ending
 from workflow_sdk.core.status import Kind
@@ -24,6 +25,7 @@ from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
 from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Unwound, Wait
+from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Walk"]
@@ -40,11 +42,20 @@ class Walk:
     active = 1
     watched = None
 
-    def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        journal: Journal,
+        codec: Codec,
+        known: KnownHandlers,
+        facts: Facts,
+        started_at: float,
+    ) -> None:
         self._driver = driver
         self.journal: Journal = Journal(journal.keys)
         self.journal.fields = dict(journal.fields)
         self.codec = codec
+        self.known = known
         self.facts = facts
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
         self.world: World | None = None
@@ -52,6 +63,7 @@ class Walk:
         self._ends: dict[bytes, dict[bytes, Entry]] = {}
         """The outcomes of branches, by the location of their join, race or map."""
         self._scopes: list[anyio.CancelScope] = []
+        self._unreadable: Exception | None = None
 
     async def find(self, fn: Callable[[Scope], Awaitable[Any]]) -> dict[bytes, tuple[Callable[..., Any], object]]:
         """The handlers of the steps in the history, by location."""
@@ -67,6 +79,9 @@ class Walk:
                 await fn(scope)
             finally:
                 current_scope.reset(token)
+        if self._unreadable is not None:
+            # What was found is not all there is.
+            raise self._unreadable
         if self.world is not None:
             # Scopes that are still open have assigned what is recorded nowhere else.
             self.world.restore(self.journal.fields)
@@ -112,8 +127,20 @@ class Walk:
     def diverged(self, error: Exception) -> None:
         """The walk of the scope ends where the code no longer fits."""
 
+    def unreadable(self, error: Exception) -> None:
+        self._unreadable = error
+
     def rest(self) -> None:
         """Nobody counts."""
+
+    def will_listen(self, messages: tuple[str, ...], type: object) -> None:
+        """Nobody does."""
+
+    async def set_aside(self, fit: Fit) -> bool:
+        return False
+
+    async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
+        raise AssertionError("a walk waits for nothing")
 
     def messages_came_back(self) -> None:
         """Nobody waits."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.names import name_problem
@@ -156,6 +157,8 @@ class Place:
         engine = self.scope.engine
         try:
             return engine.codec.decode_checked(raw, hint) if checked else engine.codec.decode(raw, hint, plain=plain)
+        except SealedError as error:
+            raise self._unreadable(error) from None
         except CodecError as error:
             if engine.walking:
                 raise
@@ -171,11 +174,19 @@ class Place:
         engine = self.scope.engine
         try:
             return unpack_error(raw, engine.codec)
+        except SealedError as error:
+            raise self._unreadable(error) from None
         except CodecError as error:
             if engine.walking:
                 raise
             engine.diverged(HistoryDivergedError(f"the failure that {self.what} has recorded can't be read: {error}"))
             raise Unwound from None
+
+    def _unreadable(self, error: SealedError) -> BaseException:
+        """The run ends, and the instance is given back to those who can read it. What to raise here."""
+        engine = self.scope.engine
+        engine.unreadable(error)
+        return error if engine.walking else Unwound()
 
     def slip(self, message: str) -> Exception:
         """A mistake in the call of the operation: the error to raise. The place is free again."""

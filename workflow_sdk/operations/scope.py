@@ -27,7 +27,7 @@ from workflow_sdk.errors import (
     DuplicateNameError,
     HistoryDivergedError,
 )
-from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.engine import Engine, Unwound
 
 __all__ = ["Fate", "Operation", "Scope", "current_scope"]
 
@@ -259,7 +259,16 @@ class Scope:
         """What was assigned under these locations the last time, by what is over, is taken over."""
         changes = self.engine.journal.changes
         if changes and (found := {at: changes[at] for at in locations if at in changes}):
-            self.engine.see_world().apply(found)
+            try:
+                self.engine.see_world().apply(found)
+            except CodecError as error:
+                # No failure of the author's, who must not see it.
+                self.engine.diverged(
+                    HistoryDivergedError(
+                        f"what {self.path or 'the workflow'!r} has recorded of ctx.state can't be read: {error}"
+                    )
+                )
+                raise Unwound from None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.driver import Batch, ConflictError, Driver
@@ -28,7 +28,7 @@ async def send_message(
     payload: object = None,
     *,
     clock: Clock | None = None,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
 ) -> Delivery:
     """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""
     letter = Letter(message, encode_payload(Codec(wrapper=codec), instance_id, message, payload))

@@ -151,8 +151,13 @@ async def read_info(
         state=_plain(codec, fields, Field.STATE) or {},
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
         purge_at=deadline_of(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
-        progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
+        progress=_progress(codec, fields[Field.PROGRESS]) if Field.PROGRESS in fields else None,
     )
+
+
+def _progress(codec: Codec, raw: bytes) -> Progress:
+    done, total, note = unpack_record(raw)
+    return Progress(done, total, None if note is None else codec.decode_text(note))
 
 
 async def _read(

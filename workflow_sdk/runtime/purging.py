@@ -35,6 +35,8 @@ class Purging:
     def __init__(self, driver: Driver, clock: Clock, shortest: float | None) -> None:
         self._driver = driver
         self._clock = clock
+        self._said: set[bytes] = set()
+        """Rows of instances that can't be forgotten, of which that was said."""
         # What is kept for less than that is not to be late by more.
         self._look = LOOK_SECONDS if shortest is None else min(LOOK_SECONDS, max(shortest, LOOK_SECONDS_MIN))
 
@@ -66,8 +68,10 @@ class Purging:
             await self._driver.commit(batch)
         except ConflictError:
             return False
-        except WorkflowSDKError:
-            _log.exception("instance %s could not be forgotten", id)
+        except WorkflowSDKError as error:
+            if key not in self._said:
+                self._said.add(key)
+                _log.error("instance %s could not be forgotten: %s", id or f"with the row {key!r}", error)
             return False
         return True
 

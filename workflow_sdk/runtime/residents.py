@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import Field
-from workflow_sdk.errors import LeaseLostError
+from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
 from workflow_sdk.execution.run import Run
@@ -56,8 +56,8 @@ class Residents:
         """What is done for instances that are not in memory yet."""
         self.looking: int = 0
         """How many are looking whether there is something to be done."""
-        self.on_failure: Callable[[str], None] = lambda id: None
-        """Told when a run has ended without giving its instance back."""
+        self.on_failure: Callable[[str, Exception], None] = lambda id, error: None
+        """Told when a run has ended without giving its instance back, and of what."""
         self.on_end: list[Callable[[str], None]] = []
         """Told when an instance is not in memory any more."""
         self.here: Here | None = None
@@ -209,9 +209,10 @@ class Residents:
                 fields = run.journal.fields
         except LeaseLostError:
             _log.info("instance %s was taken over", id)
-        except Exception:  # noqa: BLE001  # whatever ended the run: the others go on, and this one is due again
-            _log.exception("the run of instance %s has ended; it is tried again", id)
-            self.on_failure(id)
+        except Exception as error:  # noqa: BLE001  # whatever ended the run: the others go on, and this one is due again
+            if not isinstance(error, CodecError):
+                _log.exception("the run of instance %s has ended; it is tried again", id)
+            self.on_failure(id, error)
         finally:
             if self.runs.get(id) is run:
                 del self.runs[id]

@@ -13,17 +13,18 @@ from uuid import uuid4
 
 import anyio
 
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrapper
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
 from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import DefinitionError
+from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Clock, pause
 from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
@@ -49,6 +50,9 @@ class Runtime(Client):
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
     away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
+
+    What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
+    one of the workflows is defined, or one of `handlers`.
     """
 
     def __init__(
@@ -63,11 +67,14 @@ class Runtime(Client):
         lease_ttl: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
-        codec: Wrapper | None = None,
+        codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
+        handlers: Iterable[Handler] = (),
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = _by_name(workflows)
+        self._handlers = tuple(handlers)
+        self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers)
         self._retention = check_retention(retention)
         self._ttl = _seconds(lease_ttl, "lease_ttl")
         if not self._ttl:
@@ -154,6 +161,11 @@ class Runtime(Client):
         """What it runs."""
         return tuple(self._workflows.values())
 
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """The functions that the store may name, beside those of its workflows' modules and steps."""
+        return self._handlers
+
     async def serve(self) -> int:
         """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
 
@@ -168,7 +180,15 @@ class Runtime(Client):
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
-            driver, self._codec, self._clock, self._residents, self._workflows, self._worker, self._ttl, self._retention
+            driver,
+            self._codec,
+            self._clock,
+            self._residents,
+            self._workflows,
+            self._known_handlers,
+            self._worker,
+            self._ttl,
+            self._retention,
         )
         return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
 
@@ -261,7 +281,15 @@ class Runtime(Client):
         batch = Batch()
         for key, raw in letters:
             batch.clear(key)
-            id, *orders = unpack_record(raw)
+            try:
+                id, *orders = unpack_record(raw)
+                if not isinstance(id, str):
+                    raise damaged("a letter")
+            except (CodecError, ValueError) as error:
+                # It was for one of them.
+                _log.error("a letter can't be read, and every instance here looks whether it was for it: %s", error)
+                self._residents.look_again()
+                continue
             run = self._residents.runs.get(id)
             if run is None:
                 if self._claiming is not None:

@@ -48,7 +48,7 @@ class TaskChange:
     """Something that happened to a task."""
 
     what: str
-    """`created`, `assigned`, `released`, `completed`, `expired` or `cancelled`."""
+    """`created`, `assigned`, `released`, `completed`, `reopened`, `expired` or `cancelled`."""
     by: str | None
     """Who did it; None for the workflow itself, and where nobody said."""
     at: datetime

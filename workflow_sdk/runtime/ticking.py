@@ -23,7 +23,7 @@ from workflow_sdk.core.keys import (
     Field,
     InstanceKeys,
     due_schedule,
-    last_of,
+    id_in,
     schedule_key,
     scheduled,
     waiting_schedule,
@@ -38,6 +38,7 @@ from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.lease import new_fields
 from workflow_sdk.execution.posting import create
+from workflow_sdk.runtime.merging import first_time
 from workflow_sdk.runtime.residents import Residents
 from workflow_sdk.runtime.schedules import instance_of, put_schedule, unpack_schedule
 from workflow_sdk.runtime.ticks import ticks_of
@@ -120,10 +121,10 @@ class Ticking:
         later = SCHEDULES_DUE + pack((now,)) + b"\xff"
         self._awaited.clear()
         ids: dict[str, list[bytes]] = {}
-        for key, _ in await driver.scan(begin, later):
-            ids.setdefault(last_of(key), []).append(key)
-        for key, _ in await driver.scan(*subtree(SCHEDULES_WAITING)):
-            ids.setdefault(last_of(key), []).append(key)
+        for key, _ in [*await driver.scan(begin, later), *await driver.scan(*subtree(SCHEDULES_WAITING))]:
+            id = id_in(key)
+            if id is not None:
+                ids.setdefault(id, []).append(key)
         order = list(ids)
         # Others look at the same schedules. If all began with the first, they would be in each other's way.
         shuffle(order)
@@ -140,8 +141,7 @@ class Ticking:
         self._unreadable = {id: raw for id, raw in self._unreadable.items() if id in ids}
         if until is None:
             # What is left of the past is not ours to keep.
-            for key, _ in await driver.scan(later, end, limit=1):
-                until = scheduled(key)[0]
+            until = await first_time(driver, later, end, lambda key: scheduled(key)[0])
         return until, ends
 
     async def _keep(self, id: str, rows: list[bytes], now: float) -> _Seen | None:
