@@ -148,6 +148,9 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> Entry:
         found = engine.journal.inbox.find(data.names, data.count, token_of(place.location, entry), fit)
         if fit.refused and engine.active == 1 and await engine.set_aside(fit):
             continue
+        if engine.lacks_mail(data.names, found, data.count):
+            await engine.read_mail(data.names)
+            continue
         due = data.until is not None and engine.now() >= data.until
         if len(found) >= data.count:
             break

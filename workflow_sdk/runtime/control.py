@@ -64,6 +64,7 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
             await take_away(driver, found, now)
             continue
         found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None)
+        found.untake(tape.given_back)
         make_due(found.batch, found.keys, found.fields, now)
         if await commit(driver, found):
             await run_errands(driver, Codec(), lambda: now, tape.errands)
