@@ -196,7 +196,7 @@ async def test_the_limit_holds_for_every_sender(driver: Driver) -> None:
         for number in range(5):
             assert await (away if number % 2 else handle).send("unwanted", number) is Delivery.QUEUED
         for sender in (handle, away):
-            with pytest.raises(InboxFullError, match="'i' has 5 messages .* the limit is 5"):
+            with pytest.raises(InboxFullError, match=r"'i' has 5 messages .* the limit is 5"):
                 await sender.send("unwanted")
             with anyio.fail_after(PATIENCE), pytest.raises(InboxFullError):
                 await sender.ask("unwanted")

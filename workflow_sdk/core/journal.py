@@ -369,6 +369,17 @@ class Journal:
                 self.taken -= message.is_counted
                 self.inbox.add(message)
 
+    def settle_turns(self, first: bytes, end: bytes) -> None:
+        """What was taken in turns of a loop that are forgotten is not given back any more.
+
+        The turns are those from the location `first`, up to `end` and without it.
+        """
+        keys = list(self.takings.irange(TAKINGS + first, TAKINGS + end, inclusive=(True, False)))
+        for key in keys:
+            del self.takings[key]
+        if keys:
+            self._clear((self._space + TAKINGS + first, self._space + TAKINGS + end))
+
     def write_outside(self, key: bytes, value: bytes | Callable[[int], bytes] | None) -> None:
         """Write a row that is not in the instance's own space, with what changes there.
 
