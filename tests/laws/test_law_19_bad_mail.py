@@ -23,6 +23,7 @@ from workflow_sdk import (
     Handle,
     Runtime,
     Status,
+    Workflow,
     workflow,
 )
 
@@ -120,7 +121,7 @@ async def starts_over(ctx: Context, turns: int) -> Any:
     return ContinueAsNew(turns - 1) if turns else "over"
 
 
-FLOWS = [
+FLOWS: list[Workflow[Any, Any]] = [
     takes_a_number, takes_an_order, takes_several, two_types, two_types_in_turns, works_meanwhile, asks_a_person,
     starts_over,
 ]  # fmt: skip

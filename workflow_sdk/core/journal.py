@@ -37,6 +37,7 @@ from workflow_sdk.core.keys import (
     sequence_key,
     waits_of,
 )
+from workflow_sdk.core.limits import taken_by
 from workflow_sdk.core.location import pack_segment, segments, split_last, subtree
 from workflow_sdk.core.names import Names
 from workflow_sdk.core.outside import Hanging
@@ -103,6 +104,7 @@ class Journal:
         "names",
         "next_sequence",
         "outside",
+        "taken",
         "takings",
         "version",
         "weight",
@@ -130,6 +132,8 @@ class Journal:
         """About how many bytes of values the next flush will write."""
         self.version: int = 0
         """How many commits have changed the instance."""
+        self.taken: int = 0
+        """How many messages it has taken."""
         self._rows: dict[bytes, Entry | _Late | bytes | None] = {}
         self._clears: list[Range] = []
         self._checks: dict[bytes, bytes] = _NOTHING_CHECKED
@@ -152,6 +156,7 @@ class Journal:
         """Take in the fields of the store."""
         self.fields = fields
         self.version = int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
+        self.taken = taken_by(fields)
 
     def _write_here(self, key: bytes, value: bytes | None) -> None:
         self._counts = True
@@ -334,6 +339,8 @@ class Journal:
     def take_message(self, message: InboxMessage) -> None:
         """A message leaves the inbox, in the same commit as the entry that took it."""
         self.inbox.take(message)
+        if message.is_counted:
+            self.taken += 1
         key = self._space + INBOX + message.id
         if self._rows.get(key) is None:  # else it was given back since the last commit, and is not in the store yet
             if self._checks is _NOTHING_CHECKED:
@@ -370,7 +377,19 @@ class Journal:
                 self._write_here(INBOX + message.id, message.pack())
                 # If it was taken since the last commit, it is in the store still.
                 self._checks.pop(self._space + INBOX + message.id, None)
+                self.taken -= message.is_counted
                 self.inbox.add(message)
+
+    def settle_turns(self, first: bytes, end: bytes) -> None:
+        """What was taken in turns of a loop that are forgotten is not given back any more.
+
+        The turns are those from the location `first`, up to `end` and without it.
+        """
+        keys = list(self.takings.irange(TAKINGS + first, TAKINGS + end, inclusive=(True, False)))
+        for key in keys:
+            del self.takings[key]
+        if keys:
+            self._clear((self._space + TAKINGS + first, self._space + TAKINGS + end))
 
     def write_outside(self, key: bytes, value: bytes | Callable[[int], bytes] | None) -> None:
         """Write a row that is not in the instance's own space, with what changes there.
@@ -441,7 +460,7 @@ class Journal:
         for key, tells in late:  # of entries, which know by now since when they wait
             rows[key] = tells.pack(self.version)
         if counts:
-            rows[self._space + _COMMITS] = pack_count(self.version)
+            rows[self._space + _COMMITS] = pack_count(self.version, self.taken or None)
         clears, checks = self._clears, self._checks
         self._rows = {}
         self._clears = []

@@ -21,6 +21,7 @@ Under the root prefix:
     (14, 2, time, id)   next tick of a schedule that is not paused
     (14, 3)             bell of the schedules: another value after every change of one
     (14, 4, id)         schedule of which ticks wait for the end of the instance before
+    (30, 1)             how many messages an inbox has room for
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
 have to take all of them.
@@ -34,6 +35,7 @@ In the space of an instance:
     (4, field)          one of the fields below; and in keys of their own, where one read finds them with the fields:
                         (4, 20) lease: who may write the instance; absent when nobody runs it
                         (4, 21) nudge: another value after every message
+                        (4, 21, n) how many messages were sent to it, in several rows: see `core.limits`
     (5, *segments)      metadata of an entry that had trouble: attempts and last error
     (6, sequence)       compensation, in order of completion
     (7, *segments, n)   message taken inside a race that is still open, to be given back if its branch loses
@@ -73,6 +75,7 @@ __all__ = [
     "FOLDED",
     "HISTORY",
     "INBOX",
+    "INBOX_MAX",
     "METADATA",
     "NAMES",
     "OUTSIDE",
@@ -148,7 +151,7 @@ class Field(IntEnum):
     DEATHS = 8
     """How many workers died under it in a row; absent if none did."""
     COMMITS = 10
-    """How many commits have changed it."""
+    """How many commits have changed it; and how many messages they have taken, if any."""
     STATE = 11
     """What the world may see of its state."""
     REFERENCE = 12
@@ -173,10 +176,16 @@ class Field(IntEnum):
     """How often it was restarted after something was undone: what happens again has other idempotency keys."""
     ANSWERED = 18
     """Which state of it, by the number of commits, has been answered by a message."""
+    HANDED = 30
+    """How many messages were handed over to it in the process of its worker: see `core.limits`."""
 
 
 LEASE = FIELDS + pack_segment(20)
 NUDGE = FIELDS + pack_segment(21)
+
+
+INBOX_MAX: bytes = ROOT + pack((30, 1))
+"""The row of the limit of inboxes, if it is not the default."""
 
 
 def field_key(field: Field) -> bytes:
@@ -380,6 +389,10 @@ class InstanceKeys:
     def nudge(self) -> bytes:
         """Another value after every message."""
         return self.space + NUDGE
+
+    def sent(self, number: int) -> bytes:
+        """One of the rows that count what was sent."""
+        return self.space + NUDGE + pack_segment(number)
 
     def alarm(self, when: float) -> bytes:
         """The key of an alarm: alarms sort by their time."""

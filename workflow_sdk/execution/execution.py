@@ -22,6 +22,7 @@ from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, worker_keys
+from workflow_sdk.core.limits import counted
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
@@ -193,6 +194,23 @@ class Execution(Sorting):
             self.journal.write_outside(key, Answer(raw).pack())
         await self.flush()
 
+    @property
+    def handed(self) -> bytes | None:
+        """The row that counts what was handed over to it in this process."""
+        return self.journal.fields.get(Field.HANDED)
+
+    @handed.setter
+    def handed(self, raw: bytes | None) -> None:
+        if raw is None:
+            self.journal.fields.pop(Field.HANDED, None)
+        else:
+            self.journal.fields[Field.HANDED] = raw
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it has not taken, as far as is known here."""
+        return max(0, sum(map(counted, self.mail.sent.values())) + counted(self.handed) - self.journal.taken)
+
     def messages_came_back(self) -> None:
         self.fire()
 
@@ -282,7 +300,9 @@ class Execution(Sorting):
     async def _take_mail(self) -> None:
         self._busy += 1
         try:
-            while self.mail.has_come and not self.halted:
+            while not self.halted and (self.mail.has_come or await self._sort()):
+                if not self.mail.has_come:
+                    continue
                 checked, self._checks = self._checks, False
                 try:
                     await self.mail.refresh(standing=checked)
@@ -293,12 +313,14 @@ class Execution(Sorting):
                     # Whoever has taken the instance over may have taken the message, too: there would be nothing to
                     # wait for.
                     self.storage_failed(ConflictError("the lease is lost"))
-            self.fire()
-            if self._waits.refusing and not self.halted:
-                await self.set_all_aside()
         finally:
             self._reading = False
             self._busy -= 1
+
+    async def _sort(self) -> bool:
+        """Wake those for whom there is mail; whether there may be more for others."""
+        self.fire()
+        return not self.halted and await self.sort_mail()
 
     async def watch_mail(self) -> None:
         """Return once a message may have come, and was taken in."""

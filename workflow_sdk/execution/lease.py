@@ -66,6 +66,8 @@ class Claim:
     """Whether its input is known to have fitted the workflow's annotation once."""
     nudge: bytes | None = None
     """What the nudge held when `rows` were read."""
+    sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """The rows that count what was sent, as they were then."""
     rows: StoredRows | None = None
     """Everything that is stored of it, and nobody else has changed since; None if it is to be read."""
 
@@ -129,7 +131,7 @@ async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> C
         if lease is None and seen.rows is not None and not claimed.created:
             # Nobody has it, so what was read is still all there is; but for messages, which this holds off.
             batch.check(who.keys.nudge, seen.nudge)
-            claimed.nudge, claimed.rows = seen.nudge, seen.rows
+            claimed.nudge, claimed.sent, claimed.rows = seen.nudge, seen.sent, seen.rows
         if lease is not None and found.get(Field.COMMITS) != claimed.fields.get(Field.COMMITS):
             # Whoever has it may be alive, and commit meanwhile.
             batch.check(who.keys.field(Field.COMMITS), found.get(Field.COMMITS))
@@ -249,8 +251,8 @@ def put_new(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes]) -> Non
 
 def count_up(fields: dict[Field, bytes]) -> None:
     """One more commit changes the instance."""
-    before = int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
-    fields[Field.COMMITS] = pack_record([before + 1])
+    before, *rest = unpack_record(fields[Field.COMMITS]) if Field.COMMITS in fields else [0]
+    fields[Field.COMMITS] = pack_record([before + 1, *rest])
 
 
 def new_seed() -> bytes:

@@ -348,7 +348,7 @@ class Run:
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
-            self.execution.mail.take_in(rows, self.claimed.nudge)
+            self.execution.mail.take_in(rows, self.claimed.nudge, self.claimed.sent)
             self.claimed.rows = None
         if self.claimed.deaths:
             # With the first commit it is clear that this worker did not die of it.

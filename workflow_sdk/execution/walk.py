@@ -136,6 +136,12 @@ class Walk:
     def will_listen(self, messages: tuple[str, ...], type: object) -> None:
         """Nobody does."""
 
+    def lacks_mail(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
+        return False
+
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """There are no messages."""
+
     async def set_aside(self, fit: Fit) -> bool:
         return False
 

@@ -240,6 +240,14 @@ class Engine(Protocol):
         """A branch begins to listen to messages, and takes those that are of this type."""
         ...
 
+    def lacks_mail(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
+        """Whether the store may have messages that are to be taken instead of those found, or with them."""
+        ...
+
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """Read some more of the messages with these names."""
+        ...
+
     async def set_aside(self, fit: Fit) -> bool:
         """Set aside what a wait has refused, while no other branch is active; whether there was any."""
         ...

@@ -128,6 +128,11 @@ class Place:
         """Have the entry written by the next flush."""
         self.scope.engine.journal.put(self.location, entry)
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether the place is gone, with the turn of a loop or with all that was done: nothing may be put there."""
+        return self.scope.names.has_forgotten(self.location, self.scope.engine.journal.names)
+
     def fold(self) -> None:
         """What was assigned in the scopes of the operation is kept with it: they are not entered again."""
         self.scope.fold(self.location)

@@ -67,6 +67,7 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
         if tape.undoes_again:
             restarts = pack_record([1 if restarts is None else unpack_record(restarts)[0] + 1])
         found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None, restarts=restarts)
+        found.untake(tape.given_back)
         make_due(found.batch, found.keys, found.fields, now)
         if await commit(driver, found):
             await run_errands(driver, Codec(), lambda: now, tape.errands)

@@ -74,6 +74,8 @@ class Tape:
         """Children that a cancel has left to themselves, by the location of the wait for them."""
         self.errands: list[bytes] = []
         """What is to be done once it is written: children and tasks to be ended that nobody waits for any more."""
+        self.given_back: int = 0
+        """How many messages are in the inbox again."""
         self._elsewhere: list[bytes] = []
         """Locations that stand neither in the history nor with it."""
 
@@ -358,6 +360,7 @@ class Tape:
 
     def _give_back(self, batch: Batch, location: bytes) -> None:
         for message in _taken(self._entries[location]):
+            self.given_back += 1
             batch.set(self._keys.space + INBOX + message.id, message.pack())
 
 

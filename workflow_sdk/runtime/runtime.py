@@ -14,7 +14,7 @@ from uuid import uuid4
 import anyio
 
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
-from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.keys import INBOX_MAX, SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
@@ -24,6 +24,7 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Clock, pause
 from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.execution.posting import read_inbox_max
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
@@ -53,6 +54,9 @@ class Runtime(Client):
 
     What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
     one of the workflows is defined, or one of `handlers`.
+
+    `inbox_max` is how many messages an instance may have that it has not taken. It is kept in the store, for all who
+    send; without it, the store's own holds, or 10,000.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Runtime(Client):
         codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
         handlers: Iterable[Handler] = (),
+        inbox_max: int | None = None,
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = _by_name(workflows)
@@ -80,6 +85,7 @@ class Runtime(Client):
         if not self._ttl:
             raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
         self._grace = _seconds(grace, "grace")
+        self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
         self._worker = WorkerKeys(uuid4().hex)
         self._residents = Residents(
             self._clock,
@@ -100,6 +106,7 @@ class Runtime(Client):
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
             await self._beat()
+            await self._agree_on_limits(self._inbox_max)
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
         except BaseException:
@@ -263,8 +270,20 @@ class Runtime(Client):
             self._residents.look_again()
         try:
             await self._beat()
+            await self._agree_on_limits(None)
         except Exception:  # noqa: BLE001  # whatever a driver raises: there is time for another try
             _log.exception("the store failed; the next heartbeat is in %.2g s", self._ttl / 3)
+
+    async def _agree_on_limits(self, inbox_max: int | None) -> None:
+        """Have every sender obey a limit that was given here, and obey what others have given."""
+        driver, here = self.access.driver, self.access.here
+        assert here is not None, "a runtime has residents"
+        here.inbox_max = await read_inbox_max(driver)
+        if inbox_max not in (None, here.inbox_max):
+            batch = Batch()
+            batch.set(INBOX_MAX, pack_record([inbox_max]))
+            await driver.commit(batch)
+            here.inbox_max = inbox_max or here.inbox_max
 
     async def _read_letters(self) -> None:
         """Tell residents of their messages."""

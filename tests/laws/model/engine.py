@@ -254,12 +254,12 @@ class _Run:
         ctx, name = self.ctx, self.name
         names = [f"{self.pool}:{number}" for number in node.messages]
         if node.count > 1:
-            return await ctx.listen_many(name, names, count=node.count, timeout=node.timeout)
+            return await ctx.listen_many(name, names, count=node.count, timeout=node.timeout, type=int)
         if node.timeout is not None and node.default:
-            return await ctx.listen(name, names, timeout=node.timeout, default="default")
+            return await ctx.listen(name, names, timeout=node.timeout, default="default", type=int)
         if node.default:
-            return (await ctx.listen_message(name, names, timeout=node.timeout)).payload
-        return await ctx.listen(name, names, timeout=node.timeout)
+            return (await ctx.listen_message(name, names, timeout=node.timeout, type=int)).payload
+        return await ctx.listen(name, names, timeout=node.timeout, type=int)
 
     async def loop(self, node: Loop) -> Any:
         async def turn(ctx: Context, state: Any) -> Continue[Any] | Break[Any]:
