@@ -411,12 +411,12 @@ async def test_branches_in_another_order(kind: str) -> None:
     count = 200
     step = 1
 
-    async def branch(ctx: Context) -> int:
+    async def branch(ctx: Context) -> Any:
         return await ctx.listen("m", timeout=10, default=1)
 
     @workflow(name="job")
     async def job(ctx: Context) -> None:
-        branches = {Counted(f"branch {number}"): branch for number in range(count)[::step]}
+        branches: dict[str, Any] = {Counted(f"branch {number}"): branch for number in range(count)[::step]}
         await (ctx.join("all", branches) if kind == "join" else ctx.race("all", branches))
 
     place = await Place.new()

@@ -100,6 +100,8 @@ class Journal:
         "names",
         "next_sequence",
         "outside",
+        "riding",
+        "settled",
         "takings",
         "version",
         "weight",
@@ -122,6 +124,10 @@ class Journal:
         self.compensations: int = 0
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
         self.next_sequence: int = 0
+        self.riding: int = 0
+        """How many steps have left their record to a later commit."""
+        self.settled: int = 0
+        """How many of them are known to be stored."""
         self.weight: int = 0
         """About how many bytes of values the next flush will write."""
         self.version: int = 0
