@@ -44,7 +44,7 @@ class Plan:
         return values[self.state] if self.state != "large, seldom" else [turn // 3, "x" * 11_000]
 
 
-LEAVES: st.SearchStrategy[Any] = st.sampled_from(["step", "data", "sleep", "version", "ephemeral"])
+LEAVES: st.SearchStrategy[Any] = st.sampled_from(["step", "data", "sleep", "version", "repeatable"])
 
 
 def loops(body: st.SearchStrategy[Any], turns: int) -> st.SearchStrategy[Plan]:
@@ -114,7 +114,7 @@ class Trial:
             path = f"{path} {number} {ctx.now().timestamp()}"
             assert await ctx.step(path.rpartition("/")[2], self.report, path) == path
         else:
-            assert await ctx.step(name, self.report, path, ephemeral=part == "ephemeral") == path
+            assert await ctx.step(name, self.report, path, repeatable=part == "repeatable") == path
 
     async def run(self) -> Any:
         result = await self.world.run(self.workflow)

@@ -41,6 +41,7 @@ from workflow_sdk.core.limits import taken_by
 from workflow_sdk.core.location import pack_segment, segments, split_last, subtree
 from workflow_sdk.core.names import Names
 from workflow_sdk.core.outside import Hanging
+from workflow_sdk.core.ranges import Ranges
 from workflow_sdk.core.status import EntryStatus
 from workflow_sdk.core.wire import damaged, pack_count, pack_record, shapes, unpack_record
 
@@ -90,6 +91,7 @@ class Journal:
 
     # There may be thousands in memory, most of them new or short: what is empty takes no room.
     __slots__ = (
+        "_before",
         "_checks",
         "_clears",
         "_counts",
@@ -104,6 +106,8 @@ class Journal:
         "names",
         "next_sequence",
         "outside",
+        "riding",
+        "settled",
         "taken",
         "takings",
         "version",
@@ -128,6 +132,10 @@ class Journal:
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
         self.next_sequence: int = 0
         """See `new_sequence`."""
+        self.riding: int = 0
+        """How many steps have left their record to a later commit."""
+        self.settled: int = 0
+        """How many of them are known to be stored."""
         self.weight: int = 0
         """About how many bytes of values the next flush will write."""
         self.version: int = 0
@@ -137,6 +145,8 @@ class Journal:
         self._rows: dict[bytes, Entry | _Late | bytes | None] = {}
         self._clears: list[Range] = []
         self._checks: dict[bytes, bytes] = _NOTHING_CHECKED
+        self._before: list[tuple[int, dict[bytes, Entry | _Late | bytes | None]]] = []
+        """Rows that were changed before the clears from that one on."""
         self._counts = False
         """Whether one of the changes is of the instance itself."""
         self._space = keys.space
@@ -144,7 +154,7 @@ class Journal:
     @property
     def is_dirty(self) -> bool:
         """Whether there is something that the store does not know."""
-        return bool(self._rows or self._clears)
+        return bool(self._rows or self._clears or self._before)
 
     def touch(self) -> None:
         """The next write set goes with rows that change the instance."""
@@ -210,6 +220,21 @@ class Journal:
             self._clear(subtree(self._space + part + location))
         self.forget_loaded(location)
 
+    def clear_losers(self, race: bytes, winner: bytes) -> None:
+        """Forget all that is recorded under a race, but for the branch that has won it, whose location is `winner`.
+
+        In as many ranges for a thousand losers as for one.
+        """
+        self.names.drop(race, but=winner)
+        _, after = subtree(winner)
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
+            begin, end = subtree(self._space + part + race)
+            self._clear((begin, self._space + part + winner))
+            self._clear((self._space + part + after, end))
+        for scope in list(self.loaded.irange(race, race + b"\xff")):
+            if scope != race and not winner <= scope < after:
+                del self.loaded[scope]
+
     def clear_turns(self, first: bytes, end: bytes) -> None:
         """Forget the turns of a loop from the location `first`, up to `end` and without it."""
         for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
@@ -228,11 +253,30 @@ class Journal:
         self.compensations = self.next_sequence = 0
 
     def _clear(self, cleared: Range, *, counts: bool = True) -> None:
-        begin, end = cleared
         self._counts = self._counts or counts
-        for key in [key for key in self._rows if begin <= key < end]:
-            del self._rows[key]
+        if self._rows:
+            # Which of them are cleared is found out once, when all clears are known: there may be thousands of both.
+            self._before.append((len(self._clears), self._rows))
+            self._rows = {}
         self._clears.append(cleared)
+
+    def _rows_left(self) -> dict[bytes, Entry | _Late | bytes | None]:
+        """The changed rows, without those that were cleared since they were written."""
+        if not self._before:
+            return self._rows
+        cleared = Ranges()
+        at = len(self._clears)
+        left: list[dict[bytes, Entry | _Late | bytes | None]] = [self._rows]
+        for first, rows in reversed(self._before):
+            for begin, end in self._clears[first:at]:
+                cleared.add(begin, end)
+            at = first
+            left.append({key: row for key, row in rows.items() if key not in cleared})
+        self._before = []
+        self._rows = {}
+        for rows in reversed(left):
+            self._rows.update(rows)
+        return self._rows
 
     # Waits.
 
@@ -448,7 +492,7 @@ class Journal:
             self.version += 1
         rows: dict[bytes, bytes | None] = {}
         late: list[tuple[bytes, _Late]] = []
-        for key, row in self._rows.items():
+        for key, row in (self._rows_left() if self._before else self._rows).items():
             if type(row) is Entry:
                 if row.status is EntryStatus.WAITING and not row.since:
                     row.since = self.version
@@ -477,7 +521,7 @@ class Journal:
         begin, end = self.keys.range(FIELDS)
         self._rows = {
             key: row
-            for key, row in self._rows.items()
+            for key, row in self._rows_left().items()
             if keep_fields and (begin <= key < end or key.startswith(DIRECTORY))
         }
         self._clears = []
@@ -503,13 +547,8 @@ class Journal:
         if failed.counts:
             self.version -= 1
             self._counts = True
-        rows: dict[bytes, Entry | _Late | bytes | None] = {
-            key: value
-            for key, value in failed.rows.items()
-            if not any(begin <= key < end for begin, end in self._clears)
-        }
-        rows.update(self._rows)
-        self._rows = rows
+        count = len(failed.clears)
+        self._before = [(count, {**failed.rows}), *((count + at, rows) for at, rows in self._before)]
         self._clears = failed.clears + self._clears
         if failed.checks or self._checks:
             # What the failed write would have put there is not to be found there.

@@ -129,6 +129,8 @@ async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
             if engine.walking:
                 await engine.never()
             entry = await _wait(place, entry, how)
+        else:
+            await place.breathe()
         place.close(entry)
         return _result(place, entry, how)
     finally:

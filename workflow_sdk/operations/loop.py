@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 import anyio
+import anyio.lowlevel
 
 from workflow_sdk.core.bases import Bases
 from workflow_sdk.core.entries import Entry, LoopData
@@ -16,7 +17,7 @@ from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.outcome import about, pack_error
-from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.place import BREATH, Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
@@ -152,6 +153,8 @@ class _Turns:
                 raw = following
                 bases.change(turn, raw, at)
             place.scope.note_turn(place.location, self.turn_location(turn))
+            if not turn % BREATH:
+                await anyio.lowlevel.checkpoint()
             if turn % self.interval == 0:
                 self.store(entry, bases, names, turn, raw, at)
                 await place.flush()

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.entries import Entry
@@ -17,8 +18,11 @@ from workflow_sdk.operations.engine import Engine, Unwound
 from workflow_sdk.operations.outcome import unpack_error
 from workflow_sdk.operations.scope import Scope
 
-__all__ = ["COMMIT_BYTES_SOFT_MAX", "Place", "register"]
+__all__ = ["BREATH", "COMMIT_BYTES_SOFT_MAX", "Place", "register"]
 
+
+BREATH = 64
+"""So many operations of a scope that wait for nothing come one after the other, and then others have a turn."""
 
 COMMIT_BYTES_SOFT_MAX = 1_000_000
 """Values of more than this do not wait for a later commit to take them along: stores limit the size of one."""
@@ -140,6 +144,11 @@ class Place:
     async def flush(self) -> None:
         """Return once what was put is stored."""
         await self.scope.engine.flush()
+
+    async def breathe(self) -> None:
+        """Let others have a turn of the event loop now and then: of an operation that waits for nothing."""
+        if self.ordinal % BREATH == BREATH - 1:
+            await anyio.lowlevel.checkpoint()
 
     async def make_room(self) -> None:
         """Before a value is put: have what others put stored, if the commit would become too large by one more."""

@@ -96,7 +96,7 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
             loser = place.location + branch.segment
             errands += engine.abandon_outside(loser)
             journal.settle_takings(loser, give_back=True)
-            journal.clear_history(loser)
+        journal.clear_losers(place.location, place.location + winner.segment)
         engine.messages_came_back()
         entry.data = BranchesData(data.names, 0, None, data.names.index(winner.label))
         if winner.entry.error is None:

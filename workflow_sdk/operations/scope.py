@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.location import escape, join_path, pack_segment
+from workflow_sdk.core.location import escape, join_path, segments
 from workflow_sdk.core.names import NameTable, name_problem
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.world import World
@@ -342,17 +342,18 @@ class Scope:
     def missing(self) -> str:
         """The recorded operations that the code has not come to, as text."""
         left = [
-            f"{entry.kind.value} {self.path_of(text)!r}"
+            (entry, text)
             for segment, entry in sorted(self.recorded.items(), key=lambda item: item[1].ordinal)
             if (text := self.text_of(segment)) not in self.used
         ]
-        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        shown = ", ".join(f"{entry.kind.value} {self.path_of(text)!r}" for entry, text in left[:5])
+        shown += f" and {len(left) - 5} more" if len(left) > 5 else ""
         return f"{shown} {'is' if len(left) == 1 else 'are'}"
 
     def text_of(self, segment: bytes) -> str:
         """The name that a segment stands for."""
-        texts = self.engine.journal.names.texts
-        return next((text for index, text in texts.items() if pack_segment(index) == segment), "?")
+        index = next(segments(segment), None)
+        return self.engine.journal.names.texts.get(index, "?") if isinstance(index, int) else "?"
 
     def end(self, failure: BaseException | None = None) -> bool:
         """The function of the scope is over. False if that ended the run: a slip, or history that was not reached."""

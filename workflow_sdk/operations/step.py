@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData
 from workflow_sdk.core.failures import describe, pack_error_info
@@ -29,12 +30,15 @@ from workflow_sdk.errors import (
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Engine, Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
+from workflow_sdk.operations.place import BREATH, COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 
 KEY = "idempotency_key"
 """A parameter of this name is given the key."""
+
+RIDING_MAX = 500
+"""So many records of repeatable steps wait for a commit to ride with, and no more."""
 
 __all__ = [
     "KEY",
@@ -44,6 +48,7 @@ __all__ = [
     "is_async",
     "is_final",
     "replay",
+    "settle",
     "start_step",
     "wait_for_retry",
     "watched",
@@ -71,6 +76,7 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
         hint = return_hint(fn)
         if entry is not None:
             if entry.is_final:
+                await place.breathe()
                 return replay(place, entry, hint, options)
             if engine.walking:
                 await engine.never()
@@ -79,6 +85,8 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
             entry = place.new_entry()
         while True:
             failure: BaseException
+            if not options.repeatable and engine.journal.riding != engine.journal.settled:
+                await settle(place)
             try:
                 value = await attempt(engine, place, fn, args, options)
                 raw, value = engine.codec.roundtrip(value, hint)
@@ -98,13 +106,38 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                 if options.rollback is not None:
                     register_handler(place, options.rollback, value, hint)
                 place.put(entry)
-                if not options.ephemeral:
+                if options.repeatable:
+                    await _ride(place)
+                else:
                     await place.flush()
                 place.close(entry)
                 return value
             await failed(place, entry, failure, options)
     finally:
         place.release()
+
+
+async def _ride(place: Place) -> None:
+    """The record of a repeatable step goes with the next commit. There are not too many of them in one."""
+    journal = place.scope.engine.journal
+    journal.riding += 1
+    if not journal.riding % BREATH:
+        # It may be one of thousands, none of which waits for anything.
+        await anyio.lowlevel.checkpoint()
+    if journal.riding - journal.settled >= RIDING_MAX:
+        await settle(place)
+
+
+async def settle(place: Place) -> None:
+    """Return once the records of repeatable steps are stored. What they gave may be handed to code that is not."""
+    engine = place.scope.engine
+    journal = engine.journal
+    riding = journal.riding
+    await place.flush()
+    journal.settled = max(journal.settled, riding)
+    if engine.halted or engine.draining or place.scope.fate.lost:
+        # Meanwhile: nothing new begins.
+        await engine.never()
 
 
 def replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> Any:

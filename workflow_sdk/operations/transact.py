@@ -17,7 +17,7 @@ from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, compensation_of
 from workflow_sdk.operations.scope import Scope, current_scope
-from workflow_sdk.operations.step import failed, is_async, replay, wait_for_retry, watched
+from workflow_sdk.operations.step import failed, is_async, replay, settle, wait_for_retry, watched
 
 __all__ = ["start_transact"]
 
@@ -61,6 +61,8 @@ async def _transact(place: Place, fn: Callable[..., Any], args: tuple[Any, ...],
         while True:
             if engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
                 await place.make_room()
+            if engine.journal.riding != engine.journal.settled:
+                await settle(place)
             await watched(engine, place.path)
             outcome = _Outcome(place, entry, options, hint)
             try:

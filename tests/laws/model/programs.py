@@ -61,7 +61,7 @@ class Step:
     delay: int = 100
     error: Literal["plain", "fatal", "critical", "rollback"] = "plain"
     undo: Undo | None = None
-    ephemeral: bool = False
+    repeatable: bool = False
     threaded: bool = False
     derived: bool = False
     value: Any = None
@@ -283,7 +283,7 @@ class _Maker:
             draw(st.sampled_from([0, 1])) and draw(TIMES),
             draw(st.sampled_from(["plain", "plain", "plain", "plain", "fatal", "critical", "rollback"])),
             undo,
-            draw(st.integers(0, 4)) == 0,
+            undo is None and draw(st.integers(0, 2)) == 0,
             draw(st.integers(0, 6)) == 0,
             draw(st.integers(0, 3)) == 0,
             draw(st.sampled_from(VALUES)),
