@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import anyio
-
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
 from workflow_sdk.core.hints import has_parameter, parameter_hint
@@ -33,7 +31,7 @@ from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
 from workflow_sdk.execution.walk import Walk
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.step import KEY, attempt, is_final, watched, with_key
@@ -124,12 +122,10 @@ class Unwinding:
                 if has_parameter(handler, KEY, 1):
                     handler = with_key(execution, compensation.path, handler, undoes=True)
                 await attempt(execution, None, handler, (result,), options)
-            except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or is_cancelled():
+            except BaseException as error:
+                # Whatever the author's handler raises.
+                if not is_failure(error, lambda: execution.halted or is_cancelled()):
                     raise
-                # Nobody cancelled us: the handler awaited something that was cancelled.
                 failure = error
             else:
                 compensation = compensation.done()

@@ -22,6 +22,7 @@ from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure_of_scope
 from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Wait
 from workflow_sdk.operations.scope import Scope, current_scope
 
@@ -34,6 +35,7 @@ class Walk:
     """An engine that does nothing and records nothing."""
 
     walking = True
+    is_broken = False
     halted = False
     draining = False
     active = 1
@@ -63,8 +65,10 @@ class Walk:
             token = current_scope.set(scope)
             try:
                 await fn(scope)
-            except Exception:  # noqa: BLE001  # how the workflow ended is known; only its steps are wanted here
-                pass
+            except BaseException as error:
+                # How the workflow ended is known; only its steps are wanted here.
+                if not is_failure_of_scope(error, self):
+                    raise
             finally:
                 current_scope.reset(token)
         return self.handlers
@@ -80,6 +84,9 @@ class Walk:
                 yield scope
             finally:
                 self._scopes.pop()
+
+    def is_cancelled(self) -> bool:
+        return is_cancelled()
 
     async def never(self) -> NoReturn:
         self._scopes[-1].cancel()
