@@ -120,6 +120,13 @@ class Execution(Sorting):
     def halted(self) -> bool:
         return self.failure is not None or self.stuck is not None or self.is_away
 
+    @property
+    def is_broken(self) -> bool:
+        return self.flusher.is_broken
+
+    def is_cancelled(self) -> bool:
+        return anyio.current_effective_deadline() == _NEVER or self.host.is_cancelled
+
     def chance(self) -> float:
         if self.watched is not None and self.watched.seed is not None:
             return 0.5  # no run of a test is to differ from another by chance
@@ -170,6 +177,8 @@ class Execution(Sorting):
             self._threads_busy -= 1
         if error is None:
             return
+        if isinstance(error, _Carried):
+            raise error.raised
         if error in raised or isinstance(error, StorageLimitError):
             raise error
         self.storage_failed(error)
@@ -359,10 +368,14 @@ class Execution(Sorting):
         """What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
         cancellation together with the mistake that stopped the run.
         """
-        over = (Unwound, Exception, anyio.get_cancelled_exc_class()) if self.halted else Unwound
-        rest = None if isinstance(error, Unwound) else error.split(over)[1]
+        rest = None if isinstance(error, Unwound) else error.split(self._is_of_no_matter)[1]
         if rest is not None:
             raise rest from None
+
+    def _is_of_no_matter(self, error: BaseException) -> bool:
+        if isinstance(error, BaseExceptionGroup):
+            return False
+        return isinstance(error, Unwound) or (self.halted and not isinstance(error, (KeyboardInterrupt, GeneratorExit)))
 
     def _stop(self) -> None:
         if get_ident() != self._thread:
@@ -423,6 +436,14 @@ class Execution(Sorting):
         return Activity.CODE if self.active or self._busy or self.halted else Activity.NONE
 
 
+class _Carried(Exception):
+    """Something that is no `Exception`, raised by an author's function in the hands of the store."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(raised)
+        self.raised = raised
+
+
 def _note(raised: list[Exception], fn: Callable[[S], T], value: S) -> T:
     """What `fn` returns. What it raises is noted, to be told from what the store raises."""
     try:
@@ -430,3 +451,6 @@ def _note(raised: list[Exception], fn: Callable[[S], T], value: S) -> T:
     except Exception as error:
         raised[:] = [error]
         raise
+    except BaseException as error:  # noqa: BLE001  # it is raised again, where it can do no harm
+        # Anything else would end the thread of the store, or leave its transaction open.
+        raise _Carried(error) from None

@@ -6,6 +6,7 @@ its own for that: it tells its host what changed, and is told what has come.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Activity, Clock
+from workflow_sdk.operations.cancelling import asyncio_task
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
 
@@ -79,6 +81,11 @@ class Host(Protocol):
     """It has a heartbeat of its own, for all that it runs, and is told of messages."""
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether the tasks of the runs are being cancelled with whoever has started them, by asyncio itself."""
+        ...
+
+    @property
     def crowded(self) -> bool:
         """Whether others wait for their turn."""
         ...
@@ -134,9 +141,18 @@ class Alone:
         self._signal = anyio.Event()
         self._watching = False
         self._group: TaskGroup | None = None
+        self._starter: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task that has started the run was cancelled since."""
+        return self._starter is not None and self._starter.cancelling() > self._cancelled_before
 
     async def run(self, guest: Guest, root: Root) -> None:
         """Run an execution, and what it takes beside it."""
+        self._starter = asyncio_task()
+        self._cancelled_before = 0 if self._starter is None else self._starter.cancelling()
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._keep_time, guest)
             self._group.start_soon(self._beat, guest)

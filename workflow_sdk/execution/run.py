@@ -38,7 +38,7 @@ from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, n
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.snapshot import read_fields, read_standing
 from workflow_sdk.execution.unwinding import Unwinding
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.operations.inputs import encode_input
@@ -370,16 +370,16 @@ class Run:
             value: Any = None
             try:
                 value = await self._bound()(scope)
-            except Exception as error:  # noqa: BLE001  # whatever the author's code raises ends the workflow
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or is_cancelled():
+            except BaseException as error:
+                # Whatever the author's code raises ends the workflow.
+                is_ours = execution.halted and not isinstance(error, Exception)
+                if is_ours or not is_failure_of_scope(error, execution, is_own_task=True):
                     scope.forgotten()
                     raise
-                # Nobody cancelled us: the code awaited something that was cancelled.
                 failure = error
             finally:
                 current_scope.reset(token)
+            await take_back_cancellations(execution)
             if execution.halted or not scope.end(failure):
                 return
             again = await self._end(value, failure)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import anyio
-
 from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
@@ -34,7 +32,7 @@ from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
 from workflow_sdk.execution.walk import Walk
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.handlers import REMEDY, Handler, find_handler
 from workflow_sdk.operations.scope import Scope
@@ -127,12 +125,10 @@ class Unwinding:
             except SealedError as error:
                 execution.unreadable(error)
                 await execution.never()
-            except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or is_cancelled():
+            except BaseException as error:
+                # Whatever the author's handler raises.
+                if not is_failure(error, lambda: execution.halted or is_cancelled()):
                     raise
-                # Nobody cancelled us: the handler awaited something that was cancelled.
                 failure = error
             else:
                 compensation = compensation.done()

@@ -24,6 +24,7 @@ from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure_of_scope
 from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Unwound, Wait
 from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -37,6 +38,7 @@ class Walk:
     """An engine that does nothing and records nothing."""
 
     walking = True
+    is_broken = False
     halted = False
     draining = False
     active = 1
@@ -96,12 +98,15 @@ class Walk:
             self._scopes.append(scope)
             try:
                 yield scope
-            except (anyio.get_cancelled_exc_class(), KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException:  # noqa: BLE001  # how the code ended is recorded; only its steps are wanted here
-                pass
+            except BaseException as error:
+                # How the code ended is recorded; only its steps are wanted here.
+                if not _is_unwound(error) and not is_failure_of_scope(error, self):
+                    raise
             finally:
                 self._scopes.pop()
+
+    def is_cancelled(self) -> bool:
+        return is_cancelled()
 
     async def never(self) -> NoReturn:
         self._scopes[-1].cancel()
@@ -206,3 +211,10 @@ class Walk:
 
     async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         raise AssertionError("a walk runs no step")
+
+
+def _is_unwound(error: BaseException) -> bool:
+    """Whether it comes of `never`, through code that shields itself. A task group hands it on with cancellations."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split((Unwound, anyio.get_cancelled_exc_class()))[1] is None
+    return isinstance(error, Unwound)

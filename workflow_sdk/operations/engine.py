@@ -285,6 +285,15 @@ class Engine(Protocol):
         """Whether the run is over: nothing may be done any more."""
         ...
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a commit has failed: nothing is written any more."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the run or the branch has been cancelled, and not only by code of the author's own."""
+        ...
+
     def slip(self, error: Exception) -> Exception:
         """An author's mistake: the instance becomes stuck. Returns the error, to be raised where it was made."""
         ...

@@ -362,7 +362,7 @@ class Scope:
         if self.engine.world is not None:
             with suppress(CodecError):  # then that is what ends the run
                 self.note(self.engine.world)
-        if self.interrupted is not None:
+        if self.interrupted is not None and (failure is None or isinstance(failure, Exception)):
             self._interrupted()
         if self.busy is not None:
             what = self.busy.what

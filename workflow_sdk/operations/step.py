@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from functools import partial
 from hashlib import blake2b
-from inspect import CO_COROUTINE, isawaitable, iscoroutinefunction
+from inspect import CO_COROUTINE, isawaitable, iscoroutine, iscoroutinefunction
 from types import FunctionType
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 
 from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData
@@ -27,7 +26,7 @@ from workflow_sdk.errors import (
     StepExhaustedError,
     StepTimeoutError,
 )
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import contained, is_failure
 from workflow_sdk.operations.engine import Engine, Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.place import BREATH, COMMIT_BYTES_SOFT_MAX, Place, register
@@ -92,12 +91,10 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                 raw, value = engine.codec.roundtrip(value, hint)
             except CodecError as error:
                 failure = about(f"the value of {place.what}", error)
-            except Exception as error:  # noqa: BLE001  # whatever the author's function raises is the step's failure
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if is_cancelled():
+            except BaseException as error:
+                # Whatever the author's function raises is the step's failure.
+                if not is_failure(error):
                     raise
-                # Nobody cancelled us: the function awaited something that was cancelled.
                 failure = error
             else:
                 if engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
@@ -172,8 +169,8 @@ async def attempt(
         with engine.time_limit(limit) as timing:
             try:
                 return await call(engine, fn, args)
-            except Exception as error:
-                if timing.cancel_called:
+            except BaseException as error:
+                if timing.cancel_called and is_failure(error, lambda: True):
                     # The function made an error of its own of being cancelled.
                     raise TimedOut(f"an attempt took longer than {limit:g} s") from error
                 raise
@@ -209,10 +206,12 @@ async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) ->
     """Call an author's function: a coroutine function here, a plain one in a worker thread."""
     while isinstance(fn, Step):
         fn = fn.fn
-    if (fn.__code__.co_flags & CO_COROUTINE) if type(fn) is FunctionType else is_async(fn):
-        return await fn(*args)
-    value = await engine.in_thread(fn, args)
+    if type(fn) is FunctionType and fn.__code__.co_flags & CO_COROUTINE:
+        return await contained(fn(*args))
+    value = fn(*args) if is_async(fn) else await engine.in_thread(fn, args)
     # A lambda around a coroutine function is a plain function that returns a coroutine.
+    if iscoroutine(value):
+        return await contained(value)
     return await value if isawaitable(value) else value
 
 
@@ -227,7 +226,7 @@ def is_final(failure: BaseException, options: StepOptions) -> bool:
     """Whether another attempt would not mend it."""
     if isinstance(failure, TimedOut):
         return not options.retry_on_timeout
-    return isinstance(failure, (CriticalError, CodecError, options.no_retry))
+    return not isinstance(failure, Exception) or isinstance(failure, (CriticalError, CodecError, options.no_retry))
 
 
 async def failed(place: Place, entry: Entry, failure: BaseException, options: StepOptions) -> None:

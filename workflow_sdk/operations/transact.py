@@ -13,6 +13,7 @@ from workflow_sdk.core.hints import return_hint
 from workflow_sdk.core.status import Kind
 from workflow_sdk.definitions import StepOptions
 from workflow_sdk.errors import CodecError
+from workflow_sdk.operations.cancelling import is_failure
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, compensation_of
@@ -68,8 +69,11 @@ async def _transact(place: Place, fn: Callable[..., Any], args: tuple[Any, ...],
             try:
                 await engine.transact(partial(_call, place, fn, args), outcome.rows, lambda: not place.scope.fate.lost)
             except CodecError as error:
-                failure: Exception = about(f"the value of {place.what}", error)
-            except Exception as error:  # noqa: BLE001  # whatever the author's function raises is the failure
+                failure: BaseException = about(f"the value of {place.what}", error)
+            except BaseException as error:
+                # Whatever the author's function raises is the failure.
+                if not is_failure(error):
+                    raise
                 failure = error
             else:
                 outcome.stored()
