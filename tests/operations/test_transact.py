@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.ledger import Gate, add, read, total
@@ -233,12 +234,19 @@ class SlowToTell:
 @transacts
 async def test_a_step_that_completes_while_it_commits_is_undone_too(world: World) -> None:
     taken_back.clear()
-    may_tell = anyio.Event()
+    completed, may_tell = anyio.Event(), anyio.Event()
     driver = SlowToTell(world.driver, may_tell)
 
     async def while_it_commits() -> int:
         await driver.committed.wait()
+        completed.set()
         return 100
+
+    async def tells() -> None:
+        await completed.wait()
+        for _ in range(20):  # until it is registered, too: that waits for nothing
+            await anyio.lowlevel.checkpoint()
+        may_tell.set()
 
     @workflow
     async def saga(ctx: Context) -> None:
@@ -246,12 +254,13 @@ async def test_a_step_that_completes_while_it_commits_is_undone_too(world: World
             await ctx.transact("write", add, "a", 1, rollback=take_back)
 
         async def steps(ctx: Context) -> None:
-            await ctx.step("meanwhile", while_it_commits, rollback=take_back, ephemeral=True)
-            may_tell.set()
-            await ctx.step("and then", effect)
+            await ctx.step("meanwhile", while_it_commits, rollback=take_back)
+
+        async def other(ctx: Context) -> None:
+            await ctx.step("tell", tells)
 
         await ctx.step("first", number, 1000, rollback=take_back)
-        await ctx.join("both", {"writes": writes, "steps": steps})
+        await ctx.join("both", {"writes": writes, "steps": steps, "other": other})
         raise RollbackError("enough")
 
     result = await world.run(saga, driver=driver)

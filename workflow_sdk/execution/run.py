@@ -271,15 +271,15 @@ class Run:
                 # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the
                 # middle.
                 cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-                await self._release(write=cancelled and execution.failure is None)
+                await self._release(write=cancelled and execution.failure is None and execution.stuck is None)
                 raise
-        if execution.failure is not None:
-            reason = await self._why(execution.failure)
-            stops = self._stops(reason)
+        if execution.failure is not None and not execution.is_away:
+            failure = execution.failure
+            stops = self._stops(failure)
             if stops is not None and await self._stick_as_stored(*stops):
                 return
-            await self._release(write=False)
-            raise reason
+            not_released = await self._release(write=False)
+            raise await self._why(failure, not_released)
 
     def _stops(self, reason: Exception) -> tuple[Exception, str] | None:
         """What would fail again however often it is tried, in words for people, and its kind; None for all else."""
@@ -495,21 +495,23 @@ class Run:
         raw = self.journal.get_field(Field.ERROR)
         return None if raw is None else unpack_error_info(raw[0], self.codec)
 
-    async def _release(self, *, write: bool) -> None:
-        """Give the instance back, as far as the store lets us; whoever comes next goes on."""
+    async def _release(self, *, write: bool) -> Exception | None:
+        """Give the instance back; whoever comes next goes on. The error, as far as the store does not let us.
+
+        Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
+        """
         execution = self.execution
         if execution.is_away:
-            return
+            return None
         if not write:
             self.journal.discard()
-        with anyio.CancelScope(shield=True):
-            batch = Batch()
-            execution.standing.let_go(batch, execution.now())
-            await execution.flusher.try_commit(batch)
+        batch = Batch()
+        execution.standing.let_go(batch, execution.now())
+        return await execution.flusher.try_commit(batch)
 
-    async def _why(self, error: Exception) -> Exception:
-        """What to raise for a failed commit: a conflict means that the lease is lost, if it is."""
-        if isinstance(error, ConflictError):
+    async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
+        """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""
+        if isinstance(error, ConflictError) and not_released is not None:
             try:
                 lease = await self.driver.get(self.journal.keys.lease)
             except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict
