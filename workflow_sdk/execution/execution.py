@@ -368,7 +368,11 @@ class Execution(Sorting):
         """What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
         cancellation together with the mistake that stopped the run.
         """
-        rest = None if isinstance(error, Unwound) else error.split(self._is_of_no_matter)[1]
+
+        def is_of_no_matter(error: BaseException) -> bool:  # Python 3.11 splits groups by plain functions only
+            return self._is_of_no_matter(error)
+
+        rest = None if isinstance(error, Unwound) else error.split(is_of_no_matter)[1]
         if rest is not None:
             raise rest from None
 

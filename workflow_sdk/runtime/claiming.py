@@ -146,7 +146,7 @@ class Claiming:
         """Which worker claims."""
         return self._worker.worker
 
-    def failed(self, id: str, error: Exception | None = None) -> None:
+    def failed(self, id: str, error: BaseException | None = None) -> None:
         """The run of an instance has failed, or its claim: it is not tried again at once."""
         pause = RETRY_SECONDS
         if isinstance(error, CodecError):

@@ -246,7 +246,7 @@ class _Run:
             "rollback": None if step.undo is None else self.handler(step.undo),
         }
         if step.transact:
-            del options["ephemeral"]
+            del options["repeatable"]
             return await ctx.transact(name, self.program.transaction, *args, **options)
         if step.derived:
             return await ctx.step(fn, *args, **options)

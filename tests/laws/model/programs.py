@@ -288,7 +288,7 @@ class _Maker:
             draw(st.integers(0, 3)) == 0,
             draw(st.sampled_from(VALUES)),
         )
-        if not step.ephemeral and not step.derived and draw(st.integers(0, 5)) == 0:
+        if not step.repeatable and not step.derived and draw(st.integers(0, 5)) == 0:
             return replace(step, threaded=True, transact=True)
         return step
 
