@@ -18,12 +18,12 @@ from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of
+from workflow_sdk.core.times import deadline_of, due_at_once
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, is_driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
-from workflow_sdk.execution.clock import Clock, SystemClock, overseen
+from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
@@ -67,7 +67,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
@@ -79,7 +79,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
@@ -91,7 +91,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
@@ -107,7 +107,7 @@ async def run_workflow(
     if not is_driver(driver):
         raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
-    clock = clock or SystemClock()
+    clock = clock_of(clock)
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
     ttl = seconds(lease_ttl, "lease_ttl")
     if ttl <= 0:
@@ -400,7 +400,7 @@ class Run:
             self.journal.discard()
         with anyio.CancelScope(shield=True):
             batch = Batch()
-            execution.standing.let_go(batch, execution.now())
+            execution.standing.let_go(batch, due_at_once(execution.now()))
             await execution.flusher.try_commit(batch)
 
     async def _why(self, error: Exception) -> Exception:
