@@ -22,6 +22,7 @@ from workflow_sdk.core.keys import (
 )
 from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.status import Status, move
+from workflow_sdk.core.times import AHEAD_SECONDS
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
@@ -49,9 +50,6 @@ __all__ = [
 
 DEATHS_MAX = 5
 """Workers that may die under an instance in a row, without a commit in between, before it is stuck."""
-
-AHEAD_SECONDS = 1.0
-"""If an instance was created so much later than now, it begins now: else it would see times that are to come."""
 
 
 @dataclass(slots=True)
