@@ -27,10 +27,12 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status, move
+from workflow_sdk.core.times import AHEAD_SECONDS
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import AlreadyExistsError, ErrorInfo, StorageLimitError
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
@@ -200,7 +202,7 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
         worker = worker_keys(who.worker)
         batch.set(worker.claimed(who.keys.instance_id), b"")
         if who.beats:
-            batch.set(worker.heartbeat, pack_record([who.now() + who.lease_ttl]))
+            batch.set(worker.heartbeat, Heartbeat(who.now(), who.lease_ttl, 0).pack())
         if before is not None:
             # Whoever had it, and is waiting for a message, learns at once that it lost it.
             batch.set(who.keys.nudge, token_bytes(16))
@@ -340,6 +342,9 @@ def _take_over(who: Claimant, found: dict[Field, bytes], lease: bytes | None) ->
     if deaths >= DEATHS_MAX:
         return _crashed(who, fields, status, deaths)
     _keep(fields, workflow, who.retention)
+    if status is Status.PENDING and float(unpack_record(found[Field.BIRTH])[0]) > who.now() + AHEAD_SECONDS:
+        # Who started it has a clock that is ahead of ours, and ours is the one that counts from here on.
+        fields[Field.GENERATION] = pack_record([1, who.now()])
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
     # Whoever started it did not know the workflow; or it is not known any more who did.

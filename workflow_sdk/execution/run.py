@@ -19,7 +19,7 @@ from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of
+from workflow_sdk.core.times import deadline_of, due_at_once
 from workflow_sdk.core.wire import NewerFormatError, unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, is_driver
@@ -31,7 +31,7 @@ from workflow_sdk.errors import (
     InputError,
     LeaseLostError,
 )
-from workflow_sdk.execution.clock import Clock, SystemClock, overseen
+from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
@@ -78,7 +78,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
@@ -91,7 +91,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
@@ -104,7 +104,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
@@ -122,7 +122,7 @@ async def run_workflow(
     if not is_driver(driver):
         raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
-    clock = clock or SystemClock()
+    clock = clock_of(clock)
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
     known = KnownHandlers.of(workflow, handlers)
     ttl = seconds(lease_ttl, "lease_ttl")
@@ -506,7 +506,7 @@ class Run:
         if not write:
             self.journal.discard()
         batch = Batch()
-        execution.standing.let_go(batch, execution.now())
+        execution.standing.let_go(batch, due_at_once(execution.now()))
         return await execution.flusher.try_commit(batch)
 
     async def _why(self, error: Exception, not_released: Exception | None) -> Exception:

@@ -16,6 +16,7 @@ from workflow_sdk.core.failures import describe, pack_error_info
 from workflow_sdk.core.hints import has_parameter, return_hint
 from workflow_sdk.core.retry import RetryAt, decide, seconds
 from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.core.times import AHEAD_SECONDS
 from workflow_sdk.definitions import Step, StepOptions
 from workflow_sdk.errors import (
     CodecError,
@@ -79,7 +80,7 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                 return replay(place, entry, hint, options)
             if engine.walking:
                 await engine.never()
-            await wait_for_retry(place, entry)
+            await wait_for_retry(place, entry, options)
         else:
             entry = place.new_entry()
         while True:
@@ -253,7 +254,7 @@ async def failed(place: Place, entry: Entry, failure: BaseException, options: St
         if decision.when <= now:
             # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.
             await place.flush()
-        await wait_for_retry(place, entry)
+        await wait_for_retry(place, entry, options)
         return
     outcome: Exception
     if isinstance(failure, RollbackError):
@@ -270,12 +271,15 @@ async def failed(place: Place, entry: Entry, failure: BaseException, options: St
     raise unpack_error(raw, engine.codec)
 
 
-async def wait_for_retry(place: Place, entry: Entry) -> None:
+async def wait_for_retry(place: Place, entry: Entry, options: StepOptions) -> None:
     """Park until the next attempt is due, and count it."""
     scope = place.scope
     engine = scope.engine
     if isinstance(entry.data, RetryData):
         due = entry.data.retry_at
+        if due > (latest := engine.now() + options.backoff.longest) + AHEAD_SECONDS:
+            # A clock that is ahead of ours has said when it is due.
+            due = latest
         while engine.now() < due:
             await engine.park(Wait(place.location, "retry", place.name, place.path, due, entry=entry))
         entry.data = None

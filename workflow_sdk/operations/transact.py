@@ -56,7 +56,7 @@ async def _transact(place: Place, fn: Callable[..., Any], args: tuple[Any, ...],
                 return replay(place, entry, hint, options)
             if engine.walking:
                 await engine.never()
-            await wait_for_retry(place, entry)
+            await wait_for_retry(place, entry, options)
         else:
             entry = place.new_entry()
         while True:
