@@ -81,6 +81,7 @@ __all__ = [
     "SHARDS",
     "TAKINGS",
     "TASKS",
+    "TRIES",
     "WAITS",
     "Field",
     "InstanceKeys",
@@ -121,6 +122,7 @@ DELIVERED = pack_segment(10)
 BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
+TRIES = pack_segment(25)
 
 
 class Field(IntEnum):
@@ -139,7 +141,7 @@ class Field(IntEnum):
     CANCEL = 9
     """There once it was cancelled with a rollback: that it ends as cancelled."""
     DEATHS = 8
-    """How many workers died under it in a row; absent if none did."""
+    """How many workers died under it in a row, and their leases; absent if none did."""
     COMMITS = 10
     """How many commits have changed it."""
     STATE = 11

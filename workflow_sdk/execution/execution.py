@@ -29,12 +29,15 @@ from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.idling import TURN_SECONDS, Mode
+from workflow_sdk.execution.lease import read_tries
+from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.execution.probe import Probe, probe
 from workflow_sdk.execution.reaching import Reaching
 from workflow_sdk.execution.recall import read_branches, read_page
 from workflow_sdk.execution.standing import Standing
 from workflow_sdk.execution.threads import run_in_thread
+from workflow_sdk.execution.wariness import Wariness
 from workflow_sdk.operations.engine import Facts, Unwound
 
 __all__ = ["Execution", "Mode"]
@@ -59,6 +62,7 @@ class Execution(Reaching):
         "_threads_busy",
         "handlers",
         "stuck",
+        "wary",
         "watched",
         "world",
     )
@@ -97,6 +101,8 @@ class Execution(Reaching):
         )
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = _NO_HANDLERS
         self.world: World | None = None
+        self.wary: Wariness | None = None
+        """There if workers have died under the instance: then what is executed is noted."""
         self.stuck: tuple[Exception, str] | None = None
         """What stopped the instance, and its kind: the author's mistake, or divergence."""
         self.watched: Probe | None = probe.get()
@@ -261,7 +267,28 @@ class Execution(Reaching):
             await anyio.sleep_forever()
         raise Unwound
 
+    async def note_try(self, location: bytes, path: str) -> None:
+        if self.wary is not None:
+            self.wary.note(location, path)
+            await self.flush(stay=True)
+
+    def survived(self, location: bytes) -> None:
+        if self.wary is not None:
+            self.wary.survived(location)
+            if self.active == 1:
+                # Nothing else is under way.
+                self.get_past_deaths()
+
+    def get_past_deaths(self) -> None:
+        if self.wary is not None:
+            self.wary.end()
+            self.wary = None
+
     # What its host asks for.
+
+    async def beware(self, store: Scannable) -> None:
+        """Workers have died under the instance: from now on, note what is executed."""
+        self.wary = Wariness(self.journal, self.lease, await read_tries(store, self.journal.keys))
 
     def poke(self, *, lease: bool = True) -> None:
         """A message may have come; with `lease`, the instance may also have been taken away."""
@@ -350,6 +377,7 @@ class Execution(Reaching):
         self.facts = facts
         self.handlers = _NO_HANDLERS
         self.world = None
+        self.get_past_deaths()
 
     def see_world(self) -> World:
         if self.world is None:

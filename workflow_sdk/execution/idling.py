@@ -140,6 +140,10 @@ class Idling(ABC):
         """Have the world see what was assigned, with the next commit."""
 
     @abstractmethod
+    def get_past_deaths(self) -> None:
+        """Whatever workers have died of, the instance has got past it."""
+
+    @abstractmethod
     def _stop(self) -> None:
         """End the run."""
 
@@ -259,6 +263,8 @@ class Idling(ABC):
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
+        if not self._held:
+            self.get_past_deaths()
         if self.standing.status is not Status.ROLLING_BACK and not self._held:
             self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
         self.show()

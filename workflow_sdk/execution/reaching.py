@@ -259,6 +259,7 @@ class Reaching(Idling):
             await self._finish(status)
 
     async def _finish(self, status: Status) -> None:
+        self.get_past_deaths()
         self.standing.become(status)
         if status is not Status.STUCK:
             self.show()

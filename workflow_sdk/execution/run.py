@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
@@ -27,8 +28,10 @@ from workflow_sdk.execution.clock import Clock, SystemClock, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
+from workflow_sdk.execution.living import living
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.survivors import take_back_death
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
 from workflow_sdk.operations.engine import Facts, Unwound
@@ -115,8 +118,10 @@ async def run_workflow(
     driver = overseen(driver, clock)
     worker = worker_keys(uuid4().hex)
     # Before the first heartbeat is stored, since others may see that at once.
-    with clock.life(worker.worker):
-        claimant = Claimant(driver, keys, workflow, values, clock.time, ttl, worker=worker.worker)
+    with clock.life(worker.worker), living(worker.worker):
+        claimant = Claimant(
+            driver, keys, workflow, values, clock.time, ttl, worker=worker.worker, is_alive=clock.is_alive
+        )
         claimed = await claim(claimant, input)
         if claimed.lease is None:
             return _stored(workflow, values, claimed.fields, keys.instance_id)
@@ -234,6 +239,8 @@ class Run:
         if execution.failure is not None:
             reason = await self._why(execution.failure)
             await self._release(write=False)
+            if isinstance(reason, LeaseLostError):
+                await self._live_on()
             raise reason
 
     @property
@@ -267,9 +274,8 @@ class Run:
         else:
             self.execution.mail.take_in(rows, self.claimed.nudge)
             self.claimed.rows = None
-        if self.claimed.deaths:
-            # With the first commit it is clear that this worker did not die of it.
-            journal.set_field(Field.DEATHS, None)
+        if Field.DEATHS in journal.fields:
+            await self.execution.beware(rows or self.driver)
 
     def _root(self) -> Awaitable[None]:
         if self.claimed.status is Status.ROLLING_BACK:
@@ -401,7 +407,15 @@ class Run:
         with anyio.CancelScope(shield=True):
             batch = Batch()
             execution.standing.let_go(batch, execution.now())
-            await execution.flusher.try_commit(batch)
+            error = await execution.flusher.try_commit(batch)
+            if isinstance(error, ConflictError) and write:
+                await self._live_on()
+
+    async def _live_on(self) -> None:
+        """Others have taken the instance over: say that this worker has not died, if they took it for dead."""
+        now = self.execution.now()
+        with anyio.CancelScope(shield=True), suppress(Exception):  # the store failed: then it counts as a death
+            await take_back_death(self.driver, self.journal.keys.instance_id, self.claimed.lease or b"", now)
 
     async def _why(self, error: Exception) -> Exception:
         """What to raise for a failed commit: a conflict means that the lease is lost, if it is."""

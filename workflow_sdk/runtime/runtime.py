@@ -24,6 +24,7 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.clock import Clock, pause
 from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.execution.living import living
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
@@ -38,6 +39,7 @@ __all__ = ["Runtime"]
 _log = logging.getLogger("workflow_sdk.runtime")
 
 LEASE_SECONDS = 10.0
+LEASE_SECONDS_MIN = 0.3
 GRACE_SECONDS = 10.0
 IDLE_SECONDS = 300.0
 
@@ -70,8 +72,8 @@ class Runtime(Client):
         self._workflows = _by_name(workflows)
         self._retention = check_retention(retention)
         self._ttl = _seconds(lease_ttl, "lease_ttl")
-        if not self._ttl:
-            raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
+        if self._ttl < LEASE_SECONDS_MIN:
+            raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
         self._grace = _seconds(grace, "grace")
         self._worker = WorkerKeys(uuid4().hex)
         self._residents = Residents(
@@ -92,6 +94,7 @@ class Runtime(Client):
         try:
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
+            self._life.enter_context(living(self._worker.worker))
             await self._beat()
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
