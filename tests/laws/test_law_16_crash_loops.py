@@ -22,6 +22,7 @@ from workflow_sdk import (
     Status,
     StorageError,
     Workflow,
+    run_workflow,
     workflow,
 )
 from workflow_sdk.core.keys import TRIES, WAITS, Field, InstanceKeys
@@ -432,8 +433,9 @@ async def test_siblings_that_die_with_what_kills_and_end_are_not_blamed(world: W
     assert deaths == len(lives) > 5
 
 
-async def test_runs_that_overlap_are_no_deaths(world: World) -> None:
-    """Each takes the instance from the one before, which lives."""
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_runs_that_overlap_are_no_deaths(world: World, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes the instance from the one before, which lives. Elsewhere nobody knows that before it says so."""
     go_on, lost = anyio.Event(), list[int]()
     begun = [anyio.Event() for _ in range(9)]
     tries = 0
@@ -449,11 +451,14 @@ async def test_runs_that_overlap_are_no_deaths(world: World) -> None:
     async def job(ctx: Context) -> str:
         return await ctx.step("slow", slow)
 
+    if where == "elsewhere":
+        monkeypatch.setattr("workflow_sdk.execution.lease.lives_here", lambda worker: None)
+        monkeypatch.setattr("workflow_sdk.execution.living.lives_here", lambda worker: None)
     results: list[RunResult[Any]] = []
 
     async def run(number: int) -> None:
         try:
-            results.append(await world.once(job))
+            results.append(await run_workflow(job, driver=world.driver, instance_id="i", mode=world.setting.mode))
         except LeaseLostError:
             lost.append(number)
 

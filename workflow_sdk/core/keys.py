@@ -167,6 +167,8 @@ class Field(IntEnum):
 
 
 LEASE = FIELDS + pack_segment(20)
+EVICTED = LEASE + pack_one("evict")
+"""Between the lease and the nudge: whoever looks at these sees it."""
 NUDGE = FIELDS + pack_segment(21)
 
 
@@ -358,6 +360,11 @@ class InstanceKeys:
     def lease(self) -> bytes:
         """Who may write the instance."""
         return self.space + LEASE
+
+    @property
+    def evicted(self) -> bytes:
+        """The lease under which the instance is to be put away."""
+        return self.space + EVICTED
 
     @property
     def nudge(self) -> bytes:

@@ -310,8 +310,12 @@ class Execution(Reaching):
                     return
                 if checked and self.mail.lease != self.lease:
                     # Whoever has taken the instance over may have taken the message, too: there would be nothing to
-                    # wait for.
+                    # wait for. What is in flight is refused, and ends first.
+                    await self.flusher.until_landed()
                     self.storage_failed(ConflictError("the lease is lost"))
+                if checked and self.mail.evicted == self.lease and not self.halted:
+                    self.journal.write_outside(self.journal.keys.evicted, None)
+                    self.host.evict(self)
             self.fire()
         finally:
             self._reading = False
@@ -348,6 +352,10 @@ class Execution(Reaching):
     def abandon(self) -> None:
         """Nobody wakes its branches any more: it is over."""
         self._is_over = True
+        self._stop()
+
+    def give_back(self) -> None:
+        """End the run. It gives the instance back, and what was under way runs again later."""
         self._stop()
 
     def _unwound(self, error: Unwound | BaseExceptionGroup[Any]) -> None:

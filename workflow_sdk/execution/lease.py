@@ -29,12 +29,14 @@ from workflow_sdk.core.keys import (
     WAITS,
     Field,
     InstanceKeys,
+    WorkerKeys,
     listed,
     listed_by_status,
     listed_by_workflow,
     worker_keys,
 )
 from workflow_sdk.core.kinds import is_divergence
+from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -53,6 +55,7 @@ __all__ = [
     "claim",
     "count_up",
     "error_fields",
+    "forget_worker",
     "list_instance",
     "new_fields",
     "new_lease",
@@ -208,6 +211,13 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
             if who.beats:
                 # It is alive, as far as anybody knows.
                 tell_owner(batch, before, who.keys.instance_id)
+
+
+def forget_worker(batch: Batch, worker: WorkerKeys) -> None:
+    """Nothing is left of a worker that has nothing any more."""
+    batch.clear(worker.heartbeat)
+    batch.clear(worker.bell)
+    batch.clear_range(*subtree(worker.letters))
 
 
 def tell_owner(batch: Batch, lease: bytes, instance_id: str, *orders: str) -> None:

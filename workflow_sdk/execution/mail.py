@@ -18,7 +18,7 @@ __all__ = ["Mail"]
 class Mail:
     """What came for one instance."""
 
-    __slots__ = ("_driver", "_journal", "_last", "has_come", "lease", "nudge")
+    __slots__ = ("_driver", "_journal", "_last", "evicted", "has_come", "lease", "nudge")
 
     def __init__(self, driver: Driver, journal: Journal) -> None:
         self._driver = driver
@@ -28,6 +28,8 @@ class Mail:
         self.nudge: bytes | None = None
         self.lease: bytes | None = None
         """Who had the instance when the nudge was read."""
+        self.evicted: bytes | None = None
+        """Whose run was to be put away then."""
         self.has_come: bool = False
 
     async def refresh(self, *, standing: bool) -> None:
@@ -38,7 +40,7 @@ class Mail:
         nudge = self.nudge
         if standing:
             rows = dict(await self._driver.scan(keys.lease, keys.nudge + b"\x00"))
-            nudge, self.lease = rows.get(keys.nudge), rows.get(keys.lease)
+            nudge, self.lease, self.evicted = rows.get(keys.nudge), rows.get(keys.lease), rows.get(keys.evicted)
         self._add(await self._driver.scan(self._last + b"\x00" if self._last else begin, end))
         self.nudge = nudge
 

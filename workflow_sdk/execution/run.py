@@ -15,7 +15,7 @@ from workflow_sdk.context import Context
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
+from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
@@ -24,13 +24,13 @@ from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, is_driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
-from workflow_sdk.execution.clock import Clock, SystemClock, overseen
+from workflow_sdk.execution.clock import Activity, Clock, SystemClock, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
-from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
+from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, forget_worker, new_seed
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.load import load_for_run
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_fields, read_standing
 from workflow_sdk.execution.survivors import take_back_death
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_cancelled
@@ -122,15 +122,59 @@ async def run_workflow(
         claimant = Claimant(
             driver, keys, workflow, values, clock.time, ttl, worker=worker.worker, is_alive=clock.is_alive
         )
-        claimed = await claim(claimant, input)
-        if claimed.lease is None:
-            return _stored(workflow, values, claimed.fields, keys.instance_id)
-        run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
-        try:
-            await run.go()
-        except BaseExceptionGroup as group:
-            raise _innermost(group) from None
-        return run.result()
+        while True:
+            claimed = await claim(claimant, input)
+            if claimed.lease is None:
+                return _stored(workflow, values, claimed.fields, keys.instance_id)
+            run = Run(workflow, driver, keys, values, clock, claimed, mode, Alone(clock, worker, ttl))
+            try:
+                await run.go()
+            except LeaseLostError:
+                if not await _goes_on(driver, clock, keys, worker):
+                    raise
+            except BaseExceptionGroup as group:
+                raise _innermost(group) from None
+            else:
+                return run.result()
+
+
+async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: WorkerKeys) -> bool:
+    """After the lease was lost: whether that was a decision about the instance, and nobody else runs it.
+
+    Returns when it is to be looked at again. Who was asked for an instance also runs what a decision makes of it.
+    """
+    while True:
+        found = await read_standing(driver, keys)
+        if found.lease is not None or Field.STATUS not in found.fields:
+            return False
+        status = Status(unpack_record(found.fields[Field.STATUS])[0])
+        if status is Status.CANCELLED:
+            # Nothing of this run is left that would clear them.
+            batch = Batch()
+            forget_worker(batch, worker)
+            await driver.commit(batch)
+            return True
+        if status not in (Status.RUNNING, Status.ROLLING_BACK) or Field.ALARM not in found.fields:
+            return False
+        due = float(unpack_record(found.fields[Field.ALARM])[0])
+        if due <= clock.time():
+            return True
+        # It was taken away to be changed, which takes another commit.
+        await _until_changed(driver, clock, keys.field(Field.VERSION), found.fields[Field.VERSION], due)
+
+
+async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes, due: float) -> None:
+    """Return when the value of the key differs from `since`, or when it is due."""
+    told = anyio.Event()
+
+    async def tell() -> None:
+        await driver.changed(key, since)
+        told.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tell)
+        await clock.wait(told, due, lambda: Activity.NONE)
+        group.cancel_scope.cancel()
 
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
@@ -242,6 +286,8 @@ class Run:
             if isinstance(reason, LeaseLostError):
                 await self._live_on()
             raise reason
+        # It was given up: nothing is to be changed any more, and whoever comes next goes on.
+        await self._release(write=True)
 
     @property
     def is_over(self) -> bool:
@@ -252,6 +298,8 @@ class Run:
         """How the run left the instance."""
         execution = self.execution
         id = self.journal.keys.instance_id
+        if not execution.is_away:
+            return RunResult(execution.standing.status, wake_at=deadline_of(execution.now()), instance_id=id)
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
             when = None if wake_at is None else deadline_of(wake_at)
