@@ -3,10 +3,10 @@
 Under the root prefix:
 
     (1, id, ...)        the instance's own space, as below
-    (3, shard, time, id) alarm of an instance that nobody runs
+    (3, shard, time, id) alarm of an instance that nobody runs; see `core.times` for what is due at once
     (5, ...)            directory: (1, shard, time, id), (2, status, shard, time, id), (3, workflow, shard, time, id),
                         (4, reference, shard, time, id)
-    (6, worker)         heartbeat: until when the worker is taken for alive
+    (6, worker)         heartbeat: see `execution.heartbeats`
     (7, worker, id)     what the worker has claimed
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from itertools import count
 from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Activity, Clock, pause
+from workflow_sdk.execution.heartbeats import Heartbeat
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
 
@@ -209,9 +210,11 @@ class Alone:
     async def _beat(self, guest: Guest) -> None:
         """Say that this run is alive, as long as it is."""
 
+        numbers = count(1)
+
         async def beat() -> None:
             batch = Batch()
-            batch.set(self._worker.heartbeat, pack_record([self._clock.time() + self._ttl]))
+            batch.set(self._worker.heartbeat, Heartbeat(self._clock.time(), self._ttl, next(numbers)).pack())
             # A beat that fails is no failure of the run: its commits will tell.
             with suppress(Exception):
                 await guest.commit_beside(batch)

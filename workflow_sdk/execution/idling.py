@@ -15,6 +15,7 @@ import anyio
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import due_at_once
 from workflow_sdk.driver import Batch, ConflictError
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.execution.flushing import Flusher
@@ -287,7 +288,7 @@ class Idling(ABC):
         when = self.clock.time() if self._held else self._waits.next_time
         nudge = self.mail.nudge
         batch.check(self.journal.keys.nudge, nudge)
-        self.standing.let_go(batch, when)
+        self.standing.let_go(batch, due_at_once(self.clock.time()) if self._held else when)
         error = await self.flusher.try_commit(batch)
         if error is None:
             self.idle_result = (self.standing.status, when, self._waits.messages)

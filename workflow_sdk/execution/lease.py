@@ -42,6 +42,7 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import AlreadyExistsError, ErrorInfo
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.living import lives_here, may_live
 from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.probe import probe
@@ -70,6 +71,9 @@ DEATHS_MAX = 5
 """Workers that may die in a row under what an instance executes, before it is stuck."""
 LOOK_AGAIN_SECONDS = 0.05
 """Between two looks at workers that may be alive."""
+
+AHEAD_SECONDS = 1.0
+"""If an instance was created so much later than now, it begins now: else it would see times that are to come."""
 
 
 @dataclass(slots=True)
@@ -204,7 +208,7 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
         worker = worker_keys(who.worker)
         batch.set(worker.claimed(who.keys.instance_id), b"")
         if who.beats:
-            batch.set(worker.heartbeat, pack_record([who.now() + who.lease_ttl]))
+            batch.set(worker.heartbeat, Heartbeat(who.now(), who.lease_ttl, 0).pack())
         if before is not None:
             # Whoever had it, and is waiting for a message, learns at once that it lost it.
             batch.set(who.keys.nudge, token_bytes(16))
@@ -398,6 +402,9 @@ def _take_over(who: Claimant, found: dict[Field, bytes], deaths: list[Death], bl
     if len(blame.leases) >= DEATHS_MAX:
         return _crashed(who, fields, status, blame)
     _keep(fields, workflow, who.retention)
+    if status is Status.PENDING and float(unpack_record(found[Field.BIRTH])[0]) > who.now() + AHEAD_SECONDS:
+        # Who started it has a clock that is ahead of ours, and ours is the one that counts from here on.
+        fields[Field.GENERATION] = pack_record([1, who.now()])
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
     return Claim(after, fields, new_lease(who.worker, who.lease_ttl))

@@ -18,14 +18,16 @@ from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import DELIVERED, HISTORY, INBOX, Field, InstanceKeys, waits_of
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.status import EntryStatus, Status
+from workflow_sdk.core.times import DUE_AT_ONCE_MAX, due_at_once
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import CodecError
+from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.lease import put_new, tell_owner
 from workflow_sdk.execution.snapshot import Snapshot
 
-__all__ = ["Delivery", "Letter", "Posted", "create", "make_due", "post", "put", "status_of"]
+__all__ = ["Delivery", "Letter", "Posted", "create", "make_due", "make_due_at", "post", "put", "status_of"]
 
 
 class Delivery(StrEnum):
@@ -99,7 +101,11 @@ async def post(
         # It counts the writes of the status: what tells one `waiting` from the next.
         batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
         batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
-    refused = await _check_letter(driver, keys, fields, letter, batch, now)
+    by = now
+    if letter.token is not None or letter.expected_version is not None:
+        # Whether a wait is over is not for the clock of a sender to say.
+        by = await time_of_workers(driver, now)
+    refused = await _check_letter(driver, keys, fields, letter, batch, by)
     if refused is not None:
         return Posted(refused)
     waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
@@ -234,18 +240,24 @@ def _commits(fields: dict[Field, bytes]) -> int:
 
 def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
     """Have whoever is free run the instance at once. Nobody has it."""
+    make_due_at(batch, keys, fields, due_at_once(now))
+
+
+def make_due_at(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], alarm: float) -> None:
+    """Have whoever is free run the instance once the time of the alarm has come. Nobody has it."""
     if Field.ALARM in fields:
-        alarm = float(unpack_record(fields[Field.ALARM])[0])
-        if alarm <= now:
+        before = float(unpack_record(fields[Field.ALARM])[0])
+        if before < DUE_AT_ONCE_MAX:
             return
-        batch.clear(keys.alarm(alarm))
-    batch.set(keys.field(Field.ALARM), pack_record([now]))
-    batch.set(keys.alarm(now), b"")
+        batch.clear(keys.alarm(before))
+    batch.set(keys.field(Field.ALARM), pack_record([alarm]))
+    batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
 
 
 def create(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
-    """Put a new instance into a batch, to be run by whoever is free."""
-    batch.set(keys.alarm(now), b"")
+    """Put a new instance into a batch, to be run by whoever is free, at once."""
+    alarm = due_at_once(now)
+    batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
-    put_new(batch, keys, {**fields, Field.ALARM: pack_record([now])})
+    put_new(batch, keys, {**fields, Field.ALARM: pack_record([alarm])})

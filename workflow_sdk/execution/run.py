@@ -19,12 +19,12 @@ from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of
+from workflow_sdk.core.times import deadline_of, due_at_once
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, is_driver
 from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
-from workflow_sdk.execution.clock import Activity, Clock, SystemClock, overseen
+from workflow_sdk.execution.clock import Activity, Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, forget_worker, new_seed
@@ -70,7 +70,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
@@ -82,7 +82,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
@@ -94,7 +94,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrapper | None = None,
@@ -110,7 +110,7 @@ async def run_workflow(
     if not is_driver(driver):
         raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
-    clock = clock or SystemClock()
+    clock = clock_of(clock)
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
     ttl = seconds(lease_ttl, "lease_ttl")
     if ttl <= 0:
@@ -454,7 +454,7 @@ class Run:
             self.journal.discard()
         with anyio.CancelScope(shield=True):
             batch = Batch()
-            execution.standing.let_go(batch, execution.now())
+            execution.standing.let_go(batch, due_at_once(execution.now()))
             error = await execution.flusher.try_commit(batch)
             if isinstance(error, ConflictError) and write:
                 await self._live_on()

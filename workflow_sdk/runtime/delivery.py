@@ -9,7 +9,7 @@ from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.clock import Clock, overseen
+from workflow_sdk.execution.clock import TimeSource, overseen
 from workflow_sdk.execution.posting import Delivery, Letter, post, put
 from workflow_sdk.execution.snapshot import read_standing
 from workflow_sdk.runtime.access import Here, Resident
@@ -27,7 +27,7 @@ async def send_message(
     message: str,
     payload: object = None,
     *,
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     codec: Wrapper | None = None,
 ) -> Delivery:
     """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""

@@ -15,7 +15,7 @@ from workflow_sdk.core.keys import HISTORY, METADATA, OUTSIDE, ROOT, WAITS, Fiel
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of, time_of
+from workflow_sdk.core.times import deadline_of, due_since, time_of
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -140,7 +140,7 @@ async def read_info(
         status=status,
         created_at=time_of(float(unpack_record(fields[Field.BIRTH])[0])),
         updated_at=time_of(float(updated_at)),
-        wake_at=min(times) if times else None if alarm is None else deadline_of(float(alarm)),
+        wake_at=min(times) if times else None if alarm is None else deadline_of(due_since(float(alarm))),
         waits=waits,
         input=codec.decode(unpack_record(fields[Field.INPUT])[0], plain=True),
         output=_plain(codec, fields, Field.OUTPUT),

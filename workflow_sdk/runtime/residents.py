@@ -104,7 +104,7 @@ class Residents:
         if not idle:
             self._idle.pop(id, None)
             return
-        self._idle[id] = self._clock.time()
+        self._idle[id] = self._clock.monotonic()
         self.slots.leave(id)
         while len(self.runs) - len(self._leaving) > self._max_resident and self._idle:
             self._put_away_longest()
@@ -159,7 +159,7 @@ class Residents:
                 if run is not None:
                     run.execution.fire()
                     self._keep(run.execution)
-            while self._idle and next(iter(self._idle.values())) + self._max_idle <= now:
+            while self._idle and next(iter(self._idle.values())) + self._max_idle <= self._clock.monotonic():
                 self._put_away_longest()
             idle = next(iter(self._idle.values())) + self._max_idle if self._idle else None
             await self._clock.wait(signal, self._timers.next, self.activity, lazily=idle)

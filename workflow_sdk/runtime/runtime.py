@@ -18,11 +18,12 @@ from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.clock import Clock, pause
+from workflow_sdk.execution.clock import TimeSource, pause
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.execution.living import living
 from workflow_sdk.runtime.access import Access
@@ -33,6 +34,7 @@ from workflow_sdk.runtime.nearby import Nearby
 from workflow_sdk.runtime.purging import Purging
 from workflow_sdk.runtime.residents import Residents
 from workflow_sdk.runtime.ticking import Ticking
+from workflow_sdk.runtime.watching import Watch
 
 __all__ = ["Runtime"]
 
@@ -61,7 +63,7 @@ class Runtime(Client):
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
         concurrency: int = 256,
-        clock: Clock | None = None,
+        clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
@@ -83,8 +85,12 @@ class Runtime(Client):
             max_idle=_seconds(max_idle, "max_idle"),
         )
         self._claiming: Claiming | None = None
+        self._watch = Watch(self._clock, self._worker.worker, self._ttl)
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
+        self._beats = 0
+        self._alive_until = 0.0, 0.0
+        """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
         self._hosting: Hosting | None = None
         self._signals = ExitStack()
         self._life = ExitStack()
@@ -105,7 +111,13 @@ class Runtime(Client):
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
         ticking = Ticking(
-            self.access.driver, self._clock, self._residents, self._workflows, claiming.look_for, self._retention
+            self.access.driver,
+            self._clock,
+            self._watch,
+            self._residents,
+            self._workflows,
+            claiming.look_for,
+            self._retention,
         )
 
         self._residents.open(self._group)
@@ -121,7 +133,7 @@ class Runtime(Client):
             self._group.start_soon(self._forever, loop)
         kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
         shortest = min(kept if self._retention is None else [*kept, self._retention], default=None)
-        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, shortest).purge)
+        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, self._watch, shortest).purge)
         for shard in range(SHARDS):
             self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
         return self
@@ -171,7 +183,15 @@ class Runtime(Client):
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
-            driver, self._codec, self._clock, self._residents, self._workflows, self._worker, self._ttl, self._retention
+            driver,
+            self._codec,
+            self._clock,
+            self._residents,
+            self._workflows,
+            self._worker,
+            self._ttl,
+            self._watch,
+            self._retention,
         )
         return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
 
@@ -227,7 +247,11 @@ class Runtime(Client):
 
     async def _beat(self) -> None:
         batch = Batch()
-        heartbeat = pack_record([self._clock.time() + self._ttl])
+        self._beats += 1
+        now, began = self._clock.time(), self._clock.monotonic()
+        # On a clock that knows by itself who is alive, there is no second one.
+        number = None if self._clock.is_alive(self._worker.worker) else self._beats
+        heartbeat = Heartbeat(now, self._ttl, number).pack()
         batch.check(self._worker.heartbeat, self._heartbeat)
         batch.set(self._worker.heartbeat, heartbeat)
         try:
@@ -238,11 +262,12 @@ class Runtime(Client):
             batch.checks.clear()
             await self.access.driver.commit(batch)
         self._heartbeat = heartbeat
+        self._alive_until = now + self._ttl, began + self._ttl
 
     async def _keep_beating(self) -> None:
-        alive_until = 0.0 if self._heartbeat is None else float(unpack_record(self._heartbeat)[0])
-        if self._clock.time() >= alive_until:
-            # Others may have begun to take over.
+        time, monotonic = self._alive_until
+        if self._clock.time() >= time or self._clock.monotonic() >= monotonic:
+            # Others may have begun to take over. While a machine sleeps, `monotonic` may stand still.
             self._residents.look_again()
         try:
             await self._beat()
