@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from threading import get_ident
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
@@ -181,9 +182,8 @@ class Execution(Reaching):
             self.journal.write_outside(key, None)
             self.show()
             # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
-            if not await self.flusher.flush(alone=self.active == 1):
+            if not await self.flusher.flush(alone=self.active == 1, then=partial(take, raw)):
                 await self.never()
-            take(raw)
             return
         try:
             asked = await self.driver.get(key)

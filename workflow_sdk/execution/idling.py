@@ -259,8 +259,8 @@ class Idling(ABC):
         finally:
             self._settling = False
             self._busy -= 1
-        if self.halted:
-            self._stop()
+            if self.halted:
+                self._stop()
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
@@ -289,11 +289,15 @@ class Idling(ABC):
         nudge = self.mail.nudge
         batch.check(self.journal.keys.nudge, nudge)
         self.standing.let_go(batch, due_at_once(self.clock.time()) if self._held else when)
-        error = await self.flusher.try_commit(batch)
-        if error is None:
+
+        def gone() -> None:
             self.idle_result = (self.standing.status, when, self._waits.messages)
             self.is_away = True
-        elif not isinstance(error, ConflictError) or not await self._has_mail(nudge):
+
+        error = await self.flusher.try_commit(batch, gone)
+        if error is None:
+            return
+        if not isinstance(error, ConflictError) or not await self._has_mail(nudge):
             self.storage_failed(error)
         else:
             # It is not put away after all, and what goes on now must not be stored as waiting.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from secrets import token_bytes
 from time import monotonic
@@ -38,11 +40,13 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status, move
+from workflow_sdk.core.times import due_at_once
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import AlreadyExistsError, ErrorInfo
 from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.living import lives_here, may_live
 from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.probe import probe
@@ -179,7 +183,28 @@ async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> C
                 raise
             seen = again
             continue
+        except (Exception, anyio.get_cancelled_exc_class()):
+            # It may have been applied; and whoever asked for it will not run the instance.
+            await come_what_may(partial(_give_back, who, claimed))
+            raise
         return claimed
+
+
+async def _give_back(who: Claimant, claimed: Claim) -> None:
+    """Have the instance due for others at once, if it is ours. Whether it is, only the store knows."""
+    with suppress(Exception):  # the store failed: others take it over when they hear nothing of us
+        if claimed.lease is None or await who.driver.get(who.keys.lease) != claimed.lease:
+            return
+        batch, now, worker = Batch(), due_at_once(who.now()), worker_keys(who.worker)
+        batch.check(who.keys.lease, claimed.lease)
+        batch.clear(who.keys.lease)
+        batch.clear(worker.claimed(who.keys.instance_id))
+        if who.beats:
+            forget_worker(batch, worker)
+        batch.set(who.keys.field(Field.ALARM), pack_record([now]))
+        batch.set(who.keys.alarm(now), b"")
+        batch.set(who.keys.due_bell, token_bytes(8))
+        await who.driver.commit(batch)
 
 
 def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Claim, before: bytes | None) -> None:

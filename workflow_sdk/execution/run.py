@@ -278,15 +278,15 @@ class Run:
         except BaseException as error:
             # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the middle.
             cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-            await self._release(write=cancelled and execution.failure is None)
+            await self._release(write=cancelled and execution.failure is None and execution.stuck is None)
             raise
-        if execution.failure is not None:
-            reason = await self._why(execution.failure)
-            await self._release(write=False)
+        if execution.failure is not None and not execution.is_away:
+            not_released = await self._release(write=False)
+            reason = await self._why(execution.failure, not_released)
             if isinstance(reason, LeaseLostError):
                 await self._live_on()
             raise reason
-        # It was given up: nothing is to be changed any more, and whoever comes next goes on.
+        # If it was given up, nothing is to be changed any more, and whoever comes next goes on.
         await self._release(write=True)
 
     @property
@@ -445,19 +445,22 @@ class Run:
         raw = self.journal.get_field(Field.ERROR)
         return None if raw is None else unpack_error_info(raw[0], self.codec)
 
-    async def _release(self, *, write: bool) -> None:
-        """Give the instance back, as far as the store lets us; whoever comes next goes on."""
+    async def _release(self, *, write: bool) -> Exception | None:
+        """Give the instance back; whoever comes next goes on. The error, as far as the store does not let us.
+
+        Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
+        """
         execution = self.execution
         if execution.is_away:
-            return
+            return None
         if not write:
             self.journal.discard()
-        with anyio.CancelScope(shield=True):
-            batch = Batch()
-            execution.standing.let_go(batch, due_at_once(execution.now()))
-            error = await execution.flusher.try_commit(batch)
-            if isinstance(error, ConflictError) and write:
-                await self._live_on()
+        batch = Batch()
+        execution.standing.let_go(batch, due_at_once(execution.now()))
+        error = await execution.flusher.try_commit(batch)
+        if isinstance(error, ConflictError) and write:
+            await self._live_on()
+        return error
 
     async def _live_on(self) -> None:
         """Others have taken the instance over: say that this worker has not died, if they took it for dead."""
@@ -465,9 +468,9 @@ class Run:
         with anyio.CancelScope(shield=True), suppress(Exception):  # the store failed: then it counts as a death
             await take_back_death(self.driver, self.journal.keys.instance_id, self.claimed.lease or b"", now)
 
-    async def _why(self, error: Exception) -> Exception:
-        """What to raise for a failed commit: a conflict means that the lease is lost, if it is."""
-        if isinstance(error, ConflictError):
+    async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
+        """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""
+        if isinstance(error, ConflictError) and not_released is not None:
             try:
                 lease = await self.driver.get(self.journal.keys.lease)
             except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict
