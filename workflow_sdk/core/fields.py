@@ -29,7 +29,7 @@ _SHAPES: dict[Field, Shapes] = {
     Field.INPUT: shapes((bytes,)),
     Field.BIRTH: shapes(NUMBERS, (bytes,)),
     Field.ALARM: shapes(NUMBERS),
-    Field.DEATHS: shapes((int,)),
+    Field.DEATHS: shapes((int,)) | shapes((int,), (list,)),
     Field.COMMITS: shapes((int,)) | shapes((int,), (int,)),
     Field.HANDED: shapes((int,)),
     Field.STATE: shapes((bytes,)),

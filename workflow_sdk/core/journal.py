@@ -30,6 +30,7 @@ from workflow_sdk.core.keys import (
     NAMES,
     OUTSIDE,
     TAKINGS,
+    TRIES,
     WAITS,
     Field,
     InstanceKeys,
@@ -218,6 +219,8 @@ class Journal:
         for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
             self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
+        if Field.DEATHS in self.fields:
+            self._clear(subtree(self._space + TRIES + location), counts=False)
         self.forget_loaded(location)
 
     def clear_losers(self, race: bytes, winner: bytes) -> None:
@@ -299,6 +302,17 @@ class Journal:
     def forget_waits(self) -> None:
         """Nothing is waited for any more."""
         self._clear(subtree(self._space + WAITS), counts=False)
+
+    # What workers died of.
+
+    def note_try(self, location: bytes, raw: bytes | None) -> None:
+        """Note that the code of an operation is called, or (None) that it was, and nobody died of it."""
+        self._rows[self._space + TRIES + location] = raw
+
+    def forget_deaths(self) -> None:
+        """The instance has got past what workers died of."""
+        self.set_field(Field.DEATHS, None)
+        self._clear(subtree(self._space + TRIES), counts=False)
 
     # What lies outside.
 

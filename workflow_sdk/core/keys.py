@@ -88,6 +88,7 @@ __all__ = [
     "SHARDS",
     "TAKINGS",
     "TASKS",
+    "TRIES",
     "WAITS",
     "Field",
     "InstanceKeys",
@@ -131,6 +132,7 @@ OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
 ASIDE = pack_segment(14)
 FOLDED = pack_segment(20)
+TRIES = pack_segment(25)
 
 
 class Field(IntEnum):
@@ -149,7 +151,7 @@ class Field(IntEnum):
     CANCEL = 9
     """There once it was cancelled with a rollback: that it ends as cancelled."""
     DEATHS = 8
-    """How many workers died under it in a row; absent if none did."""
+    """How many workers died under it in a row, and their leases; absent if none did."""
     COMMITS = 10
     """How many commits have changed it; and how many messages they have taken, if any."""
     STATE = 11
@@ -181,6 +183,8 @@ class Field(IntEnum):
 
 
 LEASE = FIELDS + pack_segment(20)
+EVICTED = LEASE + pack_one("evict")
+"""Between the lease and the nudge: whoever looks at these sees it."""
 NUDGE = FIELDS + pack_segment(21)
 
 
@@ -384,6 +388,11 @@ class InstanceKeys:
     def lease(self) -> bytes:
         """Who may write the instance."""
         return self.space + LEASE
+
+    @property
+    def evicted(self) -> bytes:
+        """The lease under which the instance is to be put away."""
+        return self.space + EVICTED
 
     @property
     def nudge(self) -> bytes:

@@ -18,6 +18,7 @@ from workflow_sdk.core.keys import (
     ERRANDS,
     INBOX,
     OUTSIDE,
+    TRIES,
     WAITS,
     Field,
     InstanceKeys,
@@ -86,6 +87,8 @@ class Found:
             batch.clear(keys.alarm(float(unpack_record(after.pop(Field.ALARM))[0])))
         if Field.PURGE in after:
             batch.clear(purge_key(float(unpack_record(after.pop(Field.PURGE))[0]), keys.instance_id))
+        if "deaths" in fields and fields["deaths"] is None:
+            batch.clear_range(*keys.range(TRIES))
         if status.is_terminal and (purge := purge_time(batch, keys.instance_id, after, now)) is not None:
             after[Field.PURGE] = purge
         for gone in before.keys() - after.keys():

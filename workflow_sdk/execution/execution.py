@@ -32,12 +32,15 @@ from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.idling import TURN_SECONDS, Mode
+from workflow_sdk.execution.lease import read_tries
+from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.execution.probe import Probe, probe
 from workflow_sdk.execution.recall import read_branches, read_page
 from workflow_sdk.execution.sorting import Sorting
 from workflow_sdk.execution.standing import Standing
 from workflow_sdk.execution.threads import run_in_thread
+from workflow_sdk.execution.wariness import Wariness
 from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.handlers import KnownHandlers
 
@@ -64,6 +67,7 @@ class Execution(Sorting):
         "handlers",
         "known",
         "stuck",
+        "wary",
         "watched",
         "world",
     )
@@ -104,6 +108,8 @@ class Execution(Sorting):
         self.known: KnownHandlers = known
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = _NO_HANDLERS
         self.world: World | None = None
+        self.wary: Wariness | None = None
+        """There if workers have died under the instance: then what is executed is noted."""
         self.stuck: tuple[Exception, str] | None = None
         """What stopped the instance, and its kind: the author's mistake, or divergence."""
         self.watched: Probe | None = probe.get()
@@ -296,7 +302,28 @@ class Execution(Sorting):
             await anyio.sleep_forever()
         raise Unwound
 
+    async def note_try(self, location: bytes, path: str) -> None:
+        if self.wary is not None:
+            self.wary.note(location, path)
+            await self.flush(stay=True)
+
+    def survived(self, location: bytes) -> None:
+        if self.wary is not None:
+            self.wary.survived(location)
+            if self.active == 1:
+                # Nothing else is under way.
+                self.get_past_deaths()
+
+    def get_past_deaths(self) -> None:
+        if self.wary is not None:
+            self.wary.end()
+            self.wary = None
+
     # What its host asks for.
+
+    async def beware(self, store: Scannable) -> None:
+        """Workers have died under the instance: from now on, note what is executed."""
+        self.wary = Wariness(self.journal, self.lease, await read_tries(store, self.journal.keys))
 
     def poke(self, *, lease: bool = True) -> None:
         """A message may have come; with `lease`, the instance may also have been taken away."""
@@ -320,8 +347,12 @@ class Execution(Sorting):
                     return
                 if checked and self.mail.lease != self.lease:
                     # Whoever has taken the instance over may have taken the message, too: there would be nothing to
-                    # wait for.
+                    # wait for. What is in flight is refused, and ends first.
+                    await self.flusher.until_landed()
                     self.storage_failed(ConflictError("the lease is lost"))
+                if checked and self.mail.evicted == self.lease and not self.halted:
+                    self.journal.write_outside(self.journal.keys.evicted, None)
+                    self.host.evict(self)
         finally:
             self._reading = False
             self._busy -= 1
@@ -364,6 +395,10 @@ class Execution(Sorting):
         self._is_over = True
         self._stop()
 
+    def give_back(self) -> None:
+        """End the run. It gives the instance back, and what was under way runs again later."""
+        self._stop()
+
     def _unwound(self, error: Unwound | BaseExceptionGroup[Any]) -> None:
         """What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
         cancellation together with the mistake that stopped the run.
@@ -399,6 +434,7 @@ class Execution(Sorting):
         self.facts = facts
         self.handlers = _NO_HANDLERS
         self.world = None
+        self.get_past_deaths()
 
     def see_world(self) -> World:
         if self.world is None:

@@ -154,6 +154,10 @@ class Idling(ABC):
         """A message may have come."""
 
     @abstractmethod
+    def get_past_deaths(self) -> None:
+        """Whatever workers have died of, the instance has got past it."""
+
+    @abstractmethod
     def _stop(self) -> None:
         """End the run."""
 
@@ -279,6 +283,8 @@ class Idling(ABC):
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
+        if not self._held:
+            self.get_past_deaths()
         if self.standing.status is not Status.ROLLING_BACK and not self._held:
             self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
         self.show()

@@ -20,7 +20,7 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.loading import HistoryCursor
 from workflow_sdk.core.location import segments
 
-__all__ = ["load_for_run", "load_for_walk", "load_history"]
+__all__ = ["Scannable", "load_for_run", "load_for_walk", "load_history"]
 
 
 class Scannable(Protocol):

@@ -260,6 +260,7 @@ class Reaching(Idling):
     async def _finish(self, status: Status) -> None:
         if self.is_away or self.failure is not None:
             return
+        self.get_past_deaths()
         self.standing.become(status)
         if status is not Status.STUCK:
             self.show()

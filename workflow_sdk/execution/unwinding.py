@@ -36,7 +36,7 @@ from workflow_sdk.operations.cancelling import is_cancelled, is_failure
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.handlers import REMEDY, Handler, find_handler
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import KEY, attempt, is_final, watched, with_key
+from workflow_sdk.operations.step import KEY, attempt, is_final, warily, watched, with_key
 
 __all__ = ["UNDO", "Unwinding"]
 
@@ -121,7 +121,9 @@ class Unwinding:
                 await watched(execution, f"{UNDO}{compensation.path}")
                 if has_parameter(handler, KEY, 1):
                     handler = with_key(execution, compensation.path, handler, undoes=True)
-                await attempt(execution, None, handler, (result,), options)
+                run = attempt(execution, None, handler, (result,), options)
+                path = f"{UNDO}{compensation.path}"
+                await (warily(execution, compensation.location, path, run) if execution.wary else run)
             except SealedError as error:
                 execution.unreadable(error)
                 await execution.never()

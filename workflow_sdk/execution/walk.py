@@ -42,6 +42,7 @@ class Walk:
     halted = False
     draining = False
     active = 1
+    wary = None
     watched = None
 
     def __init__(
@@ -158,6 +159,12 @@ class Walk:
 
     async def answer(self, key: bytes, raw: bytes) -> None:
         """It was given."""
+
+    async def note_try(self, location: bytes, path: str) -> None:
+        raise AssertionError("a walk calls nothing")
+
+    def survived(self, location: bytes) -> None:
+        raise AssertionError("a walk calls nothing")
 
     async def refresh_inbox(self) -> None:
         """There are no messages."""

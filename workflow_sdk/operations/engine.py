@@ -177,6 +177,19 @@ class Engine(Protocol):
         ...
 
     @property
+    def wary(self) -> object:
+        """Whether workers have died under the instance: then what is executed is noted before."""
+        ...
+
+    async def note_try(self, location: bytes, path: str) -> None:
+        """The code of an operation is about to be called: returns once that is stored."""
+        ...
+
+    def survived(self, location: bytes) -> None:
+        """It was called, and this worker is alive."""
+        ...
+
+    @property
     def transacts(self) -> bool:
         """Whether the store lets authors write in its transactions."""
         ...

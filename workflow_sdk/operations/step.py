@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from functools import partial
 from hashlib import blake2b
 from inspect import CO_COROUTINE, isawaitable, iscoroutine, iscoroutinefunction
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.lowlevel
 
@@ -51,9 +52,13 @@ __all__ = [
     "settle",
     "start_step",
     "wait_for_retry",
+    "warily",
     "watched",
     "with_key",
 ]
+
+
+T = TypeVar("T")
 
 
 def start_step(
@@ -88,7 +93,10 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
             if not options.repeatable and engine.journal.riding != engine.journal.settled:
                 await settle(place)
             try:
-                value = await attempt(engine, place, fn, args, options)
+                if engine.wary:
+                    value = await warily(engine, place.location, place.path, attempt(engine, place, fn, args, options))
+                else:
+                    value = await attempt(engine, place, fn, args, options)
                 raw, value = engine.codec.roundtrip(value, hint)
             except CodecError as error:
                 failure = about(f"the value of {place.what}", error)
@@ -148,6 +156,16 @@ def replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> An
         raise place.failure(entry.error)
     assert entry.value is not None, "a completed step has a value"
     return place.decode(entry.value, hint)
+
+
+async def warily(engine: Engine, location: bytes, path: str, attempted: Coroutine[Any, Any, T]) -> T:
+    """Do what workers may have died of: that it is begun is stored before."""
+    try:
+        with closing(attempted):  # it may never begin
+            await engine.note_try(location, path)
+            return await attempted
+    finally:
+        engine.survived(location)
 
 
 class TimedOut(Exception):

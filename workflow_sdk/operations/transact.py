@@ -18,7 +18,7 @@ from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, compensation_of
 from workflow_sdk.operations.scope import Scope, current_scope
-from workflow_sdk.operations.step import failed, is_async, replay, settle, wait_for_retry, watched
+from workflow_sdk.operations.step import failed, is_async, replay, settle, wait_for_retry, warily, watched
 
 __all__ = ["start_transact"]
 
@@ -67,7 +67,8 @@ async def _transact(place: Place, fn: Callable[..., Any], args: tuple[Any, ...],
             await watched(engine, place.path)
             outcome = _Outcome(place, entry, options, hint)
             try:
-                await engine.transact(partial(_call, place, fn, args), outcome.rows, lambda: not place.scope.fate.lost)
+                run = engine.transact(partial(_call, place, fn, args), outcome.rows, lambda: not place.scope.fate.lost)
+                await (warily(engine, place.location, place.path, run) if engine.wary else run)
             except CodecError as error:
                 failure: BaseException = about(f"the value of {place.what}", error)
             except BaseException as error:

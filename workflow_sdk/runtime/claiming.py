@@ -356,6 +356,7 @@ class Claiming:
             self._ttl,
             worker=self._worker.worker,
             takes_over=takes_over,
+            is_alive=self._clock.is_alive,
             creates=False,
             beats=False,
             retention=self._retention,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from secrets import token_bytes
+
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import (
     Field,
@@ -81,6 +83,9 @@ async def evict(driver: Driver, instance_id: str) -> None:
         if found.lease is None:
             return
         tell_owner(found.batch, found.lease, instance_id, "evict")
+        # A run without a runtime reads no letters. It watches the nudge, and finds this beside it.
+        found.batch.set(found.keys.evicted, found.lease)
+        found.batch.set(found.keys.nudge, token_bytes(16))
         if await commit(driver, found):
             return
 
@@ -95,6 +100,7 @@ async def wake(driver: Driver, instance_id: str, now: float) -> None:
             raise refuse(found, "`recover` has it run again")
         if found.lease is not None:
             tell_owner(found.batch, found.lease, instance_id)
+            found.batch.set(found.keys.nudge, token_bytes(16))
         else:
             make_due(found.batch, found.keys, found.fields, now)
         if await commit(driver, found):

@@ -146,6 +146,9 @@ class Residents:
         if self.here is not None:
             self.here.is_due(id)
 
+    def evict(self, guest: Guest) -> None:
+        """A letter says so as well."""
+
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """It stands in line again."""
         self.slots.stand_in_line(guest.instance_id, go_on)

@@ -25,6 +25,7 @@ from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import TimeSource, pause
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.execution.living import living
 from workflow_sdk.execution.posting import read_inbox_max
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
@@ -42,6 +43,7 @@ __all__ = ["Runtime"]
 _log = logging.getLogger("workflow_sdk.runtime")
 
 LEASE_SECONDS = 10.0
+LEASE_SECONDS_MIN = 0.3
 GRACE_SECONDS = 10.0
 IDLE_SECONDS = 300.0
 
@@ -84,8 +86,8 @@ class Runtime(Client):
         self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers)
         self._retention = check_retention(retention)
         self._ttl = _seconds(lease_ttl, "lease_ttl")
-        if not self._ttl:
-            raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
+        if self._ttl < LEASE_SECONDS_MIN:
+            raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
         self._grace = _seconds(grace, "grace")
         self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
         self._worker = WorkerKeys(uuid4().hex)
@@ -111,6 +113,7 @@ class Runtime(Client):
         try:
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
+            self._life.enter_context(living(self._worker.worker))
             await self._beat()
             await self._agree_on_limits(self._inbox_max)
             self._hosting = new_hosting()
