@@ -82,7 +82,9 @@ def pack_record(fields: Sequence[object]) -> bytes:
 
 def pack_count(count: int, more: int | None = None) -> bytes:
     """The record of a number or two, as `pack_record([count])` gives it: every commit writes one."""
-    return b"\x01\x81" + _uint(count) if more is None else b"\x01\x82" + _uint(count) + _uint(more)
+    if more is None:
+        return b"\x01\x81" + _uint(count)
+    return b"\x01\x82" + _uint(count) + (_uint(more) if more >= 0 else _dumps(more))
 
 
 def _uint(number: int) -> bytes:

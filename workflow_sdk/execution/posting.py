@@ -21,10 +21,11 @@ from workflow_sdk.core.limits import INBOX_MAX_DEFAULT, SENT_ROWS, counted, mess
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.status import EntryStatus, Status
 from workflow_sdk.core.times import DUE_AT_ONCE_MAX, due_at_once
+from workflow_sdk.core.tokens import wait_of
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
-from workflow_sdk.errors import CodecError, InboxFullError
+from workflow_sdk.errors import InboxFullError
 from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.lease import put_new, tell_owner
 from workflow_sdk.execution.snapshot import Snapshot
@@ -71,7 +72,7 @@ class Letter:
     key: str | None = None
     """The same key is delivered once."""
     token: str | None = None
-    """The one wait that it is for."""
+    """The one wait that it is for, as `info().waits` shows it."""
     expected_version: int | None = None
     """The state of the instance that it answers."""
     reply_to: bytes | None = None
@@ -125,16 +126,19 @@ async def post(
         # It counts the writes of the status: what tells one `waiting` from the next.
         batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
         batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
+    wait = (
+        None if letter.token is None else wait_of(unpack_record(fields[Field.BIRTH])[1], keys.instance_id, letter.token)
+    )
     by = now
     if letter.token is not None or letter.expected_version is not None:
         # Whether a wait is over is not for the clock of a sender to say.
         by = await time_of_workers(driver, now)
-    refused = await _check_letter(driver, keys, fields, letter, batch, by)
+    refused = await _check_letter(driver, keys, fields, letter, wait, batch, by)
     if refused is not None:
         return Posted(refused)
     count = await _count(driver, batch, keys, found, again=again) if isinstance(letter.message, str) else None
     waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
-    put(batch, keys, letter, now)
+    put(batch, keys, letter, now, wait)
     ours = lease is not None and is_here(str(unpack_record(lease)[0]))
     if lease is not None:
         if not ours:
@@ -189,9 +193,8 @@ def check_room(instance_id: str, count: int, most: int) -> None:
         )
 
 
-def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
-    """Put a letter into the inbox."""
-    only_for = None if letter.token is None else bytes.fromhex(letter.token)
+def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float, only_for: bytes | None = None) -> None:
+    """Put a letter into the inbox, for any wait or for one only."""
     row = InboxMessage(b"", letter.message, letter.payload, now, letter.reply_to, only_for)
     batch.append(keys.space + INBOX, row.pack())
     batch.set(keys.nudge, token_bytes(16))
@@ -200,7 +203,13 @@ def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
 
 
 async def _check_letter(
-    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, batch: Batch, now: float
+    driver: Driver,
+    keys: InstanceKeys,
+    fields: dict[Field, bytes],
+    letter: Letter,
+    wait: bytes | None,
+    batch: Batch,
+    now: float,
 ) -> Delivery | None:
     """Hold the batch to what the letter asks for; what is refused already is said."""
     if letter.key is not None:
@@ -210,19 +219,22 @@ async def _check_letter(
         batch.check(delivered, None)
         batch.set(delivered, b"")
     if letter.token is not None:
-        return await _check_token(driver, keys, fields, letter, letter.token, batch, now)
+        return Delivery.STALE if wait is None else await _check_token(driver, keys, fields, letter, wait, batch, now)
     if letter.expected_version is not None:
         return await _check_version(driver, keys, fields, letter, letter.expected_version, batch, now)
     return None
 
 
 async def _check_token(
-    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, token: str, batch: Batch, now: float
+    driver: Driver,
+    keys: InstanceKeys,
+    fields: dict[Field, bytes],
+    letter: Letter,
+    token: bytes,
+    batch: Batch,
+    now: float,
 ) -> Delivery | None:
-    try:
-        since, location = read_token(bytes.fromhex(token))
-    except (ValueError, CodecError):
-        return Delivery.STALE
+    since, location = read_token(token)
     if letter.expected_version not in (None, since):
         if letter.expected_version != _commits(fields):
             return Delivery.STALE

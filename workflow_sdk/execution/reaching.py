@@ -14,6 +14,7 @@ from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Ending, Errand
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, task_key, task_log
+from workflow_sdk.core.tokens import proof_of
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver
@@ -195,10 +196,11 @@ class Reaching(Idling):
     # Tasks.
 
     def open_task(self, row: TaskRow, location: bytes) -> None:
-        journal = self.journal
+        journal, seed, id = self.journal, self.facts.seed, self.instance_id
 
         def pack(version: int) -> bytes:
-            return replace(row, token=pack_segment(version) + location).pack()
+            token = pack_segment(version) + location
+            return replace(row, token=token, proof=proof_of(seed, id, token)).pack()
 
         journal.write_outside(task_key(row.id), pack)
         for place in (*row.places(), row.own_place):
