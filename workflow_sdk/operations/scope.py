@@ -37,6 +37,10 @@ _NOTHING: dict[bytes, Entry] = {}
 """What was recorded in a new scope. Shared, since there may be ten thousand of them; it is never written to."""
 
 
+_NO_DOUBT: dict[str, str] = {}
+"""The same, of the derived names of a scope."""
+
+
 class Operation(Protocol):
     """What a scope knows of the operation that is under way in it."""
 
@@ -88,6 +92,7 @@ class Scope:
         "busy",
         "count",
         "derived",
+        "doubtful",
         "draws",
         "ended",
         "engine",
@@ -136,6 +141,8 @@ class Scope:
         self.unvisited: int = len(self.recorded)
         self.used: set[str] = set()
         self.derived: dict[str, int] | None = None
+        self.doubtful: dict[str, str] = _NO_DOUBT
+        """Derived names that were recorded with other arguments, and what to say if one of them comes again."""
         self.count: int = 0
         self.draws: int = 0
         self.rng: random.Random | None = None

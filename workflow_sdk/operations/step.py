@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import closing
 from functools import partial
 from hashlib import blake2b
@@ -66,6 +66,8 @@ def start_step(
 ) -> Coroutine[Any, Any, Any]:
     """Register a step; its coroutine runs it."""
     place = register(scope, Kind.STEP, name, derived=derived)
+    if derived:
+        place.arguments = args if type(fn) is FunctionType else (*_arguments_in(fn), *args)
     if options.rollback is not None:
         check_handler(place, options.rollback)
     return scope.start(_step(place, fn, args, options))
@@ -156,6 +158,22 @@ def replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> An
         raise place.failure(entry.error)
     assert entry.value is not None, "a completed step has a value"
     return place.decode(entry.value, hint)
+
+
+def _arguments_in(fn: object) -> list[object]:
+    """What a function has been given already: by `partial`, or as a method of a value."""
+    found: list[object] = []
+    while isinstance(fn, (partial, Step)):
+        if isinstance(fn, partial):
+            found[:0] = [*fn.args, *sorted(fn.keywords.items())]
+            fn = fn.func
+        else:
+            fn = fn.fn
+    owner = getattr(fn, "__self__", None)
+    # What may be a member of a set by its value. Of other objects, such as services, what they hold may change.
+    if isinstance(owner, Hashable) and type(owner).__hash__ is not object.__hash__ and owner is not None:
+        found.insert(0, owner)
+    return found
 
 
 async def warily(engine: Engine, location: bytes, path: str, attempted: Coroutine[Any, Any, T]) -> T:
