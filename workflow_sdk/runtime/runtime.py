@@ -24,6 +24,7 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.clock import Clock, pause
 from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.execution.threads import THREADS_MAX
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
@@ -45,7 +46,8 @@ IDLE_SECONDS = 300.0
 class Runtime(Client):
     """A client that also executes.
 
-    Of the instances that are ready, at most `concurrency` run at once, in turns. Those that wait stay in memory, where
+    Of the instances that are ready, at most `concurrency` run at once, in turns. Steps that are plain functions run in
+    `threads` threads; one that has timed out has its thread until it returns. Those that wait stay in memory, where
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
     away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
@@ -59,6 +61,7 @@ class Runtime(Client):
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
         concurrency: int = 256,
+        threads: int = THREADS_MAX,
         clock: Clock | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
@@ -78,6 +81,7 @@ class Runtime(Client):
             self._clock,
             max_resident=_number(max_resident, "max_resident", 0),
             concurrency=_number(concurrency, "concurrency", 1),
+            threads=_number(threads, "threads", 1, of="threads"),
             max_idle=_seconds(max_idle, "max_idle"),
         )
         self._claiming: Claiming | None = None
@@ -142,7 +146,10 @@ class Runtime(Client):
 
     async def _close(self) -> None:
         assert self._hosting is not None, "it was opened"
-        await self._hosting.close()
+        try:
+            await self._hosting.close()
+        finally:
+            self._residents.threads.close()
 
     @property
     def resident(self) -> int:
@@ -292,9 +299,9 @@ def _seconds(value: Duration, what: str) -> float:
     return found
 
 
-def _number(value: object, what: str, least: int) -> int:
+def _number(value: object, what: str, least: int, *, of: str = "instances") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{what} is a number of instances from {least} on, not {value!r}")
+        raise DefinitionError(f"{what} is a number of {of} from {least} on, not {value!r}")
     return value
 
 
