@@ -76,14 +76,18 @@ class Runtime(Client):
         if not self._ttl:
             raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
         self._grace = _seconds(grace, "grace")
-        self._worker = WorkerKeys(uuid4().hex)
-        self._residents = Residents(
+        self._new_residents = partial(
+            Residents,
             self._clock,
             max_resident=_number(max_resident, "max_resident", 0),
             concurrency=_number(concurrency, "concurrency", 1),
             threads=_number(threads, "threads", 1, of="threads"),
             max_idle=_seconds(max_idle, "max_idle"),
         )
+        # These are new for every block that it is opened for: nobody takes one worker for another.
+        self._worker = WorkerKeys(uuid4().hex)
+        self._residents = self._new_residents()
+        self._is_used = False
         self._claiming: Claiming | None = None
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
@@ -92,7 +96,10 @@ class Runtime(Client):
         self._life = ExitStack()
 
     async def __aenter__(self) -> Self:
+        if self._is_used and not self._is_open:
+            self._worker, self._residents, self._heartbeat = WorkerKeys(uuid4().hex), self._new_residents(), None
         await super().__aenter__()
+        self._is_used = True
         try:
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
