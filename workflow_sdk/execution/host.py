@@ -19,6 +19,7 @@ from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Activity, Clock, pause
 from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.threads import Threads, threads_of_the_loop
 from workflow_sdk.operations.cancelling import asyncio_task
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
@@ -91,6 +92,8 @@ class Host(Protocol):
 
     answers: dict[bytes, Callable[[bytes], None]]
     """Who in this process waits for which answer, by its key."""
+    threads: Threads
+    """In which plain functions run."""
     beats: bool
     """It has a heartbeat of its own, for all that it runs, and is told of messages."""
 
@@ -153,6 +156,7 @@ class Alone:
 
     def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        self.threads: Threads = threads_of_the_loop()
         self._clock = clock
         self._worker = worker
         self._ttl = lease_ttl

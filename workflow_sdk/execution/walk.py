@@ -216,7 +216,7 @@ class Walk:
     def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
         raise AssertionError("a walk runs no step")
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
         raise AssertionError("a walk runs no step")
 
 

@@ -56,6 +56,7 @@ class Client:
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock_of(clock)
         self._access: Access | None = None
+        self._is_open = False
         self._retention: float | None = None
         """How many seconds after their end instances are forgotten, where their workflow does not say."""
 
@@ -72,7 +73,16 @@ class Client:
         return self._access
 
     async def __aenter__(self) -> Self:
-        driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        if self._is_open:
+            raise DefinitionError(
+                f"this {type(self).__name__} is open already; leave its block first, or make another one"
+            )
+        self._is_open = True
+        try:
+            driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        except BaseException:
+            self._is_open = False
+            raise
         self._access = self._make_access(overseen(driver, self._clock))
         return self
 
@@ -83,8 +93,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         access, self._access = self._access, None
-        if access is not None and isinstance(self._store, str):
-            await access.driver.aclose()
+        try:
+            if access is not None and isinstance(self._store, str):
+                await access.driver.aclose()
+        finally:
+            self._is_open = False
 
     @overload
     async def start(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> Handle[T]: ...

@@ -39,7 +39,7 @@ class Wait:
     """What a parked branch waits for."""
 
     kind: str
-    """`timer`, `message`, `retry`, `child` or `task`."""
+    """`timer`, `message`, `retry`, `child` or `task`; or `thread`, for which a plain step waits."""
     name: str
     path: str
     message: str | None

@@ -17,6 +17,7 @@ from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
 from workflow_sdk.execution.run import Run
+from workflow_sdk.execution.threads import THREADS_MAX, Threads
 from workflow_sdk.runtime.access import Here
 from workflow_sdk.runtime.crew import Crew, crew_of
 from workflow_sdk.runtime.slots import Slots
@@ -43,7 +44,9 @@ class Residents:
 
     beats = True
 
-    def __init__(self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float) -> None:
+    def __init__(
+        self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float, threads: int = THREADS_MAX
+    ) -> None:
         self._clock = clock
         self._max_resident = max_resident
         self._max_idle = max_idle
@@ -51,6 +54,7 @@ class Residents:
         """Who in this process waits for which answer, by its key."""
         self.runs: dict[str, Run] = {}
         self.slots: Slots = Slots(concurrency)
+        self.threads: Threads = Threads(threads)
         self.stopping: bool = False
         """Nothing new is begun."""
         self.busy: int = 0

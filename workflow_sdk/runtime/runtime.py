@@ -27,6 +27,7 @@ from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.posting import read_inbox_max
+from workflow_sdk.execution.threads import THREADS_MAX
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
@@ -51,7 +52,8 @@ IDLE_SECONDS = 300.0
 class Runtime(Client):
     """A client that also executes.
 
-    Of the instances that are ready, at most `concurrency` run at once, in turns. Those that wait stay in memory, where
+    Of the instances that are ready, at most `concurrency` run at once, in turns. Steps that are plain functions run in
+    `threads` threads; one that has timed out has its thread until it returns. Those that wait stay in memory, where
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
     away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
@@ -71,6 +73,7 @@ class Runtime(Client):
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
         concurrency: int = 256,
+        threads: int = THREADS_MAX,
         clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
@@ -90,26 +93,37 @@ class Runtime(Client):
             raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
         self._grace = _seconds(grace, "grace")
         self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
-        self._worker = WorkerKeys(uuid4().hex)
-        self._residents = Residents(
+        self._new_residents = partial(
+            Residents,
             self._clock,
             max_resident=_number(max_resident, "max_resident", 0),
             concurrency=_number(concurrency, "concurrency", 1),
+            threads=_number(threads, "threads", 1, of="threads"),
             max_idle=_seconds(max_idle, "max_idle"),
         )
+        self._be_a_new_worker()
+        self._is_used = False
         self._claiming: Claiming | None = None
+        self._hosting: Hosting | None = None
+        self._signals = ExitStack()
+        self._life = ExitStack()
+
+    def _be_a_new_worker(self) -> None:
+        """For every block that it is opened for: nobody takes one worker for another."""
+        self._worker = WorkerKeys(uuid4().hex)
+        self._residents = self._new_residents()
         self._watch = Watch(self._clock, self._worker.worker, self._ttl)
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
         self._beats = 0
         self._alive_until = 0.0, 0.0
         """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
-        self._hosting: Hosting | None = None
-        self._signals = ExitStack()
-        self._life = ExitStack()
 
     async def __aenter__(self) -> Self:
+        if self._is_used and not self._is_open:
+            self._be_a_new_worker()
         await super().__aenter__()
+        self._is_used = True
         try:
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
@@ -171,7 +185,10 @@ class Runtime(Client):
 
     async def _close(self) -> None:
         assert self._hosting is not None, "it was opened"
-        await self._hosting.close()
+        try:
+            await self._hosting.close()
+        finally:
+            self._residents.threads.close()
 
     @property
     def resident(self) -> int:
@@ -360,9 +377,9 @@ def _seconds(value: Duration, what: str) -> float:
     return found
 
 
-def _number(value: object, what: str, least: int) -> int:
+def _number(value: object, what: str, least: int, *, of: str = "instances") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{what} is a number of instances from {least} on, not {value!r}")
+        raise DefinitionError(f"{what} is a number of {of} from {least} on, not {value!r}")
     return value
 
 
