@@ -8,7 +8,7 @@ exception in the author's code: a run that is over unwinds it by cancellation.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from threading import get_ident
@@ -24,6 +24,7 @@ from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, worker_keys
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.core.world import World
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
 from workflow_sdk.errors import CodecError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
@@ -284,7 +285,15 @@ class Execution(Reaching):
             self.wary.end()
             self.wary = None
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        self.host.meet(workflow)
+
     # What its host asks for.
+
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
+        return [what.id for what in self.journal.outside.values() if what.kind == "child"]
 
     async def beware(self, store: Scannable) -> None:
         """Workers have died under the instance: from now on, note what is executed."""

@@ -6,7 +6,7 @@ its own for that: it tells its host what changed, and is told what has come.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
@@ -15,8 +15,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import WorkerKeys
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Activity, Clock, pause
+from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.heartbeats import Heartbeat
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
@@ -53,6 +55,11 @@ class Guest(Waiting, Protocol):
     @property
     def listens(self) -> bool:
         """Whether a message is awaited."""
+        ...
+
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
         ...
 
     def activity(self) -> Activity:
@@ -113,6 +120,10 @@ class Host(Protocol):
         """It waits in memory now, or goes on."""
         ...
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """The code has named this workflow as that of a child."""
+        ...
+
     def may_go_on(self, guest: Waiting) -> bool:
         """Whether one that waits in memory may go on now. If not, it is fired again when it may."""
         ...
@@ -144,11 +155,12 @@ class Alone:
     beats = False
     crowded = False
 
-    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float) -> None:
+    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
         self._clock = clock
         self._worker = worker
         self._ttl = lease_ttl
+        self._family = family
         self._signal = anyio.Event()
         self._watching = False
         self._hears = False
@@ -175,6 +187,7 @@ class Alone:
             while True:
                 self._signal = signal = anyio.Event()
                 guest.fire()
+                self._family.see(guest.children)
                 if (guest.listens or self._hears) and not self._watching:
                     self._watching = True
                     self.spawn(lambda: self._watch(guest))
@@ -233,6 +246,10 @@ class Alone:
     def rests(self, guest: Waiting, idle: bool) -> None:
         """Look at it again."""
         self._signal.set()
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """Then its instances can be run here."""
+        self._family.meet(workflow)
 
     def may_go_on(self, guest: Waiting) -> bool:
         """There is nobody else."""
