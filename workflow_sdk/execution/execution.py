@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from threading import get_ident
@@ -28,6 +28,7 @@ from workflow_sdk.core.keys import Field, worker_keys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.core.world import World
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
 from workflow_sdk.errors import CodecError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
@@ -369,7 +370,15 @@ class Execution(Sorting):
             self.wary.end()
             self.wary = None
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        self.host.meet(workflow)
+
     # What its host asks for.
+
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
+        return [what.id for what in self.journal.outside.values() if what.kind == "child"]
 
     async def beware(self, store: Scannable) -> None:
         """Workers have died under the instance: from now on, note what is executed."""

@@ -7,7 +7,7 @@ its own for that: it tells its host what changed, and is told what has come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
@@ -16,8 +16,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import WorkerKeys
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Activity, Clock, pause
+from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.threads import Threads, threads_of_the_loop
 from workflow_sdk.operations.cancelling import asyncio_task
@@ -56,6 +58,11 @@ class Guest(Waiting, Protocol):
     @property
     def listens(self) -> bool:
         """Whether a message is awaited."""
+        ...
+
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
         ...
 
     def activity(self) -> Activity:
@@ -123,6 +130,10 @@ class Host(Protocol):
         """It waits in memory now, or goes on."""
         ...
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """The code has named this workflow as that of a child."""
+        ...
+
     def may_go_on(self, guest: Waiting) -> bool:
         """Whether one that waits in memory may go on now. If not, it is fired again when it may."""
         ...
@@ -154,12 +165,13 @@ class Alone:
     beats = False
     crowded = False
 
-    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float) -> None:
+    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
         self.threads: Threads = threads_of_the_loop()
         self._clock = clock
         self._worker = worker
         self._ttl = lease_ttl
+        self._family = family
         self._signal = anyio.Event()
         self._watching = False
         self._hears = False
@@ -195,6 +207,7 @@ class Alone:
             while True:
                 self._signal = signal = anyio.Event()
                 guest.fire()
+                self._family.see(guest.children)
                 if (guest.listens or self._hears) and not self._watching:
                     self._watching = True
                     self.spawn(lambda: self._watch(guest))
@@ -253,6 +266,10 @@ class Alone:
     def rests(self, guest: Waiting, idle: bool) -> None:
         """Look at it again."""
         self._signal.set()
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """Then its instances can be run here."""
+        self._family.meet(workflow)
 
     def may_go_on(self, guest: Waiting) -> bool:
         """There is nobody else."""

@@ -92,6 +92,8 @@ async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any
     try:
         if not place.open():
             await engine.never()
+        if isinstance(what.workflow, Workflow):
+            engine.meet(what.workflow)
         entry = place.entry
         if entry is None:
             entry = await _begin_child(place, what, raw, cancels=cancels)

@@ -211,6 +211,10 @@ class Engine(Protocol):
         """Send a message to an instance. InstanceNotFoundError, if there is none."""
         ...
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """The code names this workflow as that of a child."""
+        ...
+
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
         """Start an instance; how it ended, if it has long been started. AlreadyExistsError, if it is another one."""
         ...

@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import Field
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
@@ -149,6 +150,9 @@ class Residents:
         """An instance is to be run by whoever is free."""
         if self.here is not None:
             self.here.is_due(id)
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """It runs those that it was given."""
 
     def evict(self, guest: Guest) -> None:
         """A letter says so as well."""
