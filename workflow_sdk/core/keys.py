@@ -3,10 +3,10 @@
 Under the root prefix:
 
     (1, id, ...)        the instance's own space, as below
-    (3, shard, time, id) alarm of an instance that nobody runs
+    (3, shard, time, id) alarm of an instance that nobody runs; see `core.times` for what is due at once
     (5, ...)            directory: (1, shard, time, id), (2, status, shard, time, id), (3, workflow, shard, time, id),
                         (4, reference, shard, time, id)
-    (6, worker)         heartbeat: until when the worker is taken for alive
+    (6, worker)         heartbeat: see `execution.heartbeats`
     (7, worker, id)     what the worker has claimed
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
@@ -47,6 +47,7 @@ In the space of an instance:
     (12, *segments)     what hangs on a wait and lies outside: a child, or a task
     (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
     (14, <append>)      message that was set aside, at the place that it had in the inbox
+    (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ __all__ = [
     "DUE_BELLS",
     "ERRANDS",
     "FIELDS",
+    "FOLDED",
     "HISTORY",
     "INBOX",
     "INBOX_MAX",
@@ -87,6 +89,7 @@ __all__ = [
     "SHARDS",
     "TAKINGS",
     "TASKS",
+    "TRIES",
     "WAITS",
     "Field",
     "InstanceKeys",
@@ -96,6 +99,7 @@ __all__ = [
     "answers_of",
     "due_schedule",
     "field_key",
+    "id_in",
     "last_of",
     "listed",
     "listed_by_reference",
@@ -129,6 +133,8 @@ BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
 ASIDE = pack_segment(14)
+FOLDED = pack_segment(20)
+TRIES = pack_segment(25)
 
 
 class Field(IntEnum):
@@ -147,7 +153,7 @@ class Field(IntEnum):
     CANCEL = 9
     """There once it was cancelled with a rollback: that it ends as cancelled."""
     DEATHS = 8
-    """How many workers died under it in a row; absent if none did."""
+    """How many workers died under it in a row, and their leases; absent if none did."""
     COMMITS = 10
     """How many commits have changed it; and how many messages they have taken, if any."""
     STATE = 11
@@ -168,6 +174,10 @@ class Field(IntEnum):
     """The input that it was started with, if it has started over with another."""
     BASE = 19
     """What the world could see of it when it started over."""
+    SEALS = 23
+    """A value by each codec that wrote values of it, beside the one that wrote its input."""
+    RESTARTS = 40
+    """How often it was restarted after something was undone: what happens again has other idempotency keys."""
     ANSWERED = 18
     """Which state of it, by the number of commits, has been answered by a message."""
     HANDED = 30
@@ -175,6 +185,8 @@ class Field(IntEnum):
 
 
 LEASE = FIELDS + pack_segment(20)
+EVICTED = LEASE + pack_one("evict")
+"""Between the lease and the nudge: whoever looks at these sees it."""
 NUDGE = FIELDS + pack_segment(21)
 
 
@@ -346,6 +358,14 @@ def last_of(key: bytes) -> str:
     return _text(key, -1)
 
 
+def id_in(key: bytes) -> str | None:
+    """The same; None for a key that nothing here has written."""
+    try:
+        return last_of(key)
+    except CodecError:
+        return None
+
+
 def worker_of(claim: bytes) -> str:
     """Whose claim it is."""
     return _text(claim, 1)
@@ -378,6 +398,11 @@ class InstanceKeys:
     def lease(self) -> bytes:
         """Who may write the instance."""
         return self.space + LEASE
+
+    @property
+    def evicted(self) -> bytes:
+        """The lease under which the instance is to be put away."""
+        return self.space + EVICTED
 
     @property
     def nudge(self) -> bytes:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sortedcontainers import SortedDict
+
 from workflow_sdk.core.keys import NAMES
 from workflow_sdk.core.location import pack_segment, segments
 from workflow_sdk.core.wire import damaged, pack_record, pack_text, shapes, unpack_record
@@ -21,7 +23,7 @@ _NAME = shapes((str,)) | shapes((str,), (bytes,), (bool,), (int,))
 
 # Shared by all, and never written to.
 _NEVER_USED: dict[int, int] = {}
-_NO_TABLES: dict[bytes, NameTable] = {}
+_NO_TABLES: SortedDict[bytes, NameTable] = SortedDict()
 
 Write = Callable[[bytes, "bytes | None"], None]
 """Where changed rows go: the key in the instance's space, and the value, or None to clear it."""
@@ -100,7 +102,7 @@ class Names:
         self._write = write
         self._next = 0
         self.root: NameTable = NameTable(self, b"", None)
-        self._tables: dict[bytes, NameTable] = _NO_TABLES
+        self._tables: SortedDict[bytes, NameTable] = _NO_TABLES
 
     def load(self, index: int, value: bytes) -> None:
         """Take in a row of the store."""
@@ -119,7 +121,7 @@ class Names:
 
     def _table(self, owner: bytes) -> NameTable:
         if self._tables is _NO_TABLES:
-            self._tables = {}
+            self._tables = SortedDict()
         if owner not in self._tables:
             self._tables[owner] = NameTable(self, owner, self.root)
         return self._tables[owner]
@@ -172,9 +174,11 @@ class Names:
             self.keep(parent, index, parent.turn, shadowed=shadowed)
         self._tables.pop(table.owner, None)
 
-    def drop(self, packed: bytes) -> None:
-        """Forget the names of every loop under a location whose history is cleared."""
-        for owner in [owner for owner in self._tables if owner.startswith(packed)]:
+    def drop(self, packed: bytes, *, but: bytes | None = None) -> None:
+        """Forget the names of every loop under a location whose history is cleared; `but`: not at or under that one."""
+        for owner in list(self._tables.irange(packed, packed + b"\xff")):
+            if but is not None and owner.startswith(but):
+                continue
             table = self._tables.pop(owner)
             for index in list(table.last_used):
                 self.forget(table, index)

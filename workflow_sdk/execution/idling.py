@@ -15,6 +15,7 @@ import anyio
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import due_at_once
 from workflow_sdk.driver import Batch, ConflictError
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.execution.flushing import Flusher
@@ -153,6 +154,10 @@ class Idling(ABC):
         """A message may have come."""
 
     @abstractmethod
+    def get_past_deaths(self) -> None:
+        """Whatever workers have died of, the instance has got past it."""
+
+    @abstractmethod
     def _stop(self) -> None:
         """End the run."""
 
@@ -273,11 +278,13 @@ class Idling(ABC):
         finally:
             self._settling = False
             self._busy -= 1
-        if self.halted:
-            self._stop()
+            if self.halted:
+                self._stop()
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
+        if not self._held:
+            self.get_past_deaths()
         if self.standing.status is not Status.ROLLING_BACK and not self._held:
             self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
         self.show()
@@ -300,12 +307,16 @@ class Idling(ABC):
         when = self.clock.time() if self._held else self._waits.next_time
         nudge = self.mail.nudge
         batch.check(self.journal.keys.nudge, nudge)
-        self.standing.let_go(batch, when)
-        error = await self.flusher.try_commit(batch)
-        if error is None:
+        self.standing.let_go(batch, due_at_once(self.clock.time()) if self._held else when)
+
+        def gone() -> None:
             self.idle_result = (self.standing.status, when, self._waits.messages)
             self.is_away = True
-        elif not isinstance(error, ConflictError) or not await self._has_mail(nudge):
+
+        error = await self.flusher.try_commit(batch, gone)
+        if error is None:
+            return
+        if not isinstance(error, ConflictError) or not await self._has_mail(nudge):
             self.storage_failed(error)
         else:
             # It is not put away after all, and what goes on now must not be stored as waiting.

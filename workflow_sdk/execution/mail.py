@@ -41,6 +41,7 @@ class Mail:
         "_more",
         "_page",
         "_passed",
+        "evicted",
         "has_come",
         "lease",
         "needed",
@@ -65,6 +66,8 @@ class Mail:
         """Who had the instance when the nudge was read."""
         self.sent: dict[bytes, bytes] = {}
         """The rows that count what was sent, as they were then."""
+        self.evicted: bytes | None = None
+        """Whose run was to be put away then."""
         self.has_come: bool = False
 
     async def refresh(self, *, standing: bool, all: bool = False) -> None:
@@ -78,6 +81,7 @@ class Mail:
         if standing:
             rows = dict(await self._driver.scan(keys.lease, keys.nudge + b"\xff"))
             nudge, self.lease = rows.pop(keys.nudge, None), rows.pop(keys.lease, None)
+            self.evicted = rows.pop(keys.evicted, None)
             self.sent = rows
         await self._read_new(())
         while self._more and all:

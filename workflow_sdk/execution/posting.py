@@ -20,11 +20,13 @@ from workflow_sdk.core.keys import DELIVERED, HISTORY, INBOX, INBOX_MAX, Field, 
 from workflow_sdk.core.limits import INBOX_MAX_DEFAULT, SENT_ROWS, counted, messages_in, taken_by
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.status import EntryStatus, Status
+from workflow_sdk.core.times import DUE_AT_ONCE_MAX, due_at_once
 from workflow_sdk.core.tokens import wait_of
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import InboxFullError
+from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.lease import put_new, tell_owner
 from workflow_sdk.execution.snapshot import Snapshot
 
@@ -35,6 +37,7 @@ __all__ = [
     "check_room",
     "create",
     "make_due",
+    "make_due_at",
     "post",
     "put",
     "read_inbox_max",
@@ -126,7 +129,11 @@ async def post(
     wait = (
         None if letter.token is None else wait_of(unpack_record(fields[Field.BIRTH])[1], keys.instance_id, letter.token)
     )
-    refused = await _check_letter(driver, keys, fields, letter, wait, batch, now)
+    by = now
+    if letter.token is not None or letter.expected_version is not None:
+        # Whether a wait is over is not for the clock of a sender to say.
+        by = await time_of_workers(driver, now)
+    refused = await _check_letter(driver, keys, fields, letter, wait, batch, by)
     if refused is not None:
         return Posted(refused)
     count = await _count(driver, batch, keys, found, again=again) if isinstance(letter.message, str) else None
@@ -318,18 +325,24 @@ def _commits(fields: dict[Field, bytes]) -> int:
 
 def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
     """Have whoever is free run the instance at once. Nobody has it."""
+    make_due_at(batch, keys, fields, due_at_once(now))
+
+
+def make_due_at(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], alarm: float) -> None:
+    """Have whoever is free run the instance once the time of the alarm has come. Nobody has it."""
     if Field.ALARM in fields:
-        alarm = float(unpack_record(fields[Field.ALARM])[0])
-        if alarm <= now:
+        before = float(unpack_record(fields[Field.ALARM])[0])
+        if before < DUE_AT_ONCE_MAX:
             return
-        batch.clear(keys.alarm(alarm))
-    batch.set(keys.field(Field.ALARM), pack_record([now]))
-    batch.set(keys.alarm(now), b"")
+        batch.clear(keys.alarm(before))
+    batch.set(keys.field(Field.ALARM), pack_record([alarm]))
+    batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
 
 
 def create(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
-    """Put a new instance into a batch, to be run by whoever is free."""
-    batch.set(keys.alarm(now), b"")
+    """Put a new instance into a batch, to be run by whoever is free, at once."""
+    alarm = due_at_once(now)
+    batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
-    put_new(batch, keys, {**fields, Field.ALARM: pack_record([now])})
+    put_new(batch, keys, {**fields, Field.ALARM: pack_record([alarm])})

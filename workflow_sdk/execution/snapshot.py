@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from workflow_sdk.core.fields import check_fields, check_lease
+from workflow_sdk.core.fields import check_field, check_fields, check_lease
 from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys
 from workflow_sdk.core.location import segments
 from workflow_sdk.driver import Driver
+from workflow_sdk.errors import CodecError
 
-__all__ = ["Snapshot", "StoredRows", "read_fields", "read_snapshot", "read_standing"]
+__all__ = ["Snapshot", "StoredRows", "find_unreadable", "read_fields", "read_snapshot", "read_standing"]
 
 ROWS_MAX = 128
 """With more rows than this, only the fields are read at once."""
@@ -71,6 +72,24 @@ async def read_standing(driver: Driver, keys: InstanceKeys) -> Snapshot:
 async def read_fields(driver: Driver, keys: InstanceKeys) -> dict[Field, bytes]:
     """The fields of an instance; none if there is no such instance."""
     return (await read_standing(driver, keys)).fields
+
+
+async def find_unreadable(driver: Driver, keys: InstanceKeys) -> tuple[bytes, bytes | None]:
+    """The first row that makes the fields of an instance unreadable, and what it holds."""
+    start = len(keys.space) + len(FIELDS)
+    for key, raw in await driver.scan(*keys.range(FIELDS)):
+        try:
+            number = next(segments(key[start:]))
+            field = _FIELDS.get(number) if isinstance(number, int) else None
+            if field is not None:
+                check_field(field, raw)
+            elif key == keys.lease:
+                check_lease(raw)
+        except CodecError:
+            return key, raw
+    # One is missing. Whatever is written there is counted here.
+    version = keys.field(Field.VERSION)
+    return version, await driver.get(version)
 
 
 def _parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRows | None) -> Snapshot:

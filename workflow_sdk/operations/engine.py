@@ -16,6 +16,7 @@ from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.operations.bell import Bell
+from workflow_sdk.operations.handlers import KnownHandlers
 
 __all__ = ["Effect", "Engine", "Facts", "Start", "TimeLimit", "Unwound", "Wait", "Watch"]
 
@@ -40,6 +41,8 @@ class Facts:
     """Of the instance's uuids and random numbers."""
     generation: int = 1
     """How often it has begun: it may start over."""
+    restarts: int = 0
+    """How often it was restarted after something was undone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -135,6 +138,8 @@ class Engine(Protocol):
 
     journal: Journal
     codec: Codec
+    known: KnownHandlers
+    """The functions that rows may name."""
     facts: Facts
     walking: bool
     """Nothing is done, and nothing recorded: the code is walked over its history, to find compensations."""
@@ -169,6 +174,19 @@ class Engine(Protocol):
 
         Others may go first then, unless it is to `stay`.
         """
+        ...
+
+    @property
+    def wary(self) -> object:
+        """Whether workers have died under the instance: then what is executed is noted before."""
+        ...
+
+    async def note_try(self, location: bytes, path: str) -> None:
+        """The code of an operation is about to be called: returns once that is stored."""
+        ...
+
+    def survived(self, location: bytes) -> None:
+        """It was called, and this worker is alive."""
         ...
 
     @property
@@ -280,12 +298,25 @@ class Engine(Protocol):
         """Whether the run is over: nothing may be done any more."""
         ...
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a commit has failed: nothing is written any more."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the run or the branch has been cancelled, and not only by code of the author's own."""
+        ...
+
     def slip(self, error: Exception) -> Exception:
         """An author's mistake: the instance becomes stuck. Returns the error, to be raised where it was made."""
         ...
 
     def diverged(self, error: Exception) -> None:
         """The code does not fit its history: the instance becomes stuck."""
+        ...
+
+    def unreadable(self, error: Exception) -> None:
+        """The codecs of this worker can't read what is stored: the run is over, and others may go on with it."""
         ...
 
     def walk_scope(self) -> AbstractContextManager[object]:

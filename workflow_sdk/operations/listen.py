@@ -24,7 +24,7 @@ from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.sleep import deadline
+from workflow_sdk.operations.sleep import begins_anew, deadline
 
 __all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
 
@@ -125,10 +125,15 @@ async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
         if entry is None:
             entry = place.new_entry()
             entry.wait(data)
+        elif how.timeout is not None and isinstance(entry.data, ListenData) and begins_anew(place, entry):
+            # What the code has asked for counts from now on.
+            entry.data = replace(entry.data, until=data.until)
         if not entry.is_final:
             if engine.walking:
                 await engine.never()
             entry = await _wait(place, entry, how)
+        else:
+            await place.breathe()
         place.close(entry)
         return _result(place, entry, how)
     finally:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.clock import Clock, overseen
+from workflow_sdk.execution.clock import TimeSource, overseen
 from workflow_sdk.execution.posting import Delivery, Letter, check_room, post, put
 from workflow_sdk.execution.snapshot import read_standing
 from workflow_sdk.runtime.access import Here, Resident
@@ -29,8 +29,8 @@ async def send_message(
     message: str,
     payload: object = None,
     *,
-    clock: Clock | None = None,
-    codec: Wrapper | None = None,
+    clock: TimeSource | None = None,
+    codec: Wrappers | None = None,
 ) -> Delivery:
     """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""
     letter = Letter(message, encode_payload(Codec(wrapper=codec), instance_id, message, payload))

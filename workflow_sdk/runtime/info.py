@@ -15,7 +15,7 @@ from workflow_sdk.core.keys import HISTORY, METADATA, OUTSIDE, ROOT, WAITS, Fiel
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of, time_of
+from workflow_sdk.core.times import deadline_of, due_since, time_of
 from workflow_sdk.core.tokens import proof_of, shown_token
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import damaged, unpack_record
@@ -141,7 +141,7 @@ async def read_info(
         status=status,
         created_at=time_of(float(unpack_record(fields[Field.BIRTH])[0])),
         updated_at=time_of(float(updated_at)),
-        wake_at=min(times) if times else None if alarm is None else deadline_of(float(alarm)),
+        wake_at=min(times) if times else None if alarm is None else deadline_of(due_since(float(alarm))),
         waits=waits,
         input=codec.decode(unpack_record(fields[Field.INPUT])[0], plain=True),
         output=_plain(codec, fields, Field.OUTPUT),
@@ -152,8 +152,13 @@ async def read_info(
         state=_plain(codec, fields, Field.STATE) or {},
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
         purge_at=deadline_of(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
-        progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
+        progress=_progress(codec, fields[Field.PROGRESS]) if Field.PROGRESS in fields else None,
     )
+
+
+def _progress(codec: Codec, raw: bytes) -> Progress:
+    done, total, note = unpack_record(raw)
+    return Progress(done, total, None if note is None else codec.decode_text(note))
 
 
 async def _read(

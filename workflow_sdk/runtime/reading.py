@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
@@ -22,7 +22,7 @@ LOOKS_MAX = 5
 """How often an instance is looked at that changes meanwhile."""
 
 
-async def read_history(driver: Driver, instance_id: str, *, codec: Wrapper | None = None) -> History:
+async def read_history(driver: Driver, instance_id: str, *, codec: Wrappers | None = None) -> History:
     """The recorded operations of an instance, as a tree; `print` draws it."""
     keys = InstanceKeys(instance_id)
     values = Codec(wrapper=codec)

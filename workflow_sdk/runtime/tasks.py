@@ -35,6 +35,7 @@ from workflow_sdk.errors import (
     NotAuthorizedError,
     StaleError,
 )
+from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.posting import Letter, post
 from workflow_sdk.execution.snapshot import read_fields, read_standing
 from workflow_sdk.execution.tasks import change_task
@@ -182,7 +183,7 @@ class Tasks:
                 wanted = " or ".join(map(repr, row.roles))
                 raise NotAuthorizedError(f"task {row.name!r} ({id}) is for {wanted}; {by!r} has none of these roles")
             now = access.clock.time()
-            if row.until is not None and now >= row.until:
+            if row.until is not None and now >= row.until and await time_of_workers(access.driver, now) >= row.until:
                 raise StaleError(
                     f"the time for task {row.name!r} ({id}) was over at {deadline_of(row.until).isoformat()}"
                 )

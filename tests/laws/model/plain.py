@@ -240,19 +240,20 @@ class Model:
 
     def step(self, step: Step, here: Scope, at: float, trace: Trace) -> End:
         attempts = 1
+        kind = "transact" if step.transact else "step"
         while attempts <= step.fails:
             if step.error != "plain" or attempts > step.retries:
                 names = {"plain": "StepExhaustedError", "rollback": "RollbackError"}
                 error = names.get(step.error, "StepCriticalError")
                 raised = RAISED[step.error]
-                trace.rows[here.path] = Row("step", "failed", None, raised, attempts)
+                trace.rows[here.path] = Row(kind, "failed", None, raised, attempts)
                 if error == "RollbackError":
                     return End(at, None, (error, f"failed at {here.path}"))
                 return End(at, None, (error, here.path, attempts, raised))
             at += waits_after(step, attempts)
             attempts += 1
         value = [here.path, step.value]
-        trace.rows[here.path] = Row("step", "completed", value, None, attempts, attempts > 1 and step.delay == 0)
+        trace.rows[here.path] = Row(kind, "completed", value, None, attempts, attempts > 1 and step.delay == 0)
         if step.undo is not None:
             trace.earned.append(Earned(at, here.place, here.path, step.undo))
         return End(at, value)

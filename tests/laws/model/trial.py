@@ -120,6 +120,7 @@ class Trial:
 
     def settle(self, path: str) -> None:
         self.settled[path] = self.world.calls[path]
+        self.world.recorded(path)
 
     # Running.
 
@@ -214,6 +215,8 @@ class Trial:
 
     async def one(self, fault: Fault) -> RunResult[Any] | None:
         result: RunResult[Any] | None = None
+        # Of two that fight, each has records of its own in memory.
+        self.world.riding = set() if self.checked is not None and fault.kind != "fight" else None
         try:
             result = await run_workflow(
                 self.interpreter.workflow,
