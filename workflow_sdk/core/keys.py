@@ -47,6 +47,7 @@ In the space of an instance:
     (12, *segments)     what hangs on a wait and lies outside: a child, or a task
     (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
     (14, <append>)      message that was set aside, at the place that it had in the inbox
+    (15, <append>)      idempotency key, when it was used, and its number
     (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
 """
 
@@ -77,6 +78,7 @@ __all__ = [
     "HISTORY",
     "INBOX",
     "INBOX_MAX",
+    "KEYS_IN_ORDER",
     "METADATA",
     "NAMES",
     "OUTSIDE",
@@ -133,6 +135,7 @@ BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
 ASIDE = pack_segment(14)
+KEYS_IN_ORDER = pack_segment(15)
 FOLDED = pack_segment(20)
 TRIES = pack_segment(25)
 
