@@ -12,7 +12,7 @@ from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import NUMBERS, damaged, pack_record, shapes, unpack_record
 from workflow_sdk.driver import Batch, Driver
 
-__all__ = ["KEYS_KEPT", "KEYS_SECONDS", "use_key"]
+__all__ = ["KEYS_KEPT", "KEYS_SECONDS", "unpack_key", "use_key"]
 
 KEYS_KEPT = 10_000
 KEYS_SECONDS = 7 * 24 * 3600.0
@@ -35,11 +35,11 @@ async def use_key(driver: Driver, batch: Batch, keys: InstanceKeys, key: str, no
     begin, end = keys.range(KEYS_IN_ORDER)
     newest = await driver.scan(begin, end, limit=1, reverse=True)
     # Of two that come at once both may have the same number: then more than 10,000 are kept.
-    number = _unpack(newest[0][1])[2] + 1 if newest else 1
+    number = unpack_key(newest[0][1])[2] + 1 if newest else 1
     batch.append(keys.space + KEYS_IN_ORDER, pack_record([key, now, number]))
     if number > KEYS_KEPT and not again:
         for place, raw in await driver.scan(begin, end, limit=AT_ONCE):
-            old, at, its_number = _unpack(raw)
+            old, at, its_number = unpack_key(raw)
             # A time that is far ahead is of a clock that was wrong.
             if number - its_number < KEYS_KEPT or abs(now - at) < KEYS_SECONDS:
                 break
@@ -53,7 +53,8 @@ def _row(keys: InstanceKeys, key: str) -> bytes:
     return keys.space + DELIVERED + pack((key,))
 
 
-def _unpack(raw: bytes) -> tuple[str, float, int]:
+def unpack_key(raw: bytes) -> tuple[str, float, int]:
+    """A key, when it was used, and its number."""
     fields = unpack_record(raw)
     if tuple(map(type, fields)) not in _KEY:
         raise damaged("the key of a message")
