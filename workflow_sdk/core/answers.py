@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from secrets import token_bytes
+from typing import TypeGuard
 
 from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
 
@@ -34,9 +35,9 @@ def still_waiting() -> bytes:
     return WAITING + token_bytes(8)
 
 
-def is_answer(raw: bytes | None) -> bool:
+def is_answer(raw: bytes | None) -> TypeGuard[bytes]:
     """Whether a row holds an answer; else it is waited for, or nobody asks any more."""
-    return bool(raw) and not raw.startswith(WAITING)
+    return raw is not None and raw != b"" and not raw.startswith(WAITING)
 
 
 @dataclass(frozen=True, slots=True)
