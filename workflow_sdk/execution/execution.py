@@ -20,7 +20,7 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from workflow_sdk.core.answers import Answer
+from workflow_sdk.core.answers import Answer, is_answer
 from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
@@ -256,7 +256,7 @@ class Execution(Sorting):
         except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             await self.never()
-        if asked is not None:
+        if asked is not None and not is_answer(asked):
             self.journal.write_outside(key, Answer(raw).pack())
         await self.flush()
 

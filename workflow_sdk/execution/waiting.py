@@ -140,8 +140,13 @@ class Waits:
 
     def hungry(self, mail: Mail) -> list[str]:
         """The names of messages that are awaited and were passed over, and of which there are too few in memory."""
-        inbox = self._journal.inbox
-        return [name for name in self.messages if mail.has_passed((name,)) and inbox.count(name) < self.needed(name)]
+        return [
+            name for name in self.messages if mail.has_passed((name,)) and any(map(self._lacks, self._waits_for(name)))
+        ]
+
+    def _lacks(self, wait: Wait) -> bool:
+        found = self._journal.inbox.find(wait.messages, wait.count, wait.at, wait.fit)
+        return not wait.fired and len(found) < wait.count
 
     def awaits(self, message: str | bytes) -> bool:
         """Whether the message is awaited."""

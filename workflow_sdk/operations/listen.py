@@ -6,6 +6,7 @@ something for it: it takes the message itself, in one go with recording it, so t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,8 +14,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from workflow_sdk.core.codec import SealedError, is_sealed
 from workflow_sdk.core.entries import Entry, ListenData, Taken, token_of
-from workflow_sdk.core.inbox import Fit, InboxMessage
+from workflow_sdk.core.inbox import UNREAD, Fit, InboxMessage
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.status import Kind
@@ -25,6 +27,8 @@ from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.sleep import begins_anew, deadline
+
+_log = logging.getLogger("workflow_sdk.operations")
 
 __all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
 
@@ -205,6 +209,13 @@ def _judge(place: Place, how: Listening) -> Callable[[InboxMessage], str | None]
     def problem(message: InboxMessage) -> str | None:
         try:
             codec.decode_checked(message.payload, how.type)
+        except SealedError as error:
+            if is_sealed(message.payload):
+                _log.error(
+                    "message %r to %r is left where it is: %s", message.name, place.engine.facts.instance_id, error
+                )
+                return UNREAD
+            return f"it is not what {place.what} takes: {error}"
         except CodecError as error:
             return f"it is not what {place.what} takes: {error}"
         return None

@@ -210,7 +210,8 @@ class _Turns:
         self.place.fold()
         if data.first > before.first:
             journal.clear_turns(self.turn_location(before.first), self.turn_location(data.first))
-            journal.settle_turns(self.turn_location(0), self.turn_location(data.first))
+            if journal.takings:
+                journal.settle_turns(self.turn_location(0), self.turn_location(data.first))
             names.prune(data.first)
         if last is not None:
             journal.keep_bases(self.turn_location(last), row)

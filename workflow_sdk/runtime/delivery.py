@@ -63,7 +63,7 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
         if Field.STATUS not in found.fields:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {letter.message!r} to")
         batch = Batch()
-        is_worker = here.is_worker if here else lambda _: False
+        is_worker = here.is_worker if here else _nobody
         posted = await post(driver, batch, keys, found, letter, now, is_worker, again=again)
         if not posted.is_stored:
             return posted.delivery
@@ -84,6 +84,10 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
             else:
                 here.is_due(instance_id)
         return posted.delivery
+
+
+def _nobody(worker: str) -> bool:
+    return False
 
 
 async def _hand_over(

@@ -30,6 +30,7 @@ from workflow_sdk.execution.posting import read_inbox_max
 from workflow_sdk.execution.threads import THREADS_MAX
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.answers import Answers
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.hosting import Hosting, new_hosting
@@ -157,6 +158,7 @@ class Runtime(Client):
             claiming.claim_what_is_due,
             claiming.claim_what_was_left,
             ticking.start_what_is_due,
+            Answers(self.access.driver, self._clock).sweep,
         ):
             self._group.start_soon(self._forever, loop)
         kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
