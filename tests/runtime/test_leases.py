@@ -13,7 +13,19 @@ from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, until_status
 from tests.runtime.polling import until
 from tests.runtime.shifted import ByHand
-from workflow_sdk import Client, Context, Driver, EntryStatus, Handle, Runtime, Status, Workflow, run_workflow, workflow
+from workflow_sdk import (
+    Client,
+    Context,
+    DefinitionError,
+    Driver,
+    EntryStatus,
+    Handle,
+    Runtime,
+    Status,
+    Workflow,
+    run_workflow,
+    workflow,
+)
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.execution.clock import Clock
@@ -256,3 +268,10 @@ async def test_one_commit_that_fails(driver: Driver, number: int) -> None:
     assert [log.count(what) <= 2 for what in "abc"] == [True] * 3
     rows = await Rows.of(driver)
     assert (rows.leases, rows.alarms) == ([], [])
+
+
+@pytest.mark.parametrize("seconds", [0, 0.29, -1, float("nan")])
+async def test_a_lease_that_is_too_short_is_refused(driver: Driver, seconds: float) -> None:
+    with pytest.raises(DefinitionError, match="lease_ttl"):
+        Runtime(driver, workflows=FLOWS, lease_ttl=seconds)
+    Runtime(driver, workflows=FLOWS, lease_ttl=0.3)

@@ -18,12 +18,14 @@ from workflow_sdk.core.keys import (
     ERRANDS,
     INBOX,
     OUTSIDE,
+    TRIES,
     WAITS,
     Field,
     InstanceKeys,
     purge_key,
     worker_keys,
 )
+from workflow_sdk.core.limits import taken_by
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Errand, Hanging
 from workflow_sdk.core.status import Status
@@ -44,6 +46,8 @@ TAKEN_AWAY_SECONDS = 5.0
 """How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
 
 
+INBOX_PAGE = 64
+"""Messages may be large, so that not many are read at once."""
 PATIENCE = 20
 """How often a cancel begins again because a message has come."""
 
@@ -83,6 +87,8 @@ class Found:
             batch.clear(keys.alarm(float(unpack_record(after.pop(Field.ALARM))[0])))
         if Field.PURGE in after:
             batch.clear(purge_key(float(unpack_record(after.pop(Field.PURGE))[0]), keys.instance_id))
+        if "deaths" in fields and fields["deaths"] is None:
+            batch.clear_range(*keys.range(TRIES))
         if status.is_terminal and (purge := purge_time(batch, keys.instance_id, after, now)) is not None:
             after[Field.PURGE] = purge
         for gone in before.keys() - after.keys():
@@ -100,6 +106,14 @@ class Found:
         # A run without a runtime watches this.
         batch.set(keys.nudge, uuid4().bytes)
         self.fields = after
+
+    def untake(self, count: int) -> None:
+        """So many messages that it had taken are in its inbox again. To be called after `change`."""
+        taken = taken_by(self.fields)
+        if count and taken:
+            raw = pack_record([unpack_record(self.fields[Field.COMMITS])[0], max(0, taken - count)])
+            self.fields[Field.COMMITS] = raw
+            self.batch.set(self.keys.field(Field.COMMITS), raw)
 
 
 async def find(driver: Driver, instance_id: str) -> Found:
@@ -166,10 +180,13 @@ async def abandon_outside(driver: Driver, found: Found, *, rollback: bool, patie
     if patient:
         # One of them may end just now.
         found.batch.check(keys.nudge, await driver.get(keys.nudge))
-    for key, raw in await driver.scan(*keys.range(INBOX)):
-        if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
-            # That one of them has ended is of no use any more.
-            found.batch.clear(key)
+    begin, end = keys.range(INBOX)
+    while rows := await driver.scan(begin, end, limit=INBOX_PAGE):
+        for key, raw in rows:
+            if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
+                # That one of them has ended is of no use any more.
+                found.batch.clear(key)
+        begin = rows[-1][0] + b"\x00"
     return errands
 
 
@@ -206,7 +223,9 @@ async def cancel(
             # It does not stand still. Nothing may hold this up: so it is taken away first.
             await take_away(driver, found, now)
             continue
-        undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
+        # What is being undone already is undone to the end.
+        undo = found.status is Status.ROLLING_BACK
+        undo = undo or (rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1)))
         # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
         errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)
         if undo:

@@ -85,6 +85,8 @@ async def _sleep(place: Place, duration: float | None, until: float | None) -> N
             entry.complete(None, engine.now())
             place.put(entry)
             await place.flush()
+        else:
+            await place.breathe()
         place.close(entry)
     finally:
         place.release()

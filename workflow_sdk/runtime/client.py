@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 import anyio
 
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
@@ -48,7 +48,7 @@ class Client:
         store: str | Driver,
         *,
         clock: TimeSource | None = None,
-        codec: Wrapper | None = None,
+        codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
     ) -> None:
         self._store = store
