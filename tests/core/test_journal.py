@@ -278,8 +278,8 @@ def test_compensations_are_numbered_and_forgotten() -> None:
     journal, rows = Journal(KEYS), Rows()
     for number in range(3):
         assert journal.next_sequence == number
-        journal.compensate(Compensation(number, b"", "s", None, b"v", tagged=True))
-    journal.compensate(Compensation(1, b"", "s", None, b"v", tagged=True).done())
+        journal.register(Compensation(journal.new_sequence(), b"", "s", None, b"v", tagged=True))
+    journal.update(Compensation(1, b"", "s", None, b"v", tagged=True).done())
     assert (journal.compensations, journal.next_sequence) == (3, 3)
     journal.keep_in_attic([(pack_segment(1), b"row")])
     write(rows, journal.take())

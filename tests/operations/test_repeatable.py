@@ -187,6 +187,7 @@ async def test_others_learn_of_a_value_only_with_its_record(world: World, then: 
         return await then(ctx, await ctx.step("draw", draw, repeatable=True))
 
     await world.once(hears, id="other", mode="yield")
+    known: Any = None
     for crash in range(2, 9):
         driver = FaultyDriver(world.driver, crash_after=crash)
         try:

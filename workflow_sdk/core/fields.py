@@ -29,11 +29,12 @@ _SHAPES: dict[Field, Shapes] = {
     Field.INPUT: shapes((bytes,)),
     Field.BIRTH: shapes(NUMBERS, (bytes,)),
     Field.ALARM: shapes(NUMBERS),
-    Field.DEATHS: shapes((int,)),
-    Field.COMMITS: shapes((int,)),
+    Field.DEATHS: shapes((int,)) | shapes((int,), (list,)),
+    Field.COMMITS: shapes((int,)) | shapes((int,), (int,)),
+    Field.HANDED: shapes((int,)),
     Field.STATE: shapes((bytes,)),
     Field.REFERENCE: shapes((str,)),
-    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, NOTHING)),
+    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, bytes, NOTHING)),
     Field.WATCHERS: shapes((list,)),
     Field.GENERATION: shapes((int,), NUMBERS),
     Field.RETENTION: shapes(NUMBERS),
@@ -41,6 +42,8 @@ _SHAPES: dict[Field, Shapes] = {
     Field.ANSWERED: shapes((int,)),
     Field.BASE: shapes((bytes,)),
     Field.FIRST: shapes((bytes,)),
+    Field.SEALS: shapes((list,)),
+    Field.RESTARTS: shapes((int,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0
@@ -78,6 +81,8 @@ def check_field(field: Field, raw: bytes) -> None:
         moment(parts[4])
     elif field is Field.BIRTH:
         moment(parts[0])
+    elif field is Field.SEALS and not all(type(seal) is bytes for seal in parts[0]):
+        raise damaged("the codecs of an instance")
     elif field is Field.GENERATION:
         moment(parts[1])
     elif field is Field.ALARM or field is Field.PURGE:

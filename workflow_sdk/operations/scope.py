@@ -37,6 +37,10 @@ _NOTHING: dict[bytes, Entry] = {}
 """What was recorded in a new scope. Shared, since there may be ten thousand of them; it is never written to."""
 
 
+_NO_DOUBT: dict[str, str] = {}
+"""The same, of the derived names of a scope."""
+
+
 class Operation(Protocol):
     """What a scope knows of the operation that is under way in it."""
 
@@ -88,6 +92,7 @@ class Scope:
         "busy",
         "count",
         "derived",
+        "doubtful",
         "draws",
         "ended",
         "engine",
@@ -136,6 +141,8 @@ class Scope:
         self.unvisited: int = len(self.recorded)
         self.used: set[str] = set()
         self.derived: dict[str, int] | None = None
+        self.doubtful: dict[str, str] = _NO_DOUBT
+        """Derived names that were recorded with other arguments, and what to say if one of them comes again."""
         self.count: int = 0
         self.draws: int = 0
         self.rng: random.Random | None = None
@@ -225,6 +232,19 @@ class Scope:
         if folded is not None:
             engine.journal.keep_changes(location, *folded)
 
+    def note_turn(self, loop: bytes, turn: bytes) -> None:
+        """A turn of a loop begins: what was assigned in those before is kept, so that it can begin again."""
+        engine = self.engine
+        # What is recorded in the turn came after this.
+        if engine.world is None or turn in engine.journal.loaded:
+            return
+        try:
+            changes = engine.world.merge(loop)
+        except CodecError as error:
+            raise engine.slip(error) from None
+        if changes is not None:
+            engine.journal.keep_beginning(turn, changes)
+
     def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
         """What was assigned under these locations never was: they have lost a race."""
         engine = self.engine
@@ -239,7 +259,7 @@ class Scope:
         """The code has come to a recorded operation. What was recorded is its own from now on, and goes with it."""
         self.unvisited -= 1
         self.recorded.pop(location[len(self.prefix) :], None)
-        if self.engine.journal.changes:
+        if self.engine.journal.changes and not self.engine.walking:
             self.unfold([location])
 
     def unfold(self, locations: Iterable[bytes]) -> None:
@@ -349,7 +369,7 @@ class Scope:
         if self.engine.world is not None:
             with suppress(CodecError):  # then that is what ends the run
                 self.note(self.engine.world)
-        if self.interrupted is not None:
+        if self.interrupted is not None and (failure is None or isinstance(failure, Exception)):
             self._interrupted()
         if self.busy is not None:
             what = self.busy.what

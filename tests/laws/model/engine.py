@@ -155,6 +155,9 @@ class Interpreter:
     def work_in_thread(self, path: str, step: Step) -> list[Any]:
         return self.world.do(path, step)
 
+    def transaction(self, transaction: object, path: str, step: Step) -> list[Any]:
+        return self.world.do(path, step)
+
     async def block(
         self, ctx: Context, block: Block, where: str, pool: str, turn: int | None, *, in_loop: bool = False
     ) -> list[Any]:
@@ -242,6 +245,9 @@ class _Run:
             "repeatable": step.repeatable,
             "rollback": None if step.undo is None else self.handler(step.undo),
         }
+        if step.transact:
+            del options["repeatable"]
+            return await ctx.transact(name, self.program.transaction, *args, **options)
         if step.derived:
             return await ctx.step(fn, *args, **options)
         return await ctx.step(name, fn, *args, **options)
@@ -260,12 +266,12 @@ class _Run:
         ctx, name = self.ctx, self.name
         names = [f"{self.pool}:{number}" for number in node.messages]
         if node.count > 1:
-            return await ctx.listen_many(name, names, count=node.count, timeout=node.timeout)
+            return await ctx.listen_many(name, names, count=node.count, timeout=node.timeout, type=int)
         if node.timeout is not None and node.default:
-            return await ctx.listen(name, names, timeout=node.timeout, default="default")
+            return await ctx.listen(name, names, timeout=node.timeout, default="default", type=int)
         if node.default:
-            return (await ctx.listen_message(name, names, timeout=node.timeout)).payload
-        return await ctx.listen(name, names, timeout=node.timeout)
+            return (await ctx.listen_message(name, names, timeout=node.timeout, type=int)).payload
+        return await ctx.listen(name, names, timeout=node.timeout, type=int)
 
     async def loop(self, node: Loop) -> Any:
         async def turn(ctx: Context, state: Any) -> Continue[Any] | Break[Any]:

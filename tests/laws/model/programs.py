@@ -65,6 +65,8 @@ class Step:
     threaded: bool = False
     derived: bool = False
     value: Any = None
+    transact: bool = False
+    """It is made in a transaction of the store."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class _Maker:
         if draw(st.booleans()):
             by_name = in_loop or draw(st.booleans())
             undo = Undo(by_name, draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2, ALWAYS])))
-        return Step(
+        step = Step(
             fails,
             draw(st.sampled_from([0, 1, 2, 3])) if fails else 0,
             draw(st.sampled_from([0, 1])) and draw(TIMES),
@@ -286,6 +288,9 @@ class _Maker:
             draw(st.integers(0, 3)) == 0,
             draw(st.sampled_from(VALUES)),
         )
+        if not step.repeatable and not step.derived and draw(st.integers(0, 5)) == 0:
+            return replace(step, threaded=True, transact=True)
+        return step
 
     def sleep(self, in_loop: bool) -> Sleep:
         return Sleep(self.draw(TIMES))

@@ -12,6 +12,7 @@ import anyio.lowlevel
 
 from tests.laws.model.engine import Interpreter
 from tests.laws.model.invariants import CheckedDriver
+from tests.laws.model.messages import BAD
 from tests.laws.model.plain import MARGIN, Expected, Row
 from tests.laws.model.programs import Cancel, Letter, Program
 from tests.leftovers import check_nothing_left
@@ -79,6 +80,7 @@ class Fault:
 
 NO_FAULT = Fault("none")
 NOISE = "noise"
+FLOOD = 8
 
 
 class MailedDriver(FaultyDriver):
@@ -112,6 +114,7 @@ class Trial:
         self.faults: list[Fault] = []
         self.had: list[Fault] = []
         self.held: list[Letter] = []
+        self.unwanted = 0
         self.refused: set[int] = set()
         """The payloads of the messages that came when it had ended."""
         self.result: RunResult[Any] | None = None
@@ -178,11 +181,17 @@ class Trial:
             self.refused.add(what.payload)
 
     async def send_next(self) -> None:
-        """One of the messages that were held back, or one that nobody wants."""
+        """One of the messages that were held back; or some that nobody wants, or that nobody can take."""
         if self.held:
             await self.send(self.held.pop(0))
+            return
+        self.unwanted += 1
+        if self.unwanted % 3 == 0:
+            for _ in range(FLOOD):
+                await send_message(self.driver, ID, NOISE, clock=self.clock)
         else:
-            await send_message(self.driver, ID, NOISE, clock=self.clock)
+            pool = f"m:{self.unwanted % 2}"
+            await send_message(self.driver, ID, pool, "of another type", clock=self.clock)
 
     async def once(self) -> RunResult[Any] | None:
         """One run, with the next of the faults; None if it came to nothing."""
@@ -310,10 +319,11 @@ class Trial:
                 assert entry.attempts == row.attempts, path
 
     async def unread(self) -> list[int]:
-        """The payloads of the messages in the inbox, without the noise."""
+        """The payloads of the messages in the inbox, without the noise and those of another type."""
         rows = await self.driver.scan(*InstanceKeys(ID).range(INBOX))
         messages = [InboxMessage.unpack(key, raw) for key, raw in rows]
-        return [Codec().decode(message.payload) for message in messages if message.name != NOISE]
+        good = [message for message in messages if message.name != NOISE and message.payload != BAD]
+        return [Codec().decode(message.payload) for message in good]
 
 
 def plain(value: Any) -> Any:
