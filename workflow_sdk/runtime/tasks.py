@@ -38,7 +38,7 @@ from workflow_sdk.errors import (
 from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.posting import Letter, post
 from workflow_sdk.execution.snapshot import read_fields, read_standing
-from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.info import Page
 
@@ -205,6 +205,7 @@ class Tasks:
             batch.check(hangs, hanging)
             done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
             change_task(batch, row, done, TaskEvent("completed", by, now))
+            await forget_oldest(access.driver, batch, row.instance)
             if await _commit(access.driver, batch):
                 if posted.is_here and here is not None:
                     here.message_came(row.instance)
