@@ -19,7 +19,7 @@ from workflow_sdk.core.codec.sealing import SEAL
 from workflow_sdk.core.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
 from workflow_sdk.errors import CodecError, DefinitionError
 
-pytestmark = pytest.mark.law(15)
+pytestmark = pytest.mark.law(15, 18)
 
 
 class Xor:
