@@ -58,7 +58,7 @@ async def refund(result: str) -> None:
 async def shop(ctx: Context, card: str) -> str:
     first = await ctx.step("first", charge, card, rollback=refund)
     how = await ctx.listen("go")
-    second = await ctx.step("second", charge, f"{first} {how}", rollback=refund)
+    second = await ctx.step("second", charge, " ".join([first, how]), rollback=refund)
     await ctx.listen("more")
     if how == "fail":
         raise ValueError("no")
