@@ -319,7 +319,7 @@ async def test_what_undoes_a_step(world: World) -> None:
     @workflow
     async def fails(ctx: Context) -> None:
         for number in range(3):
-            await ctx.step(f"step {number}", lambda number=number: number, rollback=undo)
+            await ctx.step(f"step {number}", doubled, number, rollback=undo)
         await ctx.sleep("nap", 1)
         raise ValueError("no")
 
@@ -336,7 +336,7 @@ async def test_what_undoes_a_step(world: World) -> None:
     async with Client(world.driver, clock=world.clock) as client:
         await client.handle(fails, "i").recover()
     assert (await world.run(fails)).status is Status.ROLLED_BACK
-    assert undone == [2, 1, 0]
+    assert undone == [4, 2, 0]
 
 
 @pytest.mark.parametrize("part", [NAMES, HISTORY, INBOX], ids=["name", "entry", "message"])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.patience import PATIENCE
 from tests.runtime.parts import Stop, until_status
-from tests.runtime.polling import until
+from tests.runtime.polling import settle, until
 from workflow_sdk import (
     Client,
     CodecError,
@@ -21,8 +21,10 @@ from workflow_sdk import (
     Delivery,
     Driver,
     Handle,
+    InstanceStateError,
     Runtime,
     Status,
+    Workflow,
     workflow,
 )
 
@@ -120,7 +122,7 @@ async def starts_over(ctx: Context, turns: int) -> Any:
     return ContinueAsNew(turns - 1) if turns else "over"
 
 
-FLOWS = [
+FLOWS: list[Workflow[Any, Any]] = [
     takes_a_number, takes_an_order, takes_several, two_types, two_types_in_turns, works_meanwhile, asks_a_person,
     starts_over,
 ]  # fmt: skip
@@ -293,14 +295,44 @@ async def test_it_is_never_taken_later(driver: Driver) -> None:
         assert await again.result(PATIENCE) == "four"
 
 
+@workflow
+async def listens_after_work(ctx: Context) -> Any:
+    """A message that comes during the work is in memory when it is discarded."""
+    await ctx.step("work", stop[0].here)
+    return await ctx.listen("n", type=int)
+
+
 async def test_what_was_discarded_is_not_taken(driver: Driver) -> None:
-    async with Runtime(driver, workflows=FLOWS) as runtime:
-        handle = await runtime.start(works_meanwhile, id="i")
+    async with Runtime(driver, workflows=[listens_after_work]) as runtime:
+        handle = await runtime.start(listens_after_work, id="i")
         await stop[0].reached.wait()
-        await handle.send("other", 1, key="k")
+        await handle.send("n", 1, key="k")
+        await settle(driver)
         (message,) = await handle.inbox()
-        assert (message.name, message.payload, message.reason) == ("other", 1, None)
+        assert (message.name, message.payload, message.reason) == ("n", 1, None)
         assert await handle.discard(message.id)
-        assert await handle.send("other", 1, key="k") is Delivery.DUPLICATE, "its key stays used"
+        assert await handle.send("n", 1, key="k") is Delivery.DUPLICATE, "its key stays used"
         stop[0].go_on.set()
-        await handle.result(PATIENCE)
+        await handle.send("n", 2)
+        assert await handle.result(PATIENCE) == 2
+
+
+async def discards_one(handle: Handle[Any]) -> None:
+    """Discard the first message that comes."""
+
+    async def there() -> bool:
+        return bool(await handle.inbox())
+
+    await until(there)
+    assert await handle.discard((await handle.inbox())[0].id)
+
+
+async def test_an_asker_whose_question_is_discarded(driver: Driver) -> None:
+    async with Runtime(driver, workflows=FLOWS) as runtime, Client(driver) as other:
+        handle = await runtime.start(takes_a_number, id="i")
+        for asker in (handle, other.handle("takes_a_number", "i")):
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(discards_one, handle)
+                    with pytest.raises(InstanceStateError, match="was discarded"):
+                        await asker.ask("other")

@@ -21,7 +21,7 @@ from workflow_sdk.core.rebuild import Parts, make, make_branches, make_group
 from workflow_sdk.core.wire import damaged, shapes
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 
-__all__ = ["describe", "pack_error_info", "pack_failure", "unpack_error_info", "unpack_failure"]
+__all__ = ["describe", "message_of", "pack_error_info", "pack_failure", "unpack_error_info", "unpack_failure"]
 
 MESSAGE_CHARS_MAX: Final = 10_000
 TRACEBACK_CHARS_MAX: Final = 8_000
@@ -72,7 +72,7 @@ def describe(error: BaseException, codec: Codec, kind: str | None = None) -> Err
         if not name.startswith("__") and len(data) <= min(VALUE_BYTES_MAX, left):
             attributes[name] = same
             left -= len(data)
-    return ErrorInfo(_type_text(type(error)), _message(error), _traceback(error), attributes, kind or kind_of(error))
+    return ErrorInfo(_type_text(type(error)), message_of(error), _traceback(error), attributes, kind or kind_of(error))
 
 
 def pack_error_info(info: ErrorInfo, codec: Codec) -> list[object]:
@@ -164,7 +164,7 @@ def _pack(error: BaseException, codec: Codec, budget: _Budget, depth: int, *, ca
     names = [
         _clean(class_name(cls), MESSAGE_CHARS_MAX) for cls in type(error).__mro__ if issubclass(cls, BaseException)
     ]
-    message = _message(error)
+    message = message_of(error)
     if not budget.spend(len(message) + 100):
         message = _clean(message, _SPENT_CHARS_MAX)
     # Exceptions may refer to each other in any way, so that a walk of them would never end: past the budget, only
@@ -303,7 +303,8 @@ def _members(cls: type) -> Iterator[str]:
                     yield name
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What an exception says, as it is recorded. Never raises."""
     return _clean(_text_of(str, error), MESSAGE_CHARS_MAX)
 
 

@@ -29,8 +29,9 @@ _SHAPES: dict[Field, Shapes] = {
     Field.INPUT: shapes((bytes,)),
     Field.BIRTH: shapes(NUMBERS, (bytes,)),
     Field.ALARM: shapes(NUMBERS),
-    Field.DEATHS: shapes((int,)),
-    Field.COMMITS: shapes((int,)),
+    Field.DEATHS: shapes((int,)) | shapes((int,), (list,)),
+    Field.COMMITS: shapes((int,)) | shapes((int,), (int,)),
+    Field.HANDED: shapes((int,)),
     Field.STATE: shapes((bytes,)),
     Field.REFERENCE: shapes((str,)),
     Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, bytes, NOTHING)),
@@ -42,6 +43,7 @@ _SHAPES: dict[Field, Shapes] = {
     Field.BASE: shapes((bytes,)),
     Field.FIRST: shapes((bytes,)),
     Field.SEALS: shapes((list,)),
+    Field.RESTARTS: shapes((int,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0

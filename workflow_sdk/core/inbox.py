@@ -33,6 +33,11 @@ class InboxMessage:
     def __lt__(self, other: InboxMessage) -> bool:
         return self.id < other.id
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether there is a limit for such messages: not for the ends of children and tasks, which are waited for."""
+        return isinstance(self.name, str)
+
     def pack(self) -> bytes:
         return pack_record([self.name, self.payload, self.sent_at, self.reply_to, self.only_for])
 
@@ -116,13 +121,15 @@ _NO_IDS: set[bytes] = set()
 class Inbox:
     """The messages of one instance, by name."""
 
-    __slots__ = ("_addressed", "_by_name", "_ids")
+    __slots__ = ("_addressed", "_by_name", "_ids", "weight")
 
     def __init__(self) -> None:
         self._by_name: dict[str | bytes, list[InboxMessage]] = _NO_NAMES
         self._ids: set[bytes] = _NO_IDS
         self._addressed = 0
         """How many are for one listen only."""
+        self.weight: int = 0
+        """How many bytes their payloads have."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -135,6 +142,7 @@ class Inbox:
             return False
         self._ids.add(message.id)
         self._addressed += message.only_for is not None
+        self.weight += len(message.payload)
         insort(self._by_name.setdefault(message.name, []), message)
         return True
 
@@ -190,5 +198,6 @@ class Inbox:
         queue.remove(message)
         self._ids.discard(message.id)
         self._addressed -= message.only_for is not None
+        self.weight -= len(message.payload)
         if not queue:
             del self._by_name[message.name]

@@ -16,6 +16,7 @@ from sortedcontainers import SortedDict
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.codec.problem import is_a
+from workflow_sdk.core.keys import Field
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.wire import NOTHING, damaged, pack_record, shapes, unpack_record
 from workflow_sdk.errors import CodecError, DefinitionError
@@ -240,6 +241,7 @@ class World:
         for location in losers:
             for name, change in self._pop(location).items():
                 gone[name] = change.merged(gone.get(name))
+            self._pop_folded(location)
         kept = self._pop(winner)
         if kept:
             self._noted[winner] = kept
@@ -272,24 +274,31 @@ class World:
         except CodecError as error:
             raise type(error)(f"ctx.state[{key!r}]: {error}") from None
 
-    def fold(self, location: bytes) -> tuple[bytes, bool] | None:
+    def fold(self, location: bytes) -> tuple[bytes, dict[bytes, bytes]] | None:
         """All that was changed in what is under a location, as a row; None if that is what it was the last time.
 
-        Also whether there were such rows of what is under it, which are not needed any more.
+        Also the rows of what is under it, which are in it.
         """
+        raw = self.merge(location)
+        inside = self._pop_folded(location)
+        if raw is None or (self._folded.get(location) == raw and not inside):
+            return None
+        self._folded[location] = raw
+        return raw, inside
+
+    def merge(self, location: bytes) -> bytes | None:
+        """All that was changed in what is under a location, as a row; None if that is nothing."""
         self.note(location)
         merged = self._pop(location)
-        inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
-        for at in inside:
-            del self._folded[at]
         if not merged:
             return None
         self._noted[location] = merged
-        raw = pack_record([[name, change.raw, change.last] for name, change in sorted(merged.items())])
-        if self._folded.get(location) == raw and not inside:
-            return None
-        self._folded[location] = raw
-        return raw, bool(inside)
+        return pack_record([[name, change.raw, change.last] for name, change in sorted(merged.items())])
+
+    def _pop_folded(self, location: bytes) -> dict[bytes, bytes]:
+        """The rows of what is under a location."""
+        inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
+        return {at: self._folded.pop(at) for at in inside}
 
     def shown(self) -> tuple[bytes | None, str | None, list[object] | None]:
         """What is to be seen now: the state as bytes, the reference and the progress."""
@@ -321,6 +330,24 @@ class World:
         """Everything as it is, as a row."""
         names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
         return pack_record([[name, raw] for name in sorted(names) if (raw := self._encode(name)) is not None])
+
+    @classmethod
+    def since_the_start(cls, codec: Codec, fields: Mapping[Field, bytes]) -> World:
+        """What an instance begins with: nothing, or what could be seen of it when it started over."""
+        world = cls(codec)
+        if Field.BASE in fields:
+            world.apply({b"": unpack_record(fields[Field.BASE])[0]})
+        return world
+
+    def restore(self, fields: Mapping[Field, bytes]) -> None:
+        """Be as it was shown with the last commit, whatever was assigned since."""
+        (state,) = unpack_record(fields[Field.STATE]) if Field.STATE in fields else (None,)
+        values: dict[str, Any] = {} if state is None else self._codec.decode(state)
+        for name in self.values.keys() | values.keys():
+            self._take(_STATE + name, self._codec.encode(values[name]) if name in values else None)
+        (self.reference,) = unpack_record(fields[Field.REFERENCE]) if Field.REFERENCE in fields else (None,)
+        progress = tuple(unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None
+        self.progress = cast("Progress | None", progress)
 
     def apply(self, rows: Mapping[bytes, bytes]) -> None:
         """Take over what finished scopes have changed, by their locations, in the order in which they did."""

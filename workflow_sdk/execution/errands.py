@@ -56,7 +56,9 @@ async def run_errands(
         todo = found
 
 
-async def run_errands_left(driver: Driver, codec: Codec, now: Callable[[], float], said: set[bytes]) -> None:
+async def run_errands_left(
+    driver: Driver, codec: Codec, now: Callable[[], float], said: set[bytes] | None = None
+) -> None:
     """Run what others have left. `said` as for `run_errands`; what is not left any more is taken out of it."""
     left: set[bytes] = set()
     begin, end = subtree(ERRANDS)
@@ -64,7 +66,8 @@ async def run_errands_left(driver: Driver, codec: Codec, now: Callable[[], float
         left.update(key for key, _ in rows)
         await run_errands(driver, codec, now, [key for key, _ in rows], said)
         begin = rows[-1][0] + b"\x00"
-    said &= left
+    if said is not None:
+        said &= left
 
 
 async def _run(driver: Driver, codec: Codec, now: float, key: bytes, said: set[bytes]) -> list[bytes]:

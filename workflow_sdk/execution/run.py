@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
@@ -15,11 +16,11 @@ from workflow_sdk.context import Context
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, SealedError, Wrappers
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, InstanceKeys, worker_keys
+from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of
+from workflow_sdk.core.times import deadline_of, due_at_once
 from workflow_sdk.core.wire import NewerFormatError, unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, is_driver
@@ -31,14 +32,16 @@ from workflow_sdk.errors import (
     InputError,
     LeaseLostError,
 )
-from workflow_sdk.execution.clock import Clock, SystemClock, overseen
+from workflow_sdk.execution.clock import Activity, Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
-from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
+from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, forget_worker, new_seed
+from workflow_sdk.execution.living import living
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.snapshot import read_fields, read_standing
+from workflow_sdk.execution.survivors import take_back_death
 from workflow_sdk.execution.unwinding import Unwinding
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Facts, Unwound
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.operations.inputs import encode_input
@@ -78,7 +81,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
@@ -91,7 +94,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
@@ -104,7 +107,7 @@ async def run_workflow(
     driver: Driver,
     instance_id: str | None = None,
     mode: Mode = "yield",
-    clock: Clock | None = None,
+    clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
@@ -122,7 +125,7 @@ async def run_workflow(
     if not is_driver(driver):
         raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
-    clock = clock or SystemClock()
+    clock = clock_of(clock)
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
     known = KnownHandlers.of(workflow, handlers)
     ttl = seconds(lease_ttl, "lease_ttl")
@@ -131,17 +134,63 @@ async def run_workflow(
     driver = overseen(driver, clock)
     worker = worker_keys(uuid4().hex)
     # Before the first heartbeat is stored, since others may see that at once.
-    with clock.life(worker.worker):
-        claimant = Claimant(driver, keys, workflow, values, clock.time, ttl, worker=worker.worker)
-        claimed = await claim(claimant, input)
-        if claimed.lease is None:
-            return _stored(workflow, values, claimed.fields, keys.instance_id)
-        run = Run(workflow, driver, keys, values, known, clock, claimed, mode, Alone(clock, worker, ttl))
-        try:
-            await run.go()
-        except BaseExceptionGroup as group:
-            raise _innermost(group) from None
-        return run.result()
+    with clock.life(worker.worker), living(worker.worker):
+        claimant = Claimant(
+            driver, keys, workflow, values, clock.time, ttl, worker=worker.worker, is_alive=clock.is_alive
+        )
+        while True:
+            claimed = await claim(claimant, input)
+            if claimed.lease is None:
+                return _stored(workflow, values, claimed.fields, keys.instance_id)
+            run = Run(workflow, driver, keys, values, known, clock, claimed, mode, Alone(clock, worker, ttl))
+            try:
+                await run.go()
+            except LeaseLostError:
+                if not await _goes_on(driver, clock, keys, worker):
+                    raise
+            except BaseExceptionGroup as group:
+                raise _innermost(group) from None
+            else:
+                return run.result()
+
+
+async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: WorkerKeys) -> bool:
+    """After the lease was lost: whether that was a decision about the instance, and nobody else runs it.
+
+    Returns when it is to be looked at again. Who was asked for an instance also runs what a decision makes of it.
+    """
+    while True:
+        found = await read_standing(driver, keys)
+        if found.lease is not None or Field.STATUS not in found.fields:
+            return False
+        status = Status(unpack_record(found.fields[Field.STATUS])[0])
+        if status is Status.CANCELLED:
+            # Nothing of this run is left that would clear them.
+            batch = Batch()
+            forget_worker(batch, worker)
+            await driver.commit(batch)
+            return True
+        if status not in (Status.RUNNING, Status.ROLLING_BACK) or Field.ALARM not in found.fields:
+            return False
+        due = float(unpack_record(found.fields[Field.ALARM])[0])
+        if due <= clock.time():
+            return True
+        # It was taken away to be changed, which takes another commit.
+        await _until_changed(driver, clock, keys.field(Field.VERSION), found.fields[Field.VERSION], due)
+
+
+async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes, due: float) -> None:
+    """Return when the value of the key differs from `since`, or when it is due."""
+    told = anyio.Event()
+
+    async def tell() -> None:
+        await driver.changed(key, since)
+        told.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(tell)
+        await clock.wait(told, due, lambda: Activity.NONE)
+        group.cancel_scope.cancel()
 
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
@@ -194,6 +243,11 @@ def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, flo
     return int(generation), float(at)
 
 
+def _restarts(fields: dict[Field, bytes]) -> int:
+    raw = fields.get(Field.RESTARTS)
+    return 0 if raw is None else int(unpack_record(raw)[0])
+
+
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
@@ -231,7 +285,14 @@ class Run:
             known=known,
             clock=clock,
             facts=Facts(
-                keys.instance_id, workflow.name, workflow.version, float(created_at), lenient, seed, generation
+                keys.instance_id,
+                workflow.name,
+                workflow.version,
+                float(created_at),
+                lenient,
+                seed,
+                generation,
+                _restarts(claimed.fields),
             ),
             lease=claimed.lease,
             mode=mode,
@@ -259,15 +320,20 @@ class Run:
                 # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the
                 # middle.
                 cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-                await self._release(write=cancelled and execution.failure is None)
+                await self._release(write=cancelled and execution.failure is None and execution.stuck is None)
                 raise
-        if execution.failure is not None:
-            reason = await self._why(execution.failure)
-            stops = self._stops(reason)
+        if execution.failure is not None and not execution.is_away:
+            failure = execution.failure
+            stops = self._stops(failure)
             if stops is not None and await self._stick_as_stored(*stops):
                 return
-            await self._release(write=False)
+            not_released = await self._release(write=False)
+            reason = await self._why(failure, not_released)
+            if isinstance(reason, LeaseLostError):
+                await self._live_on()
             raise reason
+        # If it was given up, nothing is to be changed any more, and whoever comes next goes on.
+        await self._release(write=True)
 
     def _stops(self, reason: Exception) -> tuple[Exception, str] | None:
         """What would fail again however often it is tried, in words for people, and its kind; None for all else."""
@@ -315,6 +381,8 @@ class Run:
         """How the run left the instance."""
         execution = self.execution
         id = self.journal.keys.instance_id
+        if not execution.is_away:
+            return RunResult(execution.standing.status, wake_at=deadline_of(execution.now()), instance_id=id)
         if execution.idle_result is not None:
             status, wake_at, waiting_for = execution.idle_result
             when = None if wake_at is None else deadline_of(wake_at)
@@ -336,11 +404,10 @@ class Run:
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
-            self.execution.mail.take_in(rows, self.claimed.nudge)
+            self.execution.mail.take_in(rows, self.claimed.nudge, self.claimed.sent)
             self.claimed.rows = None
-        if self.claimed.deaths:
-            # With the first commit it is clear that this worker did not die of it.
-            journal.set_field(Field.DEATHS, None)
+        if Field.DEATHS in journal.fields:
+            await self.execution.beware(rows or self.driver)
 
     def _root(self) -> Awaitable[None]:
         if self.claimed.status is Status.ROLLING_BACK:
@@ -358,16 +425,16 @@ class Run:
             value: Any = None
             try:
                 value = await self._bound()(scope)
-            except Exception as error:  # noqa: BLE001  # whatever the author's code raises ends the workflow
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or is_cancelled():
+            except BaseException as error:
+                # Whatever the author's code raises ends the workflow.
+                is_ours = execution.halted and not isinstance(error, Exception)
+                if is_ours or not is_failure_of_scope(error, execution, is_own_task=True):
                     scope.forgotten()
                     raise
-                # Nobody cancelled us: the code awaited something that was cancelled.
                 failure = error
             finally:
                 current_scope.reset(token)
+            await take_back_cancellations(execution)
             if execution.halted or not scope.end(failure):
                 return
             again = await self._end(value, failure)
@@ -483,21 +550,32 @@ class Run:
         raw = self.journal.get_field(Field.ERROR)
         return None if raw is None else unpack_error_info(raw[0], self.codec)
 
-    async def _release(self, *, write: bool) -> None:
-        """Give the instance back, as far as the store lets us; whoever comes next goes on."""
+    async def _release(self, *, write: bool) -> Exception | None:
+        """Give the instance back; whoever comes next goes on. The error, as far as the store does not let us.
+
+        Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
+        """
         execution = self.execution
         if execution.is_away:
-            return
+            return None
         if not write:
             self.journal.discard()
-        with anyio.CancelScope(shield=True):
-            batch = Batch()
-            execution.standing.let_go(batch, execution.now())
-            await execution.flusher.try_commit(batch)
+        batch = Batch()
+        execution.standing.let_go(batch, due_at_once(execution.now()))
+        error = await execution.flusher.try_commit(batch)
+        if isinstance(error, ConflictError) and write:
+            await self._live_on()
+        return error
 
-    async def _why(self, error: Exception) -> Exception:
-        """What to raise for a failed commit: a conflict means that the lease is lost, if it is."""
-        if isinstance(error, ConflictError):
+    async def _live_on(self) -> None:
+        """Others have taken the instance over: say that this worker has not died, if they took it for dead."""
+        now = self.execution.now()
+        with anyio.CancelScope(shield=True), suppress(Exception):  # the store failed: then it counts as a death
+            await take_back_death(self.driver, self.journal.keys.instance_id, self.claimed.lease or b"", now)
+
+    async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
+        """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""
+        if isinstance(error, ConflictError) and not_released is not None:
             try:
                 lease = await self.driver.get(self.journal.keys.lease)
             except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workflow_sdk.core.fields import check_field, check_fields, check_lease
 from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys
@@ -28,6 +28,8 @@ class Snapshot:
     nudge: bytes | None
     rows: StoredRows | None = None
     """All there is of it; None if that was not read."""
+    sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """The rows that count what was sent to it."""
 
 
 class StoredRows:
@@ -94,15 +96,18 @@ def _parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRo
     start = len(keys.space) + len(FIELDS)
     fields: dict[Field, bytes] = {}
     lease = nudge = None
+    sent: dict[bytes, bytes] = {}
     for key, raw in rows:
         number = next(segments(key[start:]))
-        field = _FIELDS.get(number) if isinstance(number, int) else None
-        if field is not None:
-            fields[field] = raw
+        found = _FIELDS.get(number) if isinstance(number, int) else None
+        if found is not None:
+            fields[found] = raw
         elif key == keys.lease:
             lease = raw
         elif key == keys.nudge:
             nudge = raw
+        elif key.startswith(keys.nudge):
+            sent[key] = raw
     check_fields(fields)
     check_lease(lease)
-    return Snapshot(fields, lease, nudge, stored)
+    return Snapshot(fields, lease, nudge, stored, sent)

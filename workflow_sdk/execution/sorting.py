@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import anyio
+
 from workflow_sdk.core.answers import Answer, AnswerKind
 from workflow_sdk.core.entries import read_token
 from workflow_sdk.core.fields import unpack_wait
@@ -44,7 +46,31 @@ class Sorting(Reaching):
             await self.never()
         return bool(found)
 
-    async def set_all_aside(self) -> bool:
+    async def sort_mail(self) -> bool:
+        if self._waits.refusing and await self._set_all_aside():
+            return True
+        names = self._waits.hungry(self.mail)
+        if not names:
+            return False
+        try:
+            await self.mail.read_on(names)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.storage_failed(error)
+        return True
+
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.mail.read_on(messages)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.storage_failed(error)
+        if self.halted:
+            await self.never()
+
+    def lacks_mail(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
+        return self.mail.lacks(messages, found, count)
+
+    async def _set_all_aside(self) -> bool:
         any_found = False
         for wait in list(self._waits.refusing):
             assert wait.fit is not None, "it has refused something"
@@ -99,6 +125,8 @@ class Sorting(Reaching):
             return  # it was set aside while another one was
         # From now on nobody else takes it.
         inbox.take(message)
+        # It is in the inbox still, as far as there is a limit; which there was not for the result of a task.
+        self.journal.taken -= not message.is_counted
         space = self.journal.keys.space
         row = SetAside(name, payload, message.sent_at, self.codec.encode(reason)).pack()
         while not self.halted:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import anyio
-
 from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
@@ -34,11 +32,11 @@ from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
 from workflow_sdk.execution.walk import Walk
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.handlers import REMEDY, Handler, find_handler
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import KEY, attempt, is_final, watched, with_key
+from workflow_sdk.operations.step import KEY, attempt, is_final, warily, watched, with_key
 
 __all__ = ["UNDO", "Unwinding"]
 
@@ -123,16 +121,16 @@ class Unwinding:
                 await watched(execution, f"{UNDO}{compensation.path}")
                 if has_parameter(handler, KEY, 1):
                     handler = with_key(execution, compensation.path, handler, undoes=True)
-                await attempt(execution, None, handler, (result,), options)
+                run = attempt(execution, None, handler, (result,), options)
+                path = f"{UNDO}{compensation.path}"
+                await (warily(execution, compensation.location, path, run) if execution.wary else run)
             except SealedError as error:
                 execution.unreadable(error)
                 await execution.never()
-            except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or is_cancelled():
+            except BaseException as error:
+                # Whatever the author's handler raises.
+                if not is_failure(error, lambda: execution.halted or is_cancelled()):
                     raise
-                # Nobody cancelled us: the handler awaited something that was cancelled.
                 failure = error
             else:
                 compensation = compensation.done()
@@ -152,12 +150,12 @@ class Unwinding:
             info = pack_error_info(describe(failure, execution.codec), execution.codec)
             when = decision.when if isinstance(decision, RetryAt) else None
             compensation = compensation.failed(info, when)
-            execution.journal.compensate(compensation)
+            execution.journal.update(compensation)
             if when is None:
                 return compensation
 
     async def _record(self, compensation: Compensation) -> None:
-        self._execution.journal.compensate(compensation)
+        self._execution.journal.update(compensation)
         await self._execution.flush()
 
     async def _stuck(self, compensation: Compensation) -> None:

@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 from workflow_sdk.core.fields import WaitRow
 from workflow_sdk.core.inbox import Fit, InboxMessage
 from workflow_sdk.core.journal import Journal
+from workflow_sdk.execution.mail import Mail
 from workflow_sdk.operations.engine import Wait
 
 __all__ = ["Waits"]
@@ -123,6 +124,15 @@ class Waits:
     def listens(self) -> bool:
         """Whether a message is awaited."""
         return bool(self._by_message)
+
+    def needed(self, message: str) -> int:
+        """How many messages with this name are awaited; of the empty name, how many names."""
+        return sum(wait.count for wait in self._waits_for(message)) if message else len(self._by_message)
+
+    def hungry(self, mail: Mail) -> list[str]:
+        """The names of messages that are awaited and were passed over, and of which there are too few in memory."""
+        inbox = self._journal.inbox
+        return [name for name in self.messages if mail.has_passed((name,)) and inbox.count(name) < self.needed(name)]
 
     def awaits(self, message: str | bytes) -> bool:
         """Whether the message is awaited."""

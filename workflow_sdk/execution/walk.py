@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from math import inf
 from typing import Any, NoReturn, TypeVar
 
 import anyio
@@ -23,7 +24,8 @@ from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
-from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Wait
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure_of_scope
+from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Unwound, Wait
 from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.scope import Scope, current_scope
 
@@ -36,9 +38,11 @@ class Walk:
     """An engine that does nothing and records nothing."""
 
     walking = True
+    is_broken = False
     halted = False
     draining = False
     active = 1
+    wary = None
     watched = None
 
     def __init__(
@@ -52,6 +56,7 @@ class Walk:
     ) -> None:
         self._driver = driver
         self.journal: Journal = Journal(journal.keys)
+        self.journal.fields = dict(journal.fields)
         self.codec = codec
         self.known = known
         self.facts = facts
@@ -75,13 +80,14 @@ class Walk:
             token = current_scope.set(scope)
             try:
                 await fn(scope)
-            except Exception:  # noqa: BLE001  # how the workflow ended is known; only its steps are wanted here
-                pass
             finally:
                 current_scope.reset(token)
         if self._unreadable is not None:
             # What was found is not all there is.
             raise self._unreadable
+        if self.world is not None:
+            # Scopes that are still open have assigned what is recorded nowhere else.
+            self.world.restore(self.journal.fields)
         return self.handlers
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
@@ -93,13 +99,22 @@ class Walk:
             self._scopes.append(scope)
             try:
                 yield scope
+            except BaseException as error:
+                # How the code ended is recorded; only its steps are wanted here.
+                if not _is_unwound(error) and not is_failure_of_scope(error, self):
+                    raise
             finally:
                 self._scopes.pop()
 
+    def is_cancelled(self) -> bool:
+        return is_cancelled()
+
     async def never(self) -> NoReturn:
         self._scopes[-1].cancel()
-        await anyio.sleep_forever()
-        raise AssertionError("a cancelled scope is left at the first await")
+        if anyio.current_effective_deadline() == -inf:
+            await anyio.sleep_forever()
+        # The code shields itself from the cancellation.
+        raise Unwound
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
         return self._ends.get(location, {})
@@ -127,6 +142,12 @@ class Walk:
     def will_listen(self, messages: tuple[str, ...], type: object) -> None:
         """Nobody does."""
 
+    def lacks_mail(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
+        return False
+
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """There are no messages."""
+
     async def set_aside(self, fit: Fit) -> bool:
         return False
 
@@ -138,6 +159,12 @@ class Walk:
 
     async def answer(self, key: bytes, raw: bytes) -> None:
         """It was given."""
+
+    async def note_try(self, location: bytes, path: str) -> None:
+        raise AssertionError("a walk calls nothing")
+
+    def survived(self, location: bytes) -> None:
+        raise AssertionError("a walk calls nothing")
 
     async def refresh_inbox(self) -> None:
         """There are no messages."""
@@ -171,7 +198,7 @@ class Walk:
 
     def see_world(self) -> World:
         if self.world is None:
-            self.world = World(self.codec)
+            self.world = World.since_the_start(self.codec, self.journal.fields)
         return self.world
 
     @property
@@ -191,3 +218,10 @@ class Walk:
 
     async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         raise AssertionError("a walk runs no step")
+
+
+def _is_unwound(error: BaseException) -> bool:
+    """Whether it comes of `never`, through code that shields itself. A task group hands it on with cancellations."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split((Unwound, anyio.get_cancelled_exc_class()))[1] is None
+    return isinstance(error, Unwound)

@@ -41,6 +41,8 @@ class Facts:
     """Of the instance's uuids and random numbers."""
     generation: int = 1
     """How often it has begun: it may start over."""
+    restarts: int = 0
+    """How often it was restarted after something was undone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -175,6 +177,19 @@ class Engine(Protocol):
         ...
 
     @property
+    def wary(self) -> object:
+        """Whether workers have died under the instance: then what is executed is noted before."""
+        ...
+
+    async def note_try(self, location: bytes, path: str) -> None:
+        """The code of an operation is about to be called: returns once that is stored."""
+        ...
+
+    def survived(self, location: bytes) -> None:
+        """It was called, and this worker is alive."""
+        ...
+
+    @property
     def transacts(self) -> bool:
         """Whether the store lets authors write in its transactions."""
         ...
@@ -238,6 +253,14 @@ class Engine(Protocol):
         """A branch begins to listen to messages, and takes those that are of this type."""
         ...
 
+    def lacks_mail(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
+        """Whether the store may have messages that are to be taken instead of those found, or with them."""
+        ...
+
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """Read some more of the messages with these names."""
+        ...
+
     async def set_aside(self, fit: Fit) -> bool:
         """Set aside what a wait has refused, while no other branch is active; whether there was any."""
         ...
@@ -273,6 +296,15 @@ class Engine(Protocol):
     @property
     def halted(self) -> bool:
         """Whether the run is over: nothing may be done any more."""
+        ...
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a commit has failed: nothing is written any more."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the run or the branch has been cancelled, and not only by code of the author's own."""
         ...
 
     def slip(self, error: Exception) -> Exception:

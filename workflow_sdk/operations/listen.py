@@ -24,7 +24,7 @@ from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.sleep import deadline
+from workflow_sdk.operations.sleep import begins_anew, deadline
 
 __all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
 
@@ -82,7 +82,7 @@ class Message(Generic[T]):
         ((taken, raw_payload),) = data.taken
         reply_to = taken.reply_to
         engine = self._place.scope.engine
-        if reply_to is None or engine.walking or engine.halted:
+        if reply_to is None or engine.walking or engine.halted or self._place.scope.fate.lost:
             return
         try:
             raw = engine.codec.encode(value)
@@ -90,7 +90,8 @@ class Message(Generic[T]):
             raise engine.slip(about(f"the reply to {self._place.what}", error)) from None
         # Recorded with the answer that it was given: there is none to be given any more.
         self._entry.data = replace(data, taken=((replace(taken, reply_to=None), raw_payload),))
-        self._place.put(self._entry)
+        if not self._place.is_forgotten:
+            self._place.put(self._entry)
         await engine.answer(reply_to, raw)
 
     def __repr__(self) -> str:
@@ -124,10 +125,15 @@ async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
         if entry is None:
             entry = place.new_entry()
             entry.wait(data)
+        elif how.timeout is not None and isinstance(entry.data, ListenData) and begins_anew(place, entry):
+            # What the code has asked for counts from now on.
+            entry.data = replace(entry.data, until=data.until)
         if not entry.is_final:
             if engine.walking:
                 await engine.never()
             entry = await _wait(place, entry, how)
+        else:
+            await place.breathe()
         place.close(entry)
         return _result(place, entry, how)
     finally:
@@ -147,6 +153,9 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> Entry:
     while True:
         found = engine.journal.inbox.find(data.names, data.count, token_of(place.location, entry), fit)
         if fit.refused and engine.active == 1 and await engine.set_aside(fit):
+            continue
+        if engine.lacks_mail(data.names, found, data.count):
+            await engine.read_mail(data.names)
             continue
         due = data.until is not None and engine.now() >= data.until
         if len(found) >= data.count:

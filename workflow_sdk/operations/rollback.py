@@ -31,11 +31,13 @@ def check_handler(place: Place, handler: Callable[..., Any]) -> None:
 
 def register_handler(place: Place, handler: Callable[..., Any], value: object, hint: object) -> None:
     """Have a step undone if the workflow fails, from the commit on that completes the step."""
-    place.scope.engine.journal.compensate(compensation_of(place, handler, value, hint))
+    place.scope.engine.journal.register(compensation_of(place, handler, value, hint))
 
 
-def compensation_of(place: Place, handler: Callable[..., Any], value: object, hint: object) -> Compensation:
-    """What is recorded, for a step to be undone."""
+def compensation_of(
+    place: Place, handler: Callable[..., Any], value: object, hint: object, sequence: int | None = None
+) -> Compensation:
+    """What is recorded, for a step to be undone. Without a `sequence`, it is the newest."""
     engine = place.scope.engine
     try:
         result, tagged = engine.codec.encode(value), True
@@ -44,7 +46,9 @@ def compensation_of(place: Place, handler: Callable[..., Any], value: object, hi
     ref = HandlerRef.of(handler, engine.codec, engine.known.name_of)
     if ref is None:
         engine.remember_handler(place.location, handler, hint)
-    return Compensation(engine.journal.next_sequence, place.location, place.path, ref, result, tagged)
+    return Compensation(
+        engine.journal.new_sequence() if sequence is None else sequence, place.location, place.path, ref, result, tagged
+    )
 
 
 def start_checkpoint(scope: Scope, name: str) -> Coroutine[Any, Any, None]:

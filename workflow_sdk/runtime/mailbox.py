@@ -10,8 +10,10 @@ from workflow_sdk.core.answers import Answer, AnswerKind
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.inbox import InboxMessage, SetAside
 from workflow_sdk.core.keys import ASIDE, INBOX, Field, InstanceKeys
+from workflow_sdk.core.limits import counted
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.times import time_of
+from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.snapshot import read_fields
@@ -108,6 +110,10 @@ async def _discard(access: Access, batch: Batch, keys: InstanceKeys, id: bytes) 
         # Whoever takes it checks the row as well: so it is either taken or discarded.
         batch.check(key, raw)
         batch.clear(key)
+        count = keys.sent(0)
+        if (sent := await access.driver.get(count)) is not None:
+            batch.check(count, sent)
+            batch.set(count, pack_record([counted(sent) - 1]))
         if part == ASIDE:
             return True
         message = InboxMessage.unpack(id, raw)

@@ -249,12 +249,16 @@ class _Stopped:
     def time(self) -> float:
         return self._at
 
+    def monotonic(self) -> float:
+        return self._at
+
     async def wait(
         self,
         event: anyio.Event,
         until: float | None,
         activity: Callable[[], Activity],
         *,
+        by: float | None = None,
         lazily: float | None = None,
     ) -> None:
         if until is None or until > self._at:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from inspect import isawaitable
 from math import ulp
@@ -26,6 +26,7 @@ from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message
 from workflow_sdk.runtime.info import InstanceInfo
 from workflow_sdk.runtime.reading import read_history
+from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing._family import Family, by_name
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
@@ -62,6 +63,9 @@ async def crash_everywhere(
     It is run once for every commit and side, and each time restarted after the crash. The same are: the status, the
     output or the error, everything that is recorded, what is left of the messages of `script`. No step whose outcome
     was committed runs again. AssertionError, with the report as its text, if a run differs.
+
+    Every run is as if in another process: between operations, sets have another order, and it is another time. For
+    that, the functions of the workflow's module are compiled anew from their source, as far as that is at hand.
 
     What steps do has to come to the same every time, as it does with fakes. `reset` is called before each run, to
     bring fakes back to where they began. Time is virtual. Of many commits, `commits_max` are taken, evenly spread.
@@ -129,9 +133,13 @@ class _Stage:
 
     async def everywhere(self, commits_max: int | None) -> CrashReport:
         """A run without a crash, and one for each commit and side."""
+        with rewritten(list(self.workflows.values())):
+            return await self._everywhere(commits_max)
+
+    async def _everywhere(self, commits_max: int | None) -> CrashReport:
         clean, commits = await self._without_a_crash()
-        # Once more; and where that is all it needs, without being put away in between.
-        again, _ = await self._without_a_crash(resident=self._is_alone(clean))
+        # Once more, in another process; and where that is all it needs, without being put away in between.
+        again, _ = await self._without_a_crash(resident=self._is_alone(clean), process=1)
         problems = differences(clean, again)
         runs: list[CrashRun] = []
         if not problems and clean.info.status is not Status.STUCK:
@@ -146,9 +154,9 @@ class _Stage:
         """Whether it comes to its end by itself."""
         return clean.info.status.is_terminal and not self.script and len(self.workflows) == 1
 
-    async def _without_a_crash(self, *, resident: bool = False) -> tuple[Ending, int]:
+    async def _without_a_crash(self, *, resident: bool = False, process: int = 0) -> tuple[Ending, int]:
         faulty = FaultyDriver(self.driver)
-        async with _Play(self, faulty) as play:
+        async with _Play(self, faulty, process) as play:
             await play.go_on(faulty, "live" if resident else "yield")
             return await play.ending(), faulty.commits
 
@@ -159,7 +167,7 @@ class _Stage:
             try:
                 await play.go_on(faulty)
             except* SimulatedCrash:
-                pass
+                play.die()
             then, generation = await self.history(), await self.generation()
             before = list(play.witness.called)
             play.witness.called.clear()
@@ -191,8 +199,10 @@ class _Stage:
 class _Play:
     """One run, with its crash and its end; nothing of it is left afterwards."""
 
-    def __init__(self, stage: _Stage, faulty: FaultyDriver) -> None:
+    def __init__(self, stage: _Stage, faulty: FaultyDriver, process: int = 0) -> None:
         self._stage = stage
+        self._process = process
+        """Every time it is run, it is in another one."""
         self._faulty = faulty
         self._clock = VirtualClock(START)
         self._sent = 0
@@ -218,7 +228,7 @@ class _Play:
         before: tuple[float, bytes | None] | None = None
         at_once = 0
         for _ in range(RUNS_MAX):
-            with _watching(self.witness):
+            with _watching(self.witness), elsewhere(self._process):
                 result = await run_workflow(
                     stage.workflow,
                     stage.input,
@@ -229,6 +239,7 @@ class _Play:
                     codec=stage.codec,
                     handlers=stage.handlers,
                 )
+            self._process += 1
             if await self._family.go_on(driver, self._watching_other):
                 continue
             is_over = result.status.is_terminal or result.status is Status.STUCK
@@ -253,6 +264,10 @@ class _Play:
                     )
         raise AssertionError(f"{stage.workflow.name} has no end: it still waits in the year {self._clock.now().year}")
 
+    def die(self) -> None:
+        """What comes next is in another process."""
+        self._process += 1
+
     def _advance_to(self, when: float) -> None:
         """Let the time come, to the last bit: the sum of two floats may be a little less than what it should be."""
         while (now := self._clock.time()) < when:
@@ -276,8 +291,10 @@ class _Play:
                     return
         await send_message(stage.driver, stage.id, name, payload, clock=self._clock, codec=stage.codec)
 
-    def _watching_other(self, id: str) -> AbstractContextManager[None]:
-        return _watching(self._others.setdefault(id, _Witness()))
+    @contextmanager
+    def _watching_other(self, id: str) -> Generator[None]:
+        with _watching(self._others.setdefault(id, _Witness())), elsewhere(self._process):
+            yield
 
     async def ending(self) -> Ending:
         """How it ended, and everything that is recorded of it."""
