@@ -131,6 +131,8 @@ def test_what_was_written_without_a_codec_is_read_only_with_plain(name: str, val
     assert both.decode(both.encode(value)) == value
     assert both.encode(value).startswith(SEAL)
     assert not both.is_own(data)
+    for again in (plain(), "plain"):
+        assert Codec(wrapper=[CODECS[name], again]).decode(data) == value  # type: ignore[list-item]
     back = Codec(wrapper=[plain, CODECS[name]])
     assert back.encode(value) == data
     assert back.decode(both.encode(value)) == value
