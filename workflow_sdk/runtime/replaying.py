@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.codec import Codec, Wrappers
+from workflow_sdk.core.codec import Codec, SealedError, Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.kinds import is_divergence
@@ -319,6 +319,8 @@ async def _replay(
             handlers=handlers,
         )
         output = (await read_fields(driver, keys)).get(Field.OUTPUT)
+    except SealedError as error:
+        return "failure", f"it would not be run: {error}"
     finally:
         probe.reset(token)
         await driver.aclose()
