@@ -10,7 +10,7 @@ A worker may be taken for dead and live. It takes its death back as soon as it l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.wire import damaged, pack_record, unpack_record

@@ -20,6 +20,7 @@ from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import deadline_of, due_at_once
 from workflow_sdk.core.wire import NewerFormatError, unpack_record
@@ -134,7 +135,7 @@ async def run_workflow(
     """
     _check_call(workflow, instance_id, mode, max_value_bytes)
     if not is_driver(driver):
-        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
+        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {shown(driver)}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
     clock = clock_of(clock)
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
@@ -296,9 +297,9 @@ async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes,
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
     if not isinstance(workflow, Workflow):
-        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {workflow!r}")
+        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {shown(workflow)}")
     if mode not in ("yield", "live"):
-        raise DefinitionError(f'mode is "yield" or "live", not {mode!r}')
+        raise DefinitionError(f'mode is "yield" or "live", not {shown(mode)}')
     if instance_id is not None and name_problem(instance_id) is not None:
         raise DefinitionError(
             f"an instance id is a text of 1 to 1000 characters, which can be encoded; not {instance_id!r:.100}"
@@ -309,7 +310,7 @@ def _check_call(workflow: object, instance_id: object, mode: str, max_value_byte
 def check_value_bytes(size: object) -> None:
     """The limit of an author's values is one that every store can keep."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= VALUE_BYTES_LIMIT:
-        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {size!r}")
+        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {shown(size)}")
 
 
 def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -14,6 +14,7 @@ from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
@@ -112,7 +113,7 @@ class Client:
         access = self.access
         definition = self._definition(workflow)
         if id is not None and name_problem(id) is not None:
-            raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {id!r:.100}")
+            raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {shown(id)}")
         name, known, raw = self._prepare(workflow, definition, input)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else str(uuid7(now)))
@@ -204,7 +205,7 @@ class Client:
             return workflow
         if isinstance(workflow, str):
             return None
-        raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {workflow!r}")
+        raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {shown(workflow)}")
 
     @overload
     async def run(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> T: ...
@@ -276,10 +277,10 @@ class Client:
     ) -> Page[InstanceInfo]:
         """Instances, oldest first, a page at a time."""
         access = self.access
-        if created_after is not None and created_after.utcoffset() is None:
-            raise DefinitionError(f"created_after is an aware datetime, not {created_after!r}")
-        if not 1 <= limit <= 1000:
-            raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {limit!r}")
+        if created_after is not None and (not isinstance(created_after, datetime) or created_after.utcoffset() is None):
+            raise DefinitionError(f"created_after is an aware datetime, not {shown(created_after)}")
+        if not isinstance(limit, int) or not 1 <= limit <= 1000:
+            raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {shown(limit)}")
         return await list_instances(
             access.looking,
             access.codec,
@@ -324,7 +325,7 @@ class Client:
 
 def _status(status: Status | str) -> Status:
     try:
-        return Status(status)
+        return Status(status if isinstance(status, str) else "")
     except ValueError:
         known = ", ".join(Status)
-        raise DefinitionError(f"there is no status {status!r}; there are {known}") from None
+        raise DefinitionError(f"there is no status {shown(status)}; there are {known}") from None

@@ -8,6 +8,7 @@ from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
@@ -42,7 +43,7 @@ async def send_message(
 def encode_payload(codec: Codec, instance_id: str, message: str, payload: object) -> bytes:
     """The payload as bytes; the error says of which message."""
     if (problem := name_problem(message)) is not None:
-        raise DefinitionError(f"a message can't be called {message!r}: {problem}")
+        raise DefinitionError(f"a message can't be called {shown(message)}: {problem}")
     try:
         return codec.encode(payload)
     except CodecError as error:

@@ -17,6 +17,7 @@ from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
 from workflow_sdk.core.keys import INBOX_MAX, SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
@@ -375,13 +376,13 @@ class Runtime(Client):
 def _seconds(value: Duration, what: str) -> float:
     found = seconds(value, what)
     if found < 0:
-        raise DefinitionError(f"{what} is no less than nothing, not {value!r}")
+        raise DefinitionError(f"{what} is no less than nothing, not {shown(value)}")
     return found
 
 
 def _number(value: object, what: str, least: int, *, of: str = "instances") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{what} is a number of {of} from {least} on, not {value!r}")
+        raise DefinitionError(f"{what} is a number of {of} from {least} on, not {shown(value)}")
     return value
 
 
@@ -389,7 +390,7 @@ def _by_name(workflows: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any,
     found: dict[str, Workflow[Any, Any]] = {}
     for flow in workflows:
         if not isinstance(flow, Workflow):
-            raise DefinitionError(f"workflows are functions decorated with @workflow, not {flow!r}")
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(flow)}")
         if found.setdefault(flow.name, flow) is not flow:
             raise DefinitionError(f"two workflows are called {flow.name!r}; give one of them another name")
     return found
