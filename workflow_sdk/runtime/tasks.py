@@ -203,9 +203,14 @@ class Tasks:
             batch.check(hangs, hanging)
             done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
             change_task(batch, row, done, TaskEvent("completed", by, now))
-            if await _commit(access.driver, batch):
-                if posted.is_here and here is not None:
+            done = True
+            try:
+                done = await _commit(access.driver, batch)
+            finally:
+                # Also if this is cancelled: it may be stored all the same.
+                if done and posted.is_here and here is not None:
                     here.message_came(row.instance)
+            if done:
                 return
 
     async def _read(self, driver: Driver, id: str) -> tuple[TaskRow, bytes]:
