@@ -26,6 +26,7 @@ from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryD
 from workflow_sdk.execution.clock import Clock, SystemClock, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Alone, Host
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, new_seed
 from workflow_sdk.execution.load import load_for_run
 from workflow_sdk.execution.snapshot import read_fields
@@ -396,13 +397,18 @@ class Run:
         Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
         """
         execution = self.execution
-        if execution.is_away:
-            return None
-        if not write:
-            self.journal.discard()
-        batch = Batch()
-        execution.standing.let_go(batch, execution.now())
-        return await execution.flusher.try_commit(batch)
+        # What is in flight may change what is to be written; and may put it away.
+        cancelled = await come_what_may(execution.flusher.until_landed)
+        not_released: Exception | None = None
+        if not execution.is_away:
+            if not write:
+                self.journal.discard()
+            batch = Batch()
+            execution.standing.let_go(batch, execution.now())
+            not_released = await execution.flusher.try_commit(batch)
+        if cancelled is not None:
+            raise cancelled
+        return not_released
 
     async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
         """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""
