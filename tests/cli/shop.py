@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 
 from workflow_sdk import Backoff, Context, Runtime, Workflow, workflow
+from workflow_sdk.codecs import plain
 
 STORE = os.environ.get("SHOP_STORE", "memory://")
 
@@ -132,6 +133,10 @@ class Reversed:
 
 
 reverse = Reversed()
+
+
+codecs = [reverse, plain]
+no_codecs = [reverse, 3]
 
 
 def make_codec() -> Reversed:

@@ -108,7 +108,7 @@ def run(store: Store, use: Callable[[Client], Awaitable[T]]) -> T:
             try:
                 return await use(client)
             except CodecError as error:
-                if store.codec is None and "the stored bytes" in str(error):
+                if store.codec is None and any(word in str(error) for word in ("the stored bytes", "without codec=")):
                     raise CodecError(f"{error}; if values pass through a codec, --codec names it") from None
                 raise
 

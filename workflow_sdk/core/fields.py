@@ -9,7 +9,17 @@ from workflow_sdk.core.keys import Field
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import MOMENT_MIN, NOTHING, NUMBERS, Shapes, damaged, moment, shapes, unpack_record
 
-__all__ = ["DUE_MAX", "WaitRow", "check_fields", "check_lease", "unpack_name", "unpack_status", "unpack_wait"]
+__all__ = [
+    "DUE_MAX",
+    "WaitRow",
+    "check_field",
+    "check_fields",
+    "check_lease",
+    "unpack_heartbeat",
+    "unpack_name",
+    "unpack_status",
+    "unpack_wait",
+]
 
 _SHAPES: dict[Field, Shapes] = {
     Field.STATUS: shapes((str,)),
@@ -19,11 +29,12 @@ _SHAPES: dict[Field, Shapes] = {
     Field.INPUT: shapes((bytes,)),
     Field.BIRTH: shapes(NUMBERS, (bytes,)),
     Field.ALARM: shapes(NUMBERS),
-    Field.DEATHS: shapes((int,)),
-    Field.COMMITS: shapes((int,)),
+    Field.DEATHS: shapes((int,)) | shapes((int,), (list,)),
+    Field.COMMITS: shapes((int,)) | shapes((int,), (int,)),
+    Field.HANDED: shapes((int,)),
     Field.STATE: shapes((bytes,)),
     Field.REFERENCE: shapes((str,)),
-    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, NOTHING)),
+    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, bytes, NOTHING)),
     Field.WATCHERS: shapes((list,)),
     Field.GENERATION: shapes((int,), NUMBERS),
     Field.RETENTION: shapes(NUMBERS),
@@ -31,11 +42,14 @@ _SHAPES: dict[Field, Shapes] = {
     Field.ANSWERED: shapes((int,)),
     Field.BASE: shapes((bytes,)),
     Field.FIRST: shapes((bytes,)),
+    Field.SEALS: shapes((list,)),
+    Field.RESTARTS: shapes((int,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0
 """The last microsecond that a `datetime` can be, as a float."""
 _STATUSES = frozenset(status.value for status in Status)
+_HEARTBEAT = shapes(NUMBERS)
 _LEASE = shapes((str,), (int,), NUMBERS)
 _WAIT = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,), (int,))
 _WAIT_BEFORE = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,))
@@ -51,25 +65,32 @@ def check_fields(fields: Mapping[Field, bytes]) -> None:
         if field not in fields:
             raise damaged(f"an instance without its {field.name.lower()}")
     for field, raw in fields.items():
-        parts = unpack_record(raw)
-        shape = _SHAPES.get(field)
-        if shape is not None and tuple(map(type, parts)) not in shape:
-            raise damaged(f"the {field.name.lower()} of an instance")
-        if field is Field.STATUS:
-            if parts[0] not in _STATUSES:
-                raise damaged("the status of an instance")
-        elif field is Field.VERSION:
-            moment(parts[4])
-        elif field is Field.BIRTH:
-            moment(parts[0])
-        elif field is Field.GENERATION:
-            moment(parts[1])
-        elif field is Field.ALARM or field is Field.PURGE:
-            _due(parts[0])
-        elif field is Field.WATCHERS and not all(type(part) is list and _kinds(part) in _WATCHER for part in parts[0]):
-            raise damaged("the watchers of an instance")
-        elif field is Field.ERROR and not all(type(path) is str for path in parts[2]):
-            raise damaged("the error of an instance")
+        check_field(field, raw)
+
+
+def check_field(field: Field, raw: bytes) -> None:
+    """CodecError, if this can't be that field of an instance."""
+    parts = unpack_record(raw)
+    shape = _SHAPES.get(field)
+    if shape is not None and tuple(map(type, parts)) not in shape:
+        raise damaged(f"the {field.name.lower()} of an instance")
+    if field is Field.STATUS:
+        if parts[0] not in _STATUSES:
+            raise damaged("the status of an instance")
+    elif field is Field.VERSION:
+        moment(parts[4])
+    elif field is Field.BIRTH:
+        moment(parts[0])
+    elif field is Field.SEALS and not all(type(seal) is bytes for seal in parts[0]):
+        raise damaged("the codecs of an instance")
+    elif field is Field.GENERATION:
+        moment(parts[1])
+    elif field is Field.ALARM or field is Field.PURGE:
+        _due(parts[0])
+    elif field is Field.WATCHERS and not all(type(part) is list and _kinds(part) in _WATCHER for part in parts[0]):
+        raise damaged("the watchers of an instance")
+    elif field is Field.ERROR and not all(type(path) is str for path in parts[2]):
+        raise damaged("the error of an instance")
 
 
 def _kinds(parts: list[Any]) -> tuple[type, ...]:
@@ -93,6 +114,15 @@ def check_lease(raw: bytes | None) -> None:
     """CodecError, if this is no lease."""
     if raw is not None and tuple(map(type, unpack_record(raw))) not in _LEASE:
         raise damaged("the lease of an instance")
+
+
+def unpack_heartbeat(raw: bytes) -> float:
+    """Until when the worker is taken for alive."""
+    parts: list[Any] = unpack_record(raw)
+    if _kinds(parts) not in _HEARTBEAT:
+        raise damaged("a heartbeat")
+    _due(parts[0])
+    return float(parts[0])
 
 
 class WaitRow(NamedTuple):

@@ -54,6 +54,8 @@ _TASK = shapes(
     (*NUMBERS, NOTHING),
     (bytes, NOTHING),
 )
+_TASK_SHOWN = frozenset((*shape, bytes) for shape in _TASK)
+"""With the proof of its token, which there was not before tokens were unguessable."""
 _EVENT = shapes((str,), (str, NOTHING), NUMBERS, (str, NOTHING))
 _STATUSES = frozenset(status.value for status in TaskStatus)
 
@@ -118,6 +120,8 @@ class TaskRow:
     by: str | None = None
     ended_at: float | None = None
     result: bytes | None = None
+    proof: bytes = b""
+    """What its token shows beside the wait: see `core.tokens`."""
 
     def pack(self) -> bytes:
         return pack_record(
@@ -137,13 +141,18 @@ class TaskRow:
                 self.by,
                 self.ended_at,
                 self.result,
+                *([self.proof] if self.proof else []),
             ]
         )
 
     @classmethod
     def unpack(cls, raw: bytes) -> TaskRow:
         fields: list[Any] = unpack_record(raw)
-        if tuple(map(type, fields)) not in _TASK:
+        shape = tuple(map(type, fields))
+        proof: bytes = b""
+        if shape in _TASK_SHOWN:
+            proof = fields.pop()
+        elif shape not in _TASK:
             raise damaged("a task")
         id, name, instance, path, token, payload, assignee, roles, reference, created_at, *rest = fields
         until, status, by, ended_at, result = rest
@@ -166,6 +175,7 @@ class TaskRow:
             by,
             None if ended_at is None else moment(ended_at),
             result,
+            proof,
         )
 
     def places(self) -> list[bytes]:
@@ -189,7 +199,7 @@ class TaskEvent:
     """Something that happened to a task."""
 
     what: str
-    """`created`, `assigned`, `released`, `completed`, `expired` or `cancelled`."""
+    """`created`, `assigned`, `released`, `completed`, `reopened`, `expired` or `cancelled`."""
     by: str | None
     at: float
     to: str | None = None

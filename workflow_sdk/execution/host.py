@@ -6,21 +6,29 @@ its own for that: it tells its host what changed, and is told what has come.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from itertools import count
 from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
-from workflow_sdk.execution.clock import Activity, Clock
+from workflow_sdk.execution.clock import Activity, Clock, pause
+from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.operations.cancelling import asyncio_task
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
 
 Root = Callable[[], Awaitable[None]]
+
+HEAR_AFTER_SECONDS = 0.01
+"""From when on a run hears of what others ask for."""
+GRACE_SECONDS = 10.0
+"""What an evicted instance has under way may take so long to end."""
 
 
 class Waiting(Protocol):
@@ -65,6 +73,14 @@ class Guest(Waiting, Protocol):
         """Return once a message may have come, and was taken in."""
         ...
 
+    def put_away(self) -> None:
+        """Begin nothing new, and put the instance away once what is under way has ended."""
+        ...
+
+    def give_back(self) -> None:
+        """Give the instance back at once. What is under way is cancelled, and runs again later."""
+        ...
+
     async def commit_beside(self, batch: Batch) -> None:
         """Write what is not of the instance, as long as the lease is held."""
         ...
@@ -77,6 +93,11 @@ class Host(Protocol):
     """Who in this process waits for which answer, by its key."""
     beats: bool
     """It has a heartbeat of its own, for all that it runs, and is told of messages."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the tasks of the runs are being cancelled with whoever has started them, by asyncio itself."""
+        ...
 
     @property
     def crowded(self) -> bool:
@@ -101,6 +122,10 @@ class Host(Protocol):
 
     def may_go_on(self, guest: Waiting) -> bool:
         """Whether one that waits in memory may go on now. If not, it is fired again when it may."""
+        ...
+
+    def evict(self, guest: Guest) -> None:
+        """Somebody has asked for it to be put away, and the mail says so."""
         ...
 
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
@@ -133,13 +158,26 @@ class Alone:
         self._ttl = lease_ttl
         self._signal = anyio.Event()
         self._watching = False
+        self._hears = False
+        """It hears of everything, and not only of the messages that are awaited."""
+        self._evicted = False
         self._group: TaskGroup | None = None
+        self._starter: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task that has started the run was cancelled since."""
+        return self._starter is not None and self._starter.cancelling() > self._cancelled_before
 
     async def run(self, guest: Guest, root: Root) -> None:
         """Run an execution, and what it takes beside it."""
+        self._starter = asyncio_task()
+        self._cancelled_before = 0 if self._starter is None else self._starter.cancelling()
         async with anyio.create_task_group() as self._group:
             self._group.start_soon(self._keep_time, guest)
             self._group.start_soon(self._beat, guest)
+            self._group.start_soon(self._hear)
             # A task of its own: then whoever cancels this run cancels a scope around the author's code.
             self._group.start_soon(self._run, guest, root)
 
@@ -153,7 +191,7 @@ class Alone:
             while True:
                 self._signal = signal = anyio.Event()
                 guest.fire()
-                if guest.listens and not self._watching:
+                if (guest.listens or self._hears) and not self._watching:
                     self._watching = True
                     self.spawn(lambda: self._watch(guest))
                 await self._clock.wait(signal, guest.next_time, guest.activity)
@@ -166,12 +204,33 @@ class Alone:
         self._watching = False
         self._signal.set()
 
+    async def _hear(self) -> None:
+        """The instance may be cancelled, evicted, woken or taken over at any time: each changes its nudge."""
+        # A run that is soon over is not worth it.
+        await anyio.sleep(HEAR_AFTER_SECONDS)
+        self._hears = True
+        self._signal.set()
+
+    def evict(self, guest: Guest) -> None:
+        """Put it away, as it was asked for."""
+        if not self._evicted:
+            self._evicted = True
+            guest.put_away()
+            self.spawn(lambda: self._insist(guest))
+
+    async def _insist(self, guest: Guest) -> None:
+        """What is under way when the instance is evicted may end within the time of grace."""
+        await pause(self._clock, GRACE_SECONDS)
+        guest.give_back()
+
     async def _beat(self, guest: Guest) -> None:
         """Say that this run is alive, as long as it is."""
 
+        numbers = count(1)
+
         async def beat() -> None:
             batch = Batch()
-            batch.set(self._worker.heartbeat, pack_record([self._clock.time() + self._ttl]))
+            batch.set(self._worker.heartbeat, Heartbeat(self._clock.time(), self._ttl, next(numbers)).pack())
             # A beat that fails is no failure of the run: its commits will tell.
             with suppress(Exception):
                 await guest.commit_beside(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,10 +14,11 @@ from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Ending, Errand
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, task_key, task_log
+from workflow_sdk.core.tokens import proof_of
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver
-from workflow_sdk.errors import AlreadyExistsError, InstanceNotFoundError
+from workflow_sdk.errors import AlreadyExistsError, InboxFullError, InstanceNotFoundError
 from workflow_sdk.execution.deciding import errand_key, find
 from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
 from workflow_sdk.execution.errands import run_errands
@@ -52,19 +52,17 @@ class Reaching(Idling):
         self._left_something = False
         """A wait ended early, and of what hung on it the end may have come that was not read."""
 
-    @abstractmethod
-    def poke(self, *, lease: bool = True) -> None:
-        """A message may have come."""
-
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
-        keys, letter = InstanceKeys(target), Letter(message, payload)
+        keys, letter, again = InstanceKeys(target), Letter(message, payload), False
         while True:
             batch = Batch()
             found = await self._standing(keys)
             if Field.STATUS not in found.fields:
                 raise InstanceNotFoundError(f"there is no instance {target!r} to send {message!r} to")
             try:
-                posted = await post(self.driver, batch, keys, found, letter, self.now(), self._is_here)
+                posted = await post(self.driver, batch, keys, found, letter, self.now(), self._is_here, again=again)
+            except InboxFullError:
+                raise
             except Exception as error:  # noqa: BLE001  # the store failed
                 self.storage_failed(error)
                 await self.never()
@@ -76,6 +74,7 @@ class Reaching(Idling):
                 tell = partial(self._message_came if posted.is_here else self.host.is_due, target)
             if await self._dispatch(target, batch, effect, outcome, len(payload), tell=tell):
                 return
+            again = True
 
     async def expire(self, effect: Effect) -> bool:
         batch = Batch()
@@ -202,10 +201,11 @@ class Reaching(Idling):
     # Tasks.
 
     def open_task(self, row: TaskRow, location: bytes) -> None:
-        journal = self.journal
+        journal, seed, id = self.journal, self.facts.seed, self.instance_id
 
         def pack(version: int) -> bytes:
-            return replace(row, token=pack_segment(version) + location).pack()
+            token = pack_segment(version) + location
+            return replace(row, token=token, proof=proof_of(seed, id, token)).pack()
 
         journal.write_outside(task_key(row.id), pack)
         for place in (*row.places(), row.own_place):
@@ -267,13 +267,14 @@ class Reaching(Idling):
     async def _finish(self, status: Status) -> None:
         if self.is_away or self.failure is not None:
             return
+        self.get_past_deaths()
         self.standing.become(status)
         if status is not Status.STUCK:
             self.show()
         if status.is_terminal:
             if self._left_something:
                 with suppress(Exception):  # the store failed: it will say so again
-                    await self.mail.refresh(standing=False)
+                    await self.mail.refresh(standing=False, all=True)
             self.journal.drop_endings()
             await self._end()
             return

@@ -8,7 +8,7 @@ from typing import Any
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Kind
-from workflow_sdk.errors import CodecError, InstanceNotFoundError
+from workflow_sdk.errors import CodecError, InboxFullError, InstanceNotFoundError
 from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
@@ -61,7 +61,7 @@ async def _dispatch(place: Place, target: str, message: str, payload: bytes) -> 
     effect = Recorded(place, place.new_entry(), record)
     try:
         await engine.post(target, message, payload, effect)
-    except InstanceNotFoundError as error:
+    except (InboxFullError, InstanceNotFoundError) as error:
         error.path = place.path
         entry = place.new_entry()
         entry.fail(pack_error(error, engine.codec), engine.now())

@@ -12,11 +12,12 @@ from uuid import uuid4
 
 import anyio
 
+from workflow_sdk.core.answers import Answer, AnswerKind
 from workflow_sdk.core.keys import Field, InstanceKeys, answer_key
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch
-from workflow_sdk.errors import InstanceStateError, WorkflowSDKError
+from workflow_sdk.errors import CodecError, InstanceStateError, WorkflowSDKError
 from workflow_sdk.execution.posting import Delivery, Letter
 from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime.access import Access
@@ -45,7 +46,7 @@ class _Question:
         self._message = message
         self.key: bytes = answer_key(uuid4().hex)
         self._answered = anyio.Event()
-        self._answer: bytes | None = None
+        self._answer: Answer | None = None
         self._is_asked = False
 
     async def ask(self, letter: Letter) -> bytes:
@@ -70,13 +71,16 @@ class _Question:
             here.answers.pop(self.key, None)
         if self._answer is None:
             raise self._ended()
-        return self._answer
+        if self._answer.kind is not AnswerKind.ANSWERED:
+            text = str(access.codec.decode(self._answer.value, str))
+            raise (CodecError if self._answer.kind is AnswerKind.UNFIT else InstanceStateError)(text)
+        return self._answer.value
 
     def _ended(self) -> InstanceStateError:
         return InstanceStateError(f"instance {self._id!r} has ended, and answers no {self._message!r} any more")
 
     def _take(self, answer: bytes) -> None:
-        self._answer = answer
+        self._answer = Answer.unpack(answer)
         self._answered.set()
 
     async def _watch_for_answer(self) -> None:
@@ -85,7 +89,7 @@ class _Question:
         raw = await driver.get(self.key)
         if raw is not None:
             # Known before the row is gone: that the instance has ended does not matter any more.
-            self._answer = unpack_record(raw)[0]
+            self._answer = Answer.unpack(raw)
             batch = Batch()
             batch.clear(self.key)
             await driver.commit(batch)

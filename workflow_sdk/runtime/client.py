@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
@@ -17,7 +17,7 @@ from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
-from workflow_sdk.execution.clock import Clock, SystemClock, overseen
+from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
@@ -46,14 +46,14 @@ class Client:
         self,
         store: str | Driver,
         *,
-        clock: Clock | None = None,
-        codec: Wrapper | None = None,
+        clock: TimeSource | None = None,
+        codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
     ) -> None:
         self._store = store
         check_value_bytes(max_value_bytes)
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
-        self._clock: Clock = clock or SystemClock()
+        self._clock: Clock = clock_of(clock)
         self._access: Access | None = None
         self._retention: float | None = None
         """How many seconds after their end instances are forgotten, where their workflow does not say."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from secrets import token_bytes
+
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import (
     Field,
@@ -63,7 +65,11 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
             # not come to that, it goes on by itself.
             await take_away(driver, found, now)
             continue
-        found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None)
+        restarts = found.fields.get(Field.RESTARTS)
+        if tape.undoes_again:
+            restarts = pack_record([1 if restarts is None else unpack_record(restarts)[0] + 1])
+        found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None, restarts=restarts)
+        found.untake(tape.given_back)
         make_due(found.batch, found.keys, found.fields, now)
         if await commit(driver, found):
             await run_errands(driver, Codec(), lambda: now, tape.errands)
@@ -77,6 +83,9 @@ async def evict(driver: Driver, instance_id: str) -> None:
         if found.lease is None:
             return
         tell_owner(found.batch, found.lease, instance_id, "evict")
+        # A run without a runtime reads no letters. It watches the nudge, and finds this beside it.
+        found.batch.set(found.keys.evicted, found.lease)
+        found.batch.set(found.keys.nudge, token_bytes(16))
         if await commit(driver, found):
             return
 
@@ -91,6 +100,7 @@ async def wake(driver: Driver, instance_id: str, now: float) -> None:
             raise refuse(found, "`recover` has it run again")
         if found.lease is not None:
             tell_owner(found.batch, found.lease, instance_id)
+            found.batch.set(found.keys.nudge, token_bytes(16))
         else:
             make_due(found.batch, found.keys, found.fields, now)
         if await commit(driver, found):

@@ -15,7 +15,8 @@ from workflow_sdk.core.keys import HISTORY, METADATA, OUTSIDE, ROOT, WAITS, Fiel
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of, time_of
+from workflow_sdk.core.times import deadline_of, due_since, time_of
+from workflow_sdk.core.tokens import proof_of, shown_token
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -140,7 +141,7 @@ async def read_info(
         status=status,
         created_at=time_of(float(unpack_record(fields[Field.BIRTH])[0])),
         updated_at=time_of(float(updated_at)),
-        wake_at=min(times) if times else None if alarm is None else deadline_of(float(alarm)),
+        wake_at=min(times) if times else None if alarm is None else deadline_of(due_since(float(alarm))),
         waits=waits,
         input=codec.decode(unpack_record(fields[Field.INPUT])[0], plain=True),
         output=_plain(codec, fields, Field.OUTPUT),
@@ -151,8 +152,13 @@ async def read_info(
         state=_plain(codec, fields, Field.STATE) or {},
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
         purge_at=deadline_of(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
-        progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
+        progress=_progress(codec, fields[Field.PROGRESS]) if Field.PROGRESS in fields else None,
     )
+
+
+def _progress(codec: Codec, raw: bytes) -> Progress:
+    done, total, note = unpack_record(raw)
+    return Progress(done, total, None if note is None else codec.decode_text(note))
 
 
 async def _read(
@@ -163,11 +169,12 @@ async def _read(
     looks = 1
     while True:
         troubles = await _read_troubles(driver, keys)
-        waits = await _read_waits(driver, keys, codec, troubles)
+        seed: bytes = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
+        waits = await _read_waits(driver, keys, codec, troubles, seed)
         if not (waits or troubles) or looks >= LOOKS_MAX:
             return fields, troubles, waits
         before, fields = fields, await read_fields(driver, keys)
-        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION)):
+        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION, Field.BIRTH)):
             return fields, troubles, waits
         looks += 1
 
@@ -177,7 +184,7 @@ def _plain(codec: Codec, fields: dict[Field, bytes], key: Field) -> Any:
 
 
 async def _read_waits(
-    driver: Driver, keys: InstanceKeys, codec: Codec, troubles: dict[bytes, EntryTrouble]
+    driver: Driver, keys: InstanceKeys, codec: Codec, troubles: dict[bytes, EntryTrouble], seed: bytes
 ) -> list[Wait]:
     waits: list[Wait] = []
     rows = await driver.scan(*keys.range(WAITS))
@@ -193,13 +200,14 @@ async def _read_waits(
         location = key[len(keys.space) + len(waits_of(message)) :]
         trouble = troubles.get(location) if row.kind == "retry" else None
         hanging = outside.get(location)
+        token = pack_segment(row.since) + location
         waits.append(
             Wait(
                 kind=row.kind,
                 name=row.name,
                 path=row.path,
                 message=message if isinstance(message, str) and message else None,
-                token=(pack_segment(row.since) + location).hex(),
+                token=shown_token(proof_of(seed, keys.instance_id, token), token),
                 version=row.since,
                 until=None if row.until is None else deadline_of(float(row.until)),
                 target=None if hanging is None else hanging.id,

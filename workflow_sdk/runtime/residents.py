@@ -6,13 +6,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
-from typing import Any
+from math import inf
+from typing import Any, cast
 
 import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import Field
-from workflow_sdk.errors import LeaseLostError
+from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
 from workflow_sdk.execution.run import Run
@@ -56,8 +57,8 @@ class Residents:
         """What is done for instances that are not in memory yet."""
         self.looking: int = 0
         """How many are looking whether there is something to be done."""
-        self.on_failure: Callable[[str], None] = lambda id: None
-        """Told when a run has ended without giving its instance back."""
+        self.on_failure: Callable[[str, BaseException], None] = lambda id, error: None
+        """Told when a run has ended without giving its instance back, and of what."""
         self.on_end: list[Callable[[str], None]] = []
         """Told when an instance is not in memory any more."""
         self.here: Here | None = None
@@ -77,6 +78,11 @@ class Residents:
         self._crew = crew_of(group)
 
     # As a host.
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether all runs are being cancelled."""
+        return self._crew is not None and self._crew.is_cancelled
 
     @property
     def crowded(self) -> bool:
@@ -104,7 +110,7 @@ class Residents:
         if not idle:
             self._idle.pop(id, None)
             return
-        self._idle[id] = self._clock.time()
+        self._idle[id] = self._clock.monotonic()
         self.slots.leave(id)
         while len(self.runs) - len(self._leaving) > self._max_resident and self._idle:
             self._put_away_longest()
@@ -140,6 +146,9 @@ class Residents:
         if self.here is not None:
             self.here.is_due(id)
 
+    def evict(self, guest: Guest) -> None:
+        """A letter says so as well."""
+
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """It stands in line again."""
         self.slots.stand_in_line(guest.instance_id, go_on)
@@ -156,7 +165,7 @@ class Residents:
                 if run is not None:
                     run.execution.fire()
                     self._keep(run.execution)
-            while self._idle and next(iter(self._idle.values())) + self._max_idle <= now:
+            while self._idle and next(iter(self._idle.values())) + self._max_idle <= self._clock.monotonic():
                 self._put_away_longest()
             idle = next(iter(self._idle.values())) + self._max_idle if self._idle else None
             await self._clock.wait(signal, self._timers.next, self.activity, lazily=idle)
@@ -209,9 +218,13 @@ class Residents:
                 fields = run.journal.fields
         except LeaseLostError:
             _log.info("instance %s was taken over", id)
-        except Exception:  # noqa: BLE001  # whatever ended the run: the others go on, and this one is due again
-            _log.exception("the run of instance %s has ended; it is tried again", id)
-            self.on_failure(id)
+        except BaseException as error:
+            # Whatever ended the run: the others go on, and this one is tried again, though not at once.
+            if not self._is_left_over(error):
+                raise
+            if not isinstance(error, CodecError):
+                _log.exception("the run of instance %s has ended; it is tried again", id)
+            self.on_failure(id, error)
         finally:
             if self.runs.get(id) is run:
                 del self.runs[id]
@@ -226,6 +239,16 @@ class Residents:
             self._ended.set()
             for tell in self.on_end:
                 tell(id)
+
+    def _is_left_over(self, error: BaseException) -> bool:
+        """Whether it comes of an author's code, which no failure could be made of; it ends nothing but the run."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(self._is_left_over, cast("BaseExceptionGroup[BaseException]", error).exceptions))
+        if isinstance(error, (Exception, GeneratorExit)):
+            return True
+        if not isinstance(error, anyio.get_cancelled_exc_class()):
+            return False
+        return not self.is_cancelled and anyio.current_effective_deadline() != -inf
 
     async def until_ended(self, id: str) -> dict[Field, bytes] | None:
         """Wait for an instance that is in memory; return its fields if it is over, None if it only went away."""

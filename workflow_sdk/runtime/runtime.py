@@ -13,18 +13,22 @@ from uuid import uuid4
 
 import anyio
 
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrapper
-from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
+from workflow_sdk.core.keys import INBOX_MAX, SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.clock import Clock, pause
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.execution.clock import TimeSource, pause
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.execution.living import living
+from workflow_sdk.execution.posting import read_inbox_max
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
@@ -33,12 +37,14 @@ from workflow_sdk.runtime.nearby import Nearby
 from workflow_sdk.runtime.purging import Purging
 from workflow_sdk.runtime.residents import Residents
 from workflow_sdk.runtime.ticking import Ticking
+from workflow_sdk.runtime.watching import Watch
 
 __all__ = ["Runtime"]
 
 _log = logging.getLogger("workflow_sdk.runtime")
 
 LEASE_SECONDS = 10.0
+LEASE_SECONDS_MIN = 0.3
 GRACE_SECONDS = 10.0
 IDLE_SECONDS = 300.0
 
@@ -50,6 +56,12 @@ class Runtime(Client):
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
     away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
+
+    What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
+    one of the workflows is defined, or one of `handlers`.
+
+    `inbox_max` is how many messages an instance may have that it has not taken. It is kept in the store, for all who
+    send; without it, the store's own holds, or 10,000.
     """
 
     def __init__(
@@ -60,20 +72,25 @@ class Runtime(Client):
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
         concurrency: int = 256,
-        clock: Clock | None = None,
+        clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
-        codec: Wrapper | None = None,
+        codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
+        handlers: Iterable[Handler] = (),
+        inbox_max: int | None = None,
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = _by_name(workflows)
+        self._handlers = tuple(handlers)
+        self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers)
         self._retention = check_retention(retention)
         self._ttl = _seconds(lease_ttl, "lease_ttl")
-        if not self._ttl:
-            raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
+        if self._ttl < LEASE_SECONDS_MIN:
+            raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
         self._grace = _seconds(grace, "grace")
+        self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
         self._worker = WorkerKeys(uuid4().hex)
         self._residents = Residents(
             self._clock,
@@ -82,8 +99,12 @@ class Runtime(Client):
             max_idle=_seconds(max_idle, "max_idle"),
         )
         self._claiming: Claiming | None = None
+        self._watch = Watch(self._clock, self._worker.worker, self._ttl)
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
+        self._beats = 0
+        self._alive_until = 0.0, 0.0
+        """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
         self._hosting: Hosting | None = None
         self._signals = ExitStack()
         self._life = ExitStack()
@@ -93,7 +114,9 @@ class Runtime(Client):
         try:
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
+            self._life.enter_context(living(self._worker.worker))
             await self._beat()
+            await self._agree_on_limits(self._inbox_max)
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
         except BaseException as error:
@@ -102,7 +125,13 @@ class Runtime(Client):
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
         ticking = Ticking(
-            self.access.driver, self._clock, self._residents, self._workflows, claiming.look_for, self._retention
+            self.access.driver,
+            self._clock,
+            self._watch,
+            self._residents,
+            self._workflows,
+            claiming.look_for,
+            self._retention,
         )
 
         self._residents.open(self._group)
@@ -118,7 +147,7 @@ class Runtime(Client):
             self._group.start_soon(self._forever, loop)
         kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
         shortest = min(kept if self._retention is None else [*kept, self._retention], default=None)
-        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, shortest).purge)
+        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, self._watch, shortest).purge)
         for shard in range(SHARDS):
             self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
         return self
@@ -162,6 +191,11 @@ class Runtime(Client):
         """What it runs."""
         return tuple(self._workflows.values())
 
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """The functions that the store may name, beside those of its workflows' modules and steps."""
+        return self._handlers
+
     async def serve(self) -> int:
         """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
 
@@ -176,7 +210,16 @@ class Runtime(Client):
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
-            driver, self._codec, self._clock, self._residents, self._workflows, self._worker, self._ttl, self._retention
+            driver,
+            self._codec,
+            self._clock,
+            self._residents,
+            self._workflows,
+            self._known_handlers,
+            self._worker,
+            self._ttl,
+            self._watch,
+            self._retention,
         )
         return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
 
@@ -232,7 +275,11 @@ class Runtime(Client):
 
     async def _beat(self) -> None:
         batch = Batch()
-        heartbeat = pack_record([self._clock.time() + self._ttl])
+        self._beats += 1
+        now, began = self._clock.time(), self._clock.monotonic()
+        # On a clock that knows by itself who is alive, there is no second one.
+        number = None if self._clock.is_alive(self._worker.worker) else self._beats
+        heartbeat = Heartbeat(now, self._ttl, number).pack()
         batch.check(self._worker.heartbeat, self._heartbeat)
         batch.set(self._worker.heartbeat, heartbeat)
         try:
@@ -243,16 +290,29 @@ class Runtime(Client):
             batch.checks.clear()
             await self.access.driver.commit(batch)
         self._heartbeat = heartbeat
+        self._alive_until = now + self._ttl, began + self._ttl
 
     async def _keep_beating(self) -> None:
-        alive_until = 0.0 if self._heartbeat is None else float(unpack_record(self._heartbeat)[0])
-        if self._clock.time() >= alive_until:
-            # Others may have begun to take over.
+        time, monotonic = self._alive_until
+        if self._clock.time() >= time or self._clock.monotonic() >= monotonic:
+            # Others may have begun to take over. While a machine sleeps, `monotonic` may stand still.
             self._residents.look_again()
         try:
             await self._beat()
+            await self._agree_on_limits(None)
         except Exception:  # noqa: BLE001  # whatever a driver raises: there is time for another try
             _log.exception("the store failed; the next heartbeat is in %.2g s", self._ttl / 3)
+
+    async def _agree_on_limits(self, inbox_max: int | None) -> None:
+        """Have every sender obey a limit that was given here, and obey what others have given."""
+        driver, here = self.access.driver, self.access.here
+        assert here is not None, "a runtime has residents"
+        here.inbox_max = await read_inbox_max(driver)
+        if inbox_max not in (None, here.inbox_max):
+            batch = Batch()
+            batch.set(INBOX_MAX, pack_record([inbox_max]))
+            await driver.commit(batch)
+            here.inbox_max = inbox_max or here.inbox_max
 
     async def _read_letters(self) -> None:
         """Tell residents of their messages."""
@@ -269,7 +329,15 @@ class Runtime(Client):
         batch = Batch()
         for key, raw in letters:
             batch.clear(key)
-            id, *orders = unpack_record(raw)
+            try:
+                id, *orders = unpack_record(raw)
+                if not isinstance(id, str):
+                    raise damaged("a letter")
+            except (CodecError, ValueError) as error:
+                # It was for one of them.
+                _log.error("a letter can't be read, and every instance here looks whether it was for it: %s", error)
+                self._residents.look_again()
+                continue
             run = self._residents.runs.get(id)
             if run is None:
                 if self._claiming is not None:

@@ -74,7 +74,8 @@ async def _transact(stage: Stage) -> object:
         else:
             transaction[b"mine"] = b"one"
 
-    return await driver.transact(insert, lambda _: _batch())
+    await driver.transact(insert, lambda _: _batch())
+    return None
 
 
 async def _changes(stage: Stage) -> None:

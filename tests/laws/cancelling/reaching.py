@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from workflow_sdk import (
     Runtime,
     StaleError,
     Status,
+    Workflow,
     WorkflowCancelledError,
     workflow,
 )
@@ -38,7 +39,7 @@ async def answers(ctx: Context) -> str:
     return "answered"
 
 
-WORKFLOWS = [answers, asks, child, fails, order, parent, peer, waits]
+WORKFLOWS: list[Workflow[Any, Any]] = [answers, asks, child, fails, order, parent, peer, waits]
 
 
 def _of_client(call: Callable[[Client], Awaitable[object]]) -> Callable[[Stage], Awaitable[object]]:
@@ -224,11 +225,10 @@ def _handle(name: str, *args: Any, **options: Any) -> Callable[[Stage], Awaitabl
 
 
 async def _watch(client: Client) -> object:
-    async with aclosing(client.handle(waits, "i").watch()) as seen:
-        async for info in seen:
-            if info.status is Status.WAITING:
-                return info
-    return None
+    seen = client.handle(waits, "i").watch()
+    assert isinstance(seen, AsyncGenerator), "one that is to be closed"
+    async with aclosing(seen):
+        return await anext(seen)
 
 
 async def _until_asked(stage: Stage) -> None:

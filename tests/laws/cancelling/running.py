@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -76,7 +76,7 @@ async def order(ctx: Context) -> str:
     await ctx.send("tell", "peer", "told", "paid")
 
     async def wins(ctx: Context) -> str:
-        await ctx.step("first", charge, "first", ephemeral=True)
+        await ctx.step("first", charge, "first", repeatable=True)
         return await ctx.step("won", charge, "won")
 
     async def loses(ctx: Context) -> str:
@@ -261,7 +261,7 @@ def _both(
     workflow: Workflow[Any, Any],
     status: Status,
     output: object = None,
-    beside: Callable[[Stage], Awaitable[None]] | None = None,
+    beside: Callable[[Stage], Coroutine[Any, Any, None]] | None = None,
     prepare: Callable[[Stage], Awaitable[None]] = _with_peer,
 ) -> list[Case]:
     check = _check(workflow, status, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,7 +126,7 @@ class Case:
     call: Callable[[Stage], Awaitable[object]]
     check: Callable[[Stage], Awaitable[None]]
     prepare: Callable[[Stage], Awaitable[None]] | None = None
-    beside: Callable[[Stage], Awaitable[None]] | None = None
+    beside: Callable[[Stage], Coroutine[Any, Any, None]] | None = None
     """What others do meanwhile. It is ended when the call is over."""
     stores: tuple[str, ...] = ("memory", "sqlite", "fdb")
 

@@ -58,6 +58,7 @@ ENTRIES = [
     Entry(Kind.STEP, 3, 1.5, status=DONE, finished_at=2.5, value=CODEC.encode({"a": [1, 2]})),
     Entry(Kind.STEP, 0, 1.5, status=FAILED, finished_at=2.5, error=cbor2.dumps(FAILURE, canonical=True)),
     Entry(Kind.STEP, 0, 1.5, status=EntryStatus.WAITING, data=RetryData(9.25)),
+    Entry(Kind.STEP, 0, 1.5, status=EntryStatus.WAITING, data=RetryData(9.25), digest=CODEC.encode(b"12345678")),
     Entry(Kind.SLEEP, 1, 1.5, status=EntryStatus.WAITING, data=SleepData(9.25)),
     Entry(Kind.LISTEN, 1, 1.5, status=DONE, data=ListenData(("a", "b"), 4.5, 1, ((TAKEN, CODEC.encode("hi")),))),
     Entry(Kind.LOOP, 2, 1.5, data=LoopData(40, CODEC.encode([1]), 1.25, 39, 20, 0)),

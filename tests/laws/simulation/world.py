@@ -150,19 +150,25 @@ class Worker:
     def time(self) -> float:
         return START + trio.current_time() + self.skew
 
+    def monotonic(self) -> float:
+        return trio.current_time()
+
     async def wait(
         self,
         event: anyio.Event,
         until: float | None,
         activity: Callable[[], Activity],
         *,
+        by: float | None = None,
         lazily: float | None = None,
     ) -> None:
-        due = min((time for time in (until, lazily) if time is not None), default=None)
-        if due is None:
+        lefts = [time - trio.current_time() for time in (by, lazily) if time is not None]
+        if until is not None:
+            lefts.append(until - self.time())
+        if not lefts:
             await event.wait()
         else:
-            with anyio.move_on_after(max(0.0, due - self.time())):
+            with anyio.move_on_after(max(0.0, min(lefts))):
                 await event.wait()
         await self.gate()
 

@@ -1,0 +1,48 @@
+"""The answer to a question, as it is stored for the one who asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
+
+__all__ = ["Answer", "AnswerKind"]
+
+_ANSWER = shapes((bytes,))
+_NO_ANSWER = shapes((bytes,), (str,))
+
+
+class AnswerKind(StrEnum):
+    """What became of a question."""
+
+    ANSWERED = "answered"
+    UNFIT = "unfit"
+    """No wait could take it, and it was set aside."""
+    DISCARDED = "discarded"
+    """Somebody took it out of the inbox."""
+
+
+_KINDS = frozenset(kind.value for kind in AnswerKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the one who asked gets."""
+
+    value: bytes
+    """The encoded answer; if there is none, the encoded text that says why."""
+    kind: AnswerKind = AnswerKind.ANSWERED
+
+    def pack(self) -> bytes:
+        return pack_record([self.value] if self.kind is AnswerKind.ANSWERED else [self.value, self.kind.value])
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Answer:
+        fields = unpack_record(raw)
+        shape = tuple(map(type, fields))
+        if shape in _ANSWER:
+            return cls(fields[0])
+        if shape not in _NO_ANSWER or fields[1] not in _KINDS:
+            raise damaged("an answer")
+        return cls(fields[0], AnswerKind(fields[1]))
