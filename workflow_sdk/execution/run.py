@@ -38,6 +38,7 @@ from workflow_sdk.execution.clock import Activity, Clock, TimeSource, clock_of, 
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.host import Alone, Host
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, forget_worker, new_seed
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.load import load_for_run
@@ -658,16 +659,20 @@ class Run:
         Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
         """
         execution = self.execution
-        if execution.is_away:
-            return None
-        if not write:
-            self.journal.discard()
-        batch = Batch()
-        execution.standing.let_go(batch, due_at_once(execution.now()))
-        error = await execution.flusher.try_commit(batch)
-        if isinstance(error, ConflictError) and write:
-            await self._live_on()
-        return error
+        # What is in flight may change what is to be written; and may put it away.
+        cancelled = await come_what_may(execution.flusher.until_landed)
+        not_released: Exception | None = None
+        if not execution.is_away:
+            if not write:
+                self.journal.discard()
+            batch = Batch()
+            execution.standing.let_go(batch, due_at_once(execution.now()))
+            not_released = await execution.flusher.try_commit(batch)
+            if isinstance(not_released, ConflictError) and write:
+                await self._live_on()
+        if cancelled is not None:
+            raise cancelled
+        return not_released
 
     async def _live_on(self) -> None:
         """Others have taken the instance over: say that this worker has not died, if they took it for dead."""

@@ -8,8 +8,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-import anyio
-
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
@@ -21,6 +19,7 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
@@ -153,19 +152,29 @@ class Client:
             return await self._commit_new(batch)
         fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
         put_new(batch, keys, fields)
-        created = False
+        created: list[bool] = []
+
+        async def commit() -> None:
+            is_again = bool(created)
+            created.append(False)
+            created[-1] = await self._commit_new(batch)
+            if is_again and not created[-1]:
+                # Was it by us that it was created, before we were cancelled?
+                created[-1] = await self.access.driver.get(keys.lease) == lease
+
         try:
             # Not to be cancelled between the commit and the run: nobody would give the instance back.
-            with anyio.CancelScope(shield=True):
-                created = await self._commit_new(batch)
+            cancelled = await come_what_may(commit)
         except BaseException:
             self._let_go(keys, is_dropped=True)
             raise
-        if created:
+        if created[-1]:
             self._go_on(known, keys, fields, lease)
         else:
             self._let_go(keys, is_dropped=False)
-        return created
+        if cancelled is not None:
+            raise cancelled
+        return created[-1]
 
     async def _commit_new(self, batch: Batch) -> bool:
         try:

@@ -25,6 +25,7 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import TimeSource, pause
 from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.posting import read_inbox_max
@@ -134,9 +135,8 @@ class Runtime(Client):
             await self._agree_on_limits(self._inbox_max)
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
-        except BaseException:
-            with self._life:
-                await super().__aexit__(None, None, None)
+        except BaseException as error:
+            await self._shut(type(error), error, error.__traceback__)
             raise
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
@@ -179,12 +179,20 @@ class Runtime(Client):
                 with self._signals:
                     await self._close()
             finally:
-                with anyio.CancelScope(shield=True):
-                    try:
-                        with self._life:
-                            await self._leave()
-                    finally:
-                        await super().__aexit__(kind, error, trace)
+                await self._shut(kind, error, trace)
+
+    async def _shut(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Forget the worker, and let go of the store, whoever cancels that."""
+        with anyio.CancelScope(shield=True):
+            try:
+                with self._life:
+                    cancelled = await come_what_may(self._leave)
+            finally:
+                await super().__aexit__(kind, error, trace)
+            if cancelled is not None:
+                raise cancelled
 
     async def _close(self) -> None:
         assert self._hosting is not None, "it was opened"

@@ -207,9 +207,14 @@ class Tasks:
             done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
             change_task(batch, row, done, TaskEvent("completed", by, now))
             await forget_oldest(access.driver, batch, row.instance)
-            if await _commit(access.driver, batch):
-                if posted.is_here and here is not None:
+            is_done = True
+            try:
+                is_done = await _commit(access.driver, batch)
+            finally:
+                # Also if this is cancelled: it may be stored all the same.
+                if is_done and posted.is_here and here is not None:
                     here.message_came(row.instance)
+            if is_done:
                 return
 
     async def _read(self, driver: Driver, id: str) -> tuple[TaskRow, bytes]:
