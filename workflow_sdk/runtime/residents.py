@@ -77,6 +77,8 @@ class Residents:
         self._signal = anyio.Event()
         self._ended = anyio.Event()
         self._crew: Crew | None = None
+        self._patience: anyio.CancelScope | None = None
+        """In which all are put away."""
 
     def open(self, group: TaskGroup) -> None:
         """Run everything in this group from now on."""
@@ -279,7 +281,7 @@ class Residents:
         self.stopping = True
         for id in list(self.runs):
             self.put_away(id)
-        with anyio.move_on_after(grace):
+        with anyio.move_on_after(grace) as self._patience:
             while self.runs or self.busy:
                 self._ended = anyio.Event()
                 await self._ended.wait()
@@ -288,6 +290,11 @@ class Residents:
         if self._crew is not None:
             # At the same moment: what is cancelled is given back, and what only ends is not.
             self._crew.cancel()
+
+    def hurry(self) -> None:
+        """Wait no longer for what is under way."""
+        if self._patience is not None:
+            self._patience.cancel()
 
     def look_again(self) -> None:
         """Have every one look at whether it is still ours."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
@@ -109,6 +109,8 @@ class Runtime(Client):
         self._claiming: Claiming | None = None
         self._hosting: Hosting | None = None
         self._signals = ExitStack()
+        self._received: AsyncIterator[signal.Signals] | None = None
+        """The signals that come to a runtime that serves."""
         self._life = ExitStack()
 
     def _be_a_new_worker(self) -> None:
@@ -173,7 +175,7 @@ class Runtime(Client):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._residents.put_all_away(self._grace)
+            await self._put_all_away()
         finally:
             try:
                 with self._signals:
@@ -219,14 +221,31 @@ class Runtime(Client):
     async def serve(self) -> int:
         """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
 
-        Leaving the block then shuts down gracefully, which further signals do not disturb.
+        Leaving the block then shuts down gracefully; at a second signal it waits for nothing any more.
         """
         if self._access is None:
             raise DefinitionError("a runtime serves while it is open: in `async with`")
-        signals = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
-        async for _ in signals:
-            break
+        self._received = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        await anext(self._received)
         return 0
+
+    async def _put_all_away(self) -> None:
+        received, self._received = self._received, None
+        if received is None:
+            await self._residents.put_all_away(self._grace)
+            return
+
+        async def hurry() -> None:
+            await anext(received)
+            _log.warning("a second signal has come: what is under way is cancelled")
+            self._residents.hurry()
+            # From now on signals do what they do to any process: nothing is to keep this one.
+            self._signals.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(hurry)
+            await self._residents.put_all_away(self._grace)
+            group.cancel_scope.cancel()
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
