@@ -84,10 +84,11 @@ def unpack_deaths(raw: bytes | None) -> list[Death]:
     if len(parts) == 1:
         return [Death(f"/{number}", noted=False) for number in range(int(parts[0]))]
     found: list[Death] = []
-    for part in cast("list[Any]", parts[1]):
-        if type(part) is not list or tuple(map(type, cast("list[Any]", part))) != (str, bool):
+    rows: list[Any] = parts[1]
+    for part in rows:
+        if type(part) is not list or tuple(map(type, part)) != (str, bool):
             raise damaged("the deaths of an instance")
-        found.append(Death(*cast("list[Any]", part)))
+        found.append(Death(*part))
     return found
 
 

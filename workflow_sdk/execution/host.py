@@ -16,10 +16,11 @@ from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch
+from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.execution.clock import Activity, Clock, pause
 from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.stalls import Watched, stalls_watched
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
 
@@ -155,8 +156,9 @@ class Alone:
     beats = False
     crowded = False
 
-    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
+    def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        self._driver = driver
         self._clock = clock
         self._worker = worker
         self._ttl = lease_ttl
@@ -170,10 +172,13 @@ class Alone:
 
     async def run(self, guest: Guest, root: Root) -> None:
         """Run an execution, and what it takes beside it."""
-        async with anyio.create_task_group() as self._group:
+        async with (
+            stalls_watched(self._driver, self._clock, self._worker, self._ttl) as watched,
+            anyio.create_task_group() as self._group,
+        ):
             self._group.start_soon(self._keep_time, guest)
             self._group.start_soon(self._beat, guest)
-            self._group.start_soon(self._hear)
+            self._group.start_soon(self._hear, watched)
             # A task of its own: then whoever cancels this run cancels a scope around the author's code.
             self._group.start_soon(self._run, guest, root)
 
@@ -201,12 +206,13 @@ class Alone:
         self._watching = False
         self._signal.set()
 
-    async def _hear(self) -> None:
+    async def _hear(self, watched: Watched) -> None:
         """The instance may be cancelled, evicted, woken or taken over at any time: each changes its nudge."""
         # A run that is soon over is not worth it.
         await anyio.sleep(HEAR_AFTER_SECONDS)
         self._hears = True
         self._signal.set()
+        await watched.go_round()
 
     def evict(self, guest: Guest) -> None:
         """Put it away, as it was asked for."""

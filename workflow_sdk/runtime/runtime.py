@@ -26,6 +26,7 @@ from workflow_sdk.execution.clock import TimeSource, pause
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.execution.living import living
+from workflow_sdk.execution.stalls import STALL_SECONDS, watch_for_stalls
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
@@ -51,7 +52,8 @@ class Runtime(Client):
 
     Of the instances that are ready, at most `concurrency` run at once, in turns. Those that wait stay in memory, where
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
-    away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
+    away, and cost no memory at all. While its event loop is blocked, it keeps what it has for `stall_max`, and says so
+    in the log. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
     """
 
@@ -65,6 +67,7 @@ class Runtime(Client):
         concurrency: int = 256,
         clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
+        stall_max: Duration = STALL_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
         codec: Wrapper | None = None,
@@ -76,6 +79,7 @@ class Runtime(Client):
         self._ttl = _seconds(lease_ttl, "lease_ttl")
         if self._ttl < LEASE_SECONDS_MIN:
             raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
+        self._stall_max = _seconds(stall_max, "stall_max")
         self._grace = _seconds(grace, "grace")
         self._worker = WorkerKeys(uuid4().hex)
         self._residents = Residents(
@@ -123,6 +127,9 @@ class Runtime(Client):
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
+        self._group.start_soon(
+            watch_for_stalls, self.access.driver, self._clock, self._worker, self._ttl, self._stall_max
+        )
         # Looking for what was left never stops: others may die at any time.
         for loop in (
             self._read_letters,
