@@ -210,7 +210,7 @@ def test_turns_are_cleared_up_to_one() -> None:
     for turn in range(300):
         journal.put(pack_segment(1) + pack_pair(1, turn) + pack_segment(2), Entry(Kind.STEP, turn, 1.0))
     write(rows, journal.take())
-    journal.clear_turns(pack_segment(1) + pack_pair(1, 3), pack_segment(1) + pack_pair(1, 298))
+    journal.clear_turns(pack_segment(1) + pack_pair(1, 3), pack_segment(1) + pack_pair(1, 298), shown=True)
     write(rows, journal.take())
     assert sorted(Entry.unpack(raw).ordinal for raw in rows.values()) == [0, 1, 2, 298, 299]
 

@@ -42,6 +42,7 @@ async def test_a_sibling_writes_while_the_loop_is_blocked(driver: Driver) -> Non
     assert await driver.get(KEY) == VALUE
 
 
+@pytest.mark.leaves  # the driver is closed, and what is in the store is not looked at
 async def test_a_closed_driver_has_no_sibling(driver: Driver) -> None:
     opener = sibling_of(driver)
     assert opener is not None

@@ -71,7 +71,7 @@ def test_a_failed_write_leaves_everything_dirty() -> None:
     journal.put(AT, Entry(Kind.STEP, 0, 1.0))
     journal.set_field(Field.STATUS, ["running"])
     journal.names.root.intern("charge")
-    journal.clear_turns(pack_segment(5), pack_segment(6))
+    journal.clear_turns(pack_segment(5), pack_segment(6), shown=True)
     failed = journal.take()
     journal.restore(failed)
     assert journal.is_dirty

@@ -238,9 +238,12 @@ class Journal:
             if scope != race and not winner <= scope < after:
                 del self.loaded[scope]
 
-    def clear_turns(self, first: bytes, end: bytes) -> None:
-        """Forget the turns of a loop from the location `first`, up to `end` and without it."""
-        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
+    def clear_turns(self, first: bytes, end: bytes, *, shown: bool) -> None:
+        """Forget the turns of a loop from the location `first`, up to `end` and without it.
+
+        `shown`: something may be recorded of what the world may see.
+        """
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED) if shown else (HISTORY, METADATA, BASES):
             self._clear((self._space + part + first, self._space + part + end))
 
     def start_over(self) -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import anyio
+
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.location import pack_segment
@@ -38,10 +40,14 @@ LIVES_MAX = 1000
 """So many children may have had the id that is derived for one: each after a restart of the parent."""
 
 
+_NOBODY_POSTS: dict[str, anyio.Lock] = {}
+"""Shared by all, and never written to."""
+
+
 class Reaching(Idling):
     """The part of an execution that reaches other instances."""
 
-    __slots__ = ("_left_something", "codec", "driver", "failure")
+    __slots__ = ("_left_something", "_posting", "codec", "driver", "failure")
 
     def __init__(self, *, driver: Driver, codec: Codec, **rest: Any) -> None:
         super().__init__(**rest)
@@ -51,8 +57,22 @@ class Reaching(Idling):
         """The store failed, or the lease is lost. Nothing more is written."""
         self._left_something = False
         """A wait ended early, and of what hung on it the end may have come that was not read."""
+        self._posting: dict[str, anyio.Lock] = _NOBODY_POSTS
+        """To whom messages are being sent."""
 
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
+        # Each of them changes what the next is made from: made side by side, all but one would be made anew each time.
+        if self._posting is _NOBODY_POSTS:
+            self._posting = {}
+        turn = self._posting.setdefault(target, anyio.Lock(fast_acquire=True))
+        try:
+            async with turn:
+                await self._post(target, message, payload, effect)
+        finally:
+            if not turn.locked():
+                self._posting.pop(target, None)
+
+    async def _post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
         keys, letter, again = InstanceKeys(target), Letter(message, payload), False
         while True:
             batch = Batch()

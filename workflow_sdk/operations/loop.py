@@ -158,7 +158,8 @@ class _Turns:
             if following != raw:
                 raw = following
                 bases.change(turn, raw, at)
-            place.scope.note_turn(place.location, self.turn_location(turn))
+            if self.engine.world is not None:
+                place.scope.note_turn(place.location, self.turn_location(turn))
             if not turn % BREATH:
                 await anyio.lowlevel.checkpoint()
             if turn % self.interval == 0:
@@ -210,7 +211,8 @@ class _Turns:
         self.place.put(entry)
         self.place.fold()
         if data.first > before.first:
-            journal.clear_turns(self.turn_location(before.first), self.turn_location(data.first))
+            first, end = self.turn_location(before.first), self.turn_location(data.first)
+            journal.clear_turns(first, end, shown=self.engine.world is not None)
             if journal.takings:
                 journal.settle_turns(self.turn_location(0), self.turn_location(data.first))
             names.prune(data.first)
