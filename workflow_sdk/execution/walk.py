@@ -23,12 +23,15 @@ from workflow_sdk.core.world import World
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
 from workflow_sdk.operations.cancelling import is_cancelled, is_failure_of_scope
-from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Wait
+from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Unwound, Wait
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Walk"]
 
 T = TypeVar("T")
+
+SLIPS_MAX = 100
+"""After so many mistakes of the author the walk ends."""
 
 
 class Walk:
@@ -52,6 +55,7 @@ class Walk:
         self._ends: dict[bytes, dict[bytes, Entry]] = {}
         """The outcomes of branches, by the location of their join, race or map."""
         self._scopes: list[anyio.CancelScope] = []
+        self._slips = 0
 
     async def find(self, fn: Callable[[Scope], Awaitable[Any]]) -> dict[bytes, tuple[Callable[..., Any], object]]:
         """The handlers of the steps in the history, by location."""
@@ -67,7 +71,7 @@ class Walk:
                 await fn(scope)
             except BaseException as error:
                 # How the workflow ended is known; only its steps are wanted here.
-                if not is_failure_of_scope(error, self):
+                if not isinstance(error, Unwound) and not is_failure_of_scope(error, self):
                     raise
             finally:
                 current_scope.reset(token)
@@ -104,8 +108,13 @@ class Walk:
     def chance(self) -> float:
         return 0.5
 
-    def slip(self, error: Exception) -> Exception:
-        return error
+    def slip(self, error: Exception) -> BaseException:
+        self._slips += 1
+        if self._slips <= SLIPS_MAX:
+            return error
+        # The code catches them, and would go on for ever.
+        self._scopes[-1].cancel()
+        return Unwound()
 
     def diverged(self, error: Exception) -> None:
         """The walk of the scope ends where the code no longer fits."""

@@ -153,7 +153,7 @@ class Branches:
             await branch.fn(scope)
         except BaseException as error:
             # How the branch ended is recorded; only its steps are wanted here.
-            if not is_failure_of_scope(error, self.engine):
+            if not isinstance(error, Unwound) and not is_failure_of_scope(error, self.engine):
                 raise
         finally:
             current_scope.reset(token)

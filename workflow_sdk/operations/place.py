@@ -174,7 +174,7 @@ class Place:
             engine.diverged(HistoryDivergedError(f"the failure that {self.what} has recorded can't be read: {error}"))
             raise Unwound from None
 
-    def slip(self, message: str) -> Exception:
+    def slip(self, message: str) -> BaseException:
         """A mistake in the call of the operation: the error to raise. The place is free again."""
         self.release()
         return self.scope.engine.slip(DefinitionError(message))
