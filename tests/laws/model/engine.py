@@ -57,6 +57,21 @@ class Fatal(Exception):
     """Not to be tried again."""
 
 
+class Panic(BaseException):
+    """As extension modules raise it."""
+
+
+ERRORS: dict[str, type[BaseException]] = {
+    "plain": Trouble,
+    "trouble": Trouble,
+    "fatal": Fatal,
+    "critical": CriticalError,
+    "rollback": RollbackError,
+    "panic": Panic,
+    "exit": SystemExit,
+}
+
+
 _worlds: WeakValueDictionary[int, World] = WeakValueDictionary()
 _numbers = count()
 
@@ -89,8 +104,7 @@ class World:
         else:
             fails = self.calls[path] <= step.fails
         if fails:
-            errors = {"plain": Trouble, "fatal": Fatal, "critical": CriticalError, "rollback": RollbackError}
-            raise errors[step.error](f"failed at {path}")
+            raise ERRORS[step.error](f"failed at {path}")
         return [path, step.value]
 
     def undo(self, fails: int, result: list[Any]) -> None:
@@ -202,7 +216,7 @@ class _Run:
                 self.program.world.same(f"{ctx.path}/{name}", (ctx.uuid(), ctx.random.random()))
                 return "facts"
             case Raise(error):
-                raise (RollbackError if error == "rollback" else Trouble)(f"raised in {ctx.path}")
+                raise ERRORS[error](f"raised in {ctx.path}")
             case Loop():
                 return await self.loop(self.op.node)
             case Attempt(body):
