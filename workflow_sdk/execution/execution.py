@@ -58,6 +58,11 @@ _log = logging.getLogger("workflow_sdk.runtime")
 
 _NEVER = -float("inf")
 
+UNWOUND_MAX = 100
+"""How often code in one scope may come to an operation after its run is over: to clean up, in a few places."""
+UNWOUND_SECONDS = 1.0
+"""After that, how long each takes."""
+
 WAITS_UNSEEN_SECONDS = 1.0
 """How long a step waits for a thread before everybody can see that it does."""
 
@@ -74,6 +79,7 @@ class Execution(Sorting):
         "_reading",
         "_thread",
         "_threads_busy",
+        "_unwound_at",
         "handlers",
         "known",
         "stuck",
@@ -125,6 +131,8 @@ class Execution(Sorting):
         self.watched: Probe | None = probe.get()
         self._cancel: anyio.CancelScope | None = None
         self._threads_busy = 0
+        self._unwound_at: dict[int, int] | None = None
+        """How often code was unwound, by the scope it is in."""
         self._reading = False
         self._checks = False
         """Whether the lease is to be looked at with the mail."""
@@ -317,10 +325,11 @@ class Execution(Sorting):
             self.handlers = {}
         self.handlers[location] = (handler, hint)
 
-    def slip(self, error: Exception) -> Exception:
-        if not self.halted:
-            self.stuck = (error, "definition")
-            self._stop()
+    def slip(self, error: Exception) -> BaseException:
+        if self.halted:
+            return Unwound()
+        self.stuck = (error, "definition")
+        self._stop()
         return error
 
     def diverged(self, error: Exception) -> None:
@@ -340,6 +349,7 @@ class Execution(Sorting):
         raise AssertionError("only a walk is walked")
 
     async def never(self) -> NoReturn:
+        await self._hold_back()
         dry = self.watched is not None and self.watched.dry
         if (self.draining or dry) and not self.halted:
             self._held = True
@@ -351,7 +361,27 @@ class Execution(Sorting):
                 self.active += 1
         if anyio.current_effective_deadline() == _NEVER:
             await anyio.sleep_forever()
+        # Nothing is cancelled here, behind a shield of the author's: others get their turn all the same.
+        await anyio.lowlevel.cancel_shielded_checkpoint()
         raise Unwound
+
+    async def _hold_back(self) -> None:
+        """Code comes here once, and is unwound. What comes again and again catches that, and is slowed down."""
+        where = id(current_scope.get())
+        if self._unwound_at is None:
+            self._unwound_at = {}
+        count = self._unwound_at[where] = self._unwound_at.get(where, 0) + 1
+        if count <= UNWOUND_MAX:
+            return
+        if count == UNWOUND_MAX + 1:
+            _log.error(
+                "workflow %r catches what ends it, in instance %s, again and again; an `except BaseException` has to "
+                "raise what it has caught",
+                self.facts.workflow_name,
+                self.facts.instance_id,
+            )
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(UNWOUND_SECONDS)
 
     async def note_try(self, location: bytes, path: str) -> None:
         if self.wary is not None:
@@ -444,7 +474,7 @@ class Execution(Sorting):
                 try:
                     await root()
                 except (Unwound, BaseExceptionGroup) as error:
-                    self._unwound(error)
+                    self._unwinds(error)
                 self._stop()
             finally:
                 self._is_over = True
@@ -458,7 +488,7 @@ class Execution(Sorting):
         """End the run. It gives the instance back, and what was under way runs again later."""
         self._stop()
 
-    def _unwound(self, error: Unwound | BaseExceptionGroup[Any]) -> None:
+    def _unwinds(self, error: Unwound | BaseExceptionGroup[Any]) -> None:
         """What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
         cancellation together with the mistake that stopped the run.
         """

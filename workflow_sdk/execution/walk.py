@@ -34,6 +34,9 @@ __all__ = ["Walk"]
 
 T = TypeVar("T")
 
+SLIPS_MAX = 100
+"""After so many mistakes of the author the walk ends."""
+
 
 class Walk:
     """An engine that does nothing and records nothing."""
@@ -68,6 +71,7 @@ class Walk:
         """The outcomes of branches, by the location of their join, race or map."""
         self._scopes: list[anyio.CancelScope] = []
         self._unreadable: Exception | None = None
+        self._slips = 0
 
     async def find(self, fn: Callable[[Scope], Awaitable[Any]]) -> dict[bytes, tuple[Callable[..., Any], object]]:
         """The handlers of the steps in the history, by location."""
@@ -128,8 +132,13 @@ class Walk:
     def chance(self) -> float:
         return 0.5
 
-    def slip(self, error: Exception) -> Exception:
-        return error
+    def slip(self, error: Exception) -> BaseException:
+        self._slips += 1
+        if self._slips <= SLIPS_MAX:
+            return error
+        # The code catches them, and would go on for ever.
+        self._scopes[-1].cancel()
+        return Unwound()
 
     def diverged(self, error: Exception) -> None:
         """The walk of the scope ends where the code no longer fits."""

@@ -314,8 +314,12 @@ class Engine(Protocol):
         """Whether the run or the branch has been cancelled, and not only by code of the author's own."""
         ...
 
-    def slip(self, error: Exception) -> Exception:
-        """An author's mistake: the instance becomes stuck. Returns the error, to be raised where it was made."""
+    def slip(self, error: Exception) -> BaseException:
+        """An author's mistake: the instance becomes stuck. Returns the error, to be raised where it was made.
+
+        After that the run is over, and what is to be raised unwinds the code: a loop that catches every exception would
+        else go on for ever, without a turn for anybody.
+        """
         ...
 
     def diverged(self, error: Exception) -> None:

@@ -244,7 +244,7 @@ class Place:
         engine.unreadable(error)
         return error if engine.walking else Unwound()
 
-    def slip(self, message: str) -> Exception:
+    def slip(self, message: str) -> BaseException:
         """A mistake in the call of the operation: the error to raise. The place is free again."""
         self.release()
         return self.scope.engine.slip(DefinitionError(message))

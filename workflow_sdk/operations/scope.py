@@ -39,6 +39,8 @@ _NOTHING: dict[bytes, Entry] = {}
 
 _NO_DOUBT: dict[str, str] = {}
 """The same, of the derived names of a scope."""
+_OVER = "~"
+"""The name of an operation of a run that is over. It is never looked up."""
 
 
 class Operation(Protocol):
@@ -163,6 +165,9 @@ class Scope:
     def admit(self, kind: Kind, name: str, *, derived: bool = False) -> str:
         """The name of an operation that may begin here. Mistakes of the author are raised here, where they are made."""
         caller = current_scope.get()
+        if self.engine.halted and (caller is None or caller.engine is self.engine):
+            # The run is over, and the operation will not begin. Its coroutine unwinds the code that awaits it.
+            return _OVER
         # Not if it is the mistake of another instance.
         if self.interrupted is not None and not self.fate.lost and (caller is None or caller.engine is self.engine):
             raise self._interrupted()
@@ -299,7 +304,7 @@ class Scope:
                 self.derived[name] = number
                 return candidate
 
-    def _two_at_once(self, kind: Kind, name: str) -> Exception:
+    def _two_at_once(self, kind: Kind, name: str) -> BaseException:
         busy = self.busy
         assert busy is not None, "there is no first operation"
         if self.forgotten():
@@ -313,7 +318,7 @@ class Scope:
         what = f"{kind.value} {self.path_of(name)!r}"
         return self.engine.slip(ConcurrentOperationError(f"two operations at once on one ctx: {what}, while {reason}"))
 
-    def _interrupted(self) -> Exception:
+    def _interrupted(self) -> BaseException:
         return self.engine.slip(
             DefinitionError(
                 f"{self.interrupted} was cancelled by a timeout or scope of the code's own, which leaves it without an "
@@ -329,7 +334,7 @@ class Scope:
         pending.close()
         return True
 
-    def _foreign(self, kind: Kind, name: str, caller: Scope | Operation | None) -> Exception:
+    def _foreign(self, kind: Kind, name: str, caller: Scope | Operation | None) -> BaseException:
         what = f"{kind.value} {self.path_of(name)!r}"
         # The mistake is the caller's, in whichever instance that is.
         engine = self.engine if caller is None else caller.engine

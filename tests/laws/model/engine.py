@@ -57,6 +57,21 @@ class Fatal(Exception):
     """Not to be tried again."""
 
 
+class Panic(BaseException):
+    """As extension modules raise it."""
+
+
+ERRORS: dict[str, type[BaseException]] = {
+    "plain": Trouble,
+    "trouble": Trouble,
+    "fatal": Fatal,
+    "critical": CriticalError,
+    "rollback": RollbackError,
+    "panic": Panic,
+    "exit": SystemExit,
+}
+
+
 _worlds: WeakValueDictionary[int, World] = WeakValueDictionary()
 _numbers = count()
 
@@ -93,8 +108,7 @@ class World:
         else:
             fails = self.calls[path] <= step.fails
         if fails:
-            errors = {"plain": Trouble, "fatal": Fatal, "critical": CriticalError, "rollback": RollbackError}
-            raise errors[step.error](f"failed at {path}")
+            raise ERRORS[step.error](f"failed at {path}")
         # In a loop the record may be pruned before it is written; in a thread nobody knows when it is.
         if step.repeatable and not step.threaded and "~" not in path and self.riding is not None:
             self.riding.add(path)
@@ -217,7 +231,7 @@ class _Run:
                 self.program.world.same(f"{ctx.path}/{name}", (ctx.uuid(), ctx.random.random()))
                 return "facts"
             case Raise(error):
-                raise (RollbackError if error == "rollback" else Trouble)(f"raised in {ctx.path}")
+                raise ERRORS[error](f"raised in {ctx.path}")
             case Loop():
                 return await self.loop(self.op.node)
             case Attempt(body):

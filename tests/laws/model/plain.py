@@ -163,8 +163,22 @@ def shown(told: Told) -> str:
     return str(told[3]) if told[0] in ("StepExhaustedError", "StepCriticalError") else str(told[0])
 
 
-RAISED = {"plain": "Trouble", "fatal": "Fatal", "critical": "CriticalError", "rollback": "RollbackError"}
+RAISED = {
+    "plain": "Trouble",
+    "fatal": "Fatal",
+    "critical": "CriticalError",
+    "rollback": "RollbackError",
+    "panic": "Panic",
+    "exit": "SystemExit",
+}
 """What a step raises."""
+RAISED_BY_CODE = {"trouble": "Trouble", "rollback": "RollbackError", "panic": "Panic"}
+"""What the code of the workflow raises."""
+
+
+def from_within(failure: Told, what: str) -> Told:
+    """What the code around a block sees of its failure: always an Exception."""
+    return ("CriticalError", f"{what} raised Panic: {failure[1]}") if failure[0] == "Panic" else failure
 
 
 def waits_after(step: Step, attempt: int) -> int:
@@ -199,8 +213,8 @@ class Model:
     @staticmethod
     def catches(op: Op, failure: Told) -> bool:
         if op.catch == "failures":
-            return failure[0] not in ("Trouble", "RollbackError")
-        return op.catch == "everything"
+            return failure[0] not in ("Trouble", "RollbackError", "CriticalError", "Panic")
+        return op.catch == "everything" and failure[0] != "Panic"
 
     def op(self, op: Op, index: int, name: str, scope: Scope, at: float, trace: Trace) -> End:
         path = below(scope.path, name)
@@ -224,7 +238,7 @@ class Model:
             case Facts():
                 return End(at, "facts")
             case Raise(error):
-                return End(at, None, ("RollbackError" if error == "rollback" else "Trouble", f"raised in {scope.path}"))
+                return End(at, None, (RAISED_BY_CODE[error], f"raised in {scope.path}"))
             case Loop():
                 return self.loop(op.node, here, at, trace)
             case Attempt(body):
@@ -302,6 +316,7 @@ class Model:
             if end.at == inf:
                 return end
             if end.failure is not None:
+                end = End(end.at, None, from_within(end.failure, f"turn {turn} of loop {here.path!r}"))
                 break
             seen = [*seen[-1:], end.value]
             over += 1
@@ -327,8 +342,10 @@ class Model:
         if end.failure is None:
             trace.rows[here.path] = Row("attempt", "completed", end.value)
             return End(end.at, ("success", end.value))
+        end = End(end.at, None, from_within(end.failure, f"attempt {here.path!r}"))
+        assert end.failure is not None, "it has failed"
         trace.rows[here.path] = Row("attempt", "failed", None, shown(end.failure))
-        if end.failure[0] in ("Trouble", "RollbackError"):
+        if end.failure[0] in ("Trouble", "RollbackError", "CriticalError"):
             return end
         return End(end.at, ("failure", end.failure))
 
@@ -338,6 +355,8 @@ class Model:
         path = f"{here.path}/{label}"
         scope = Scope(path, inner, branch_pool(here.pool, inner, number), place)
         end = self.block(block, scope, at, trace)
+        if end.failure is not None:
+            end = End(end.at, None, from_within(end.failure, f"branch {path!r}"))
         if end.at != inf:
             failed = end.failure is not None
             error = shown(end.failure) if end.failure is not None else None

@@ -59,7 +59,7 @@ class Step:
     fails: int = 0
     retries: int = 0
     delay: int = 100
-    error: Literal["plain", "fatal", "critical", "rollback"] = "plain"
+    error: Literal["plain", "fatal", "critical", "rollback", "panic", "exit"] = "plain"
     undo: Undo | None = None
     repeatable: bool = False
     threaded: bool = False
@@ -107,7 +107,7 @@ class Facts:
 class Raise:
     """The code of the workflow itself raises."""
 
-    error: Literal["trouble", "rollback"]
+    error: Literal["trouble", "rollback", "panic"]
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,9 @@ class _Maker:
             fails,
             draw(st.sampled_from([0, 1, 2, 3])) if fails else 0,
             draw(st.sampled_from([0, 1])) and draw(TIMES),
-            draw(st.sampled_from(["plain", "plain", "plain", "plain", "fatal", "critical", "rollback"])),
+            draw(
+                st.sampled_from(["plain", "plain", "plain", "plain", "fatal", "critical", "rollback", "panic", "exit"])
+            ),
             undo,
             undo is None and draw(st.integers(0, 2)) == 0,
             draw(st.integers(0, 6)) == 0,
@@ -305,7 +307,8 @@ class _Maker:
         )
 
     def other(self, in_loop: bool) -> Node:
-        others: list[Node] = [Version(1), Version(3), Checkpoint(), Facts(), Raise("trouble"), Raise("rollback")]
+        raises: list[Node] = [Raise("trouble"), Raise("rollback"), Raise("panic")]
+        others: list[Node] = [Version(1), Version(3), Checkpoint(), Facts(), *raises]
         return self.draw(st.sampled_from(others))  # type: ignore[no-any-return]
 
     def loop(self, depth: int, times: int, in_loop: bool) -> Node:
