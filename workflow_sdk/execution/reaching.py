@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import anyio
+
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.location import pack_segment
@@ -38,10 +40,24 @@ LIVES_MAX = 1000
 """So many children may have had the id that is derived for one: each after a restart of the parent."""
 
 
+class _Turn:
+    """Branches that reach the same instance take turns."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.users = 0
+
+
+_NOBODY: dict[str, _Turn] = {}
+"""Shared by all, and never written to."""
+
+
 class Reaching(Idling):
     """The part of an execution that reaches other instances."""
 
-    __slots__ = ("_left_something", "codec", "driver", "failure")
+    __slots__ = ("_left_something", "_posting", "codec", "driver", "failure")
 
     def __init__(self, *, driver: Driver, codec: Codec, **rest: Any) -> None:
         super().__init__(**rest)
@@ -49,10 +65,26 @@ class Reaching(Idling):
         self.codec: Codec = codec
         self.failure: Exception | None = None
         """The store failed, or the lease is lost. Nothing more is written."""
+        self._posting = _NOBODY
+        """Whose turn it is to reach which instance."""
         self._left_something = False
         """A wait ended early, and of what hung on it the end may have come that was not read."""
 
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
+        if self._posting is _NOBODY:
+            self._posting = {}
+        # One commit reaches a target only once. Who looked at it before his turn would look at it again each time.
+        turn = self._posting.setdefault(target, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                await self._post(target, message, payload, effect)
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._posting[target]
+
+    async def _post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
         keys, letter, again = InstanceKeys(target), Letter(message, payload), False
         while True:
             batch = Batch()
