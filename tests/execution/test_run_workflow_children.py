@@ -31,9 +31,10 @@ async def once(
     world: World, flow: Workflow[Any, Any], value: Any = None, *, mode: Mode = "yield", **options: Any
 ) -> RunResult[Any]:
     """One call, on the clock of the test."""
-    given: dict[str, Any] = {"driver": world.driver, "clock": world.clock, "instance_id": "i", **options}
+    options = {"driver": world.driver, "clock": world.clock, "instance_id": "i", "mode": mode, **options}
+    run: Any = run_workflow
     with anyio.fail_after(PATIENCE):
-        result: RunResult[Any] = await run_workflow(flow, value, mode=mode, **given)
+        result: RunResult[Any] = await run(flow, value, **options)
     return result
 
 

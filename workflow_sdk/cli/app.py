@@ -100,9 +100,10 @@ def _abandon_output() -> None:
 
 def _abandon(stream: TextIO | None) -> None:
     """What nobody reads is not tried again when Python ends, which would make an exit code of its own of it: 120."""
+    if stream is None:
+        return
     try:
-        if stream is not None:
-            stream.flush()
+        stream.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

@@ -30,7 +30,7 @@ _KINDS = frozenset(kind.value for kind in AnswerKind)
 
 
 def still_waiting(chance: bytes) -> bytes:
-    """A row of a question that is not answered yet. With bytes that are others each time it shows that the asker lives."""
+    """The row of a question that is not answered yet. With other bytes each time, it shows that the asker lives."""
     return WAITING + chance
 
 

@@ -17,10 +17,11 @@ from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch
+from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.execution.clock import Activity, Clock, pause
 from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.stalls import Watched, stalls_watched
 from workflow_sdk.execution.threads import Threads, threads_of_the_loop
 from workflow_sdk.operations.cancelling import asyncio_task
 
@@ -165,8 +166,9 @@ class Alone:
     beats = False
     crowded = False
 
-    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
+    def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        self._driver = driver
         self.threads: Threads = threads_of_the_loop()
         self._clock = clock
         self._worker = worker
@@ -190,10 +192,13 @@ class Alone:
         """Run an execution, and what it takes beside it."""
         self._starter = asyncio_task()
         self._cancelled_before = 0 if self._starter is None else self._starter.cancelling()
-        async with anyio.create_task_group() as self._group:
+        async with (
+            stalls_watched(self._driver, self._clock, self._worker, self._ttl) as watched,
+            anyio.create_task_group() as self._group,
+        ):
             self._group.start_soon(self._keep_time, guest)
             self._group.start_soon(self._beat, guest)
-            self._group.start_soon(self._hear)
+            self._group.start_soon(self._hear, watched)
             # A task of its own: then whoever cancels this run cancels a scope around the author's code.
             self._group.start_soon(self._run, guest, root)
 
@@ -221,12 +226,13 @@ class Alone:
         self._watching = False
         self._signal.set()
 
-    async def _hear(self) -> None:
+    async def _hear(self, watched: Watched) -> None:
         """The instance may be cancelled, evicted, woken or taken over at any time: each changes its nudge."""
         # A run that is soon over is not worth it.
         await anyio.sleep(HEAR_AFTER_SECONDS)
         self._hears = True
         self._signal.set()
+        await watched.go_round()
 
     def evict(self, guest: Guest) -> None:
         """Put it away, as it was asked for."""

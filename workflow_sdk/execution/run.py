@@ -234,7 +234,7 @@ class _Call:
                 claimed = await claim(claimant, value)
                 if claimed.lease is None:
                     return await self._shown(_stored(workflow, codec, claimed.fields, keys.instance_id))
-                host = Alone(clock, worker, self.ttl, self.family)
+                host = Alone(driver, clock, worker, self.ttl, self.family)
                 run = Run(workflow, driver, keys, codec, known, clock, claimed, self.mode, host)
                 try:
                     await run.go()

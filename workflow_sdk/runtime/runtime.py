@@ -29,6 +29,7 @@ from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.posting import read_inbox_max
+from workflow_sdk.execution.stalls import STALL_SECONDS, watch_for_stalls
 from workflow_sdk.execution.threads import THREADS_MAX
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
@@ -58,7 +59,8 @@ class Runtime(Client):
     Of the instances that are ready, at most `concurrency` run at once, in turns. Steps that are plain functions run in
     `threads` threads; one that has timed out has its thread until it returns. Those that wait stay in memory, where
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
-    away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
+    away, and cost no memory at all. While its event loop is blocked, it keeps what it has for `stall_max`, and says so
+    in the log. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
 
     What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
@@ -79,6 +81,7 @@ class Runtime(Client):
         threads: int = THREADS_MAX,
         clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
+        stall_max: Duration = STALL_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
         codec: Wrappers | None = None,
@@ -94,6 +97,7 @@ class Runtime(Client):
         self._ttl = _seconds(lease_ttl, "lease_ttl")
         if self._ttl < LEASE_SECONDS_MIN:
             raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
+        self._stall_max = _seconds(stall_max, "stall_max")
         self._grace = _seconds(grace, "grace")
         self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
         self._new_residents = partial(
@@ -155,6 +159,9 @@ class Runtime(Client):
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
+        self._group.start_soon(
+            watch_for_stalls, self.access.driver, self._clock, self._worker, self._ttl, self._stall_max
+        )
         # Looking for what was left never stops: others may die at any time.
         for loop in (
             self._read_letters,
