@@ -63,6 +63,9 @@ class WriteSet:
     """Whether it changes the instance: not that it is run, and waits for the same again."""
 
 
+FEW = 16
+"""So many rows are looked through for each range that is cleared."""
+
 _TAKING = shapes((bytes,), (bytes,))
 
 _COMMITS = field_key(Field.COMMITS)
@@ -260,7 +263,11 @@ class Journal:
 
     def _clear(self, cleared: Range, *, counts: bool = True) -> None:
         self._counts = self._counts or counts
-        if self._rows:
+        if len(self._rows) <= FEW:
+            begin, end = cleared
+            for key in [key for key in self._rows if begin <= key < end]:
+                del self._rows[key]
+        else:
             # Which of them are cleared is found out once, when all clears are known: there may be thousands of both.
             self._before.append((len(self._clears), self._rows))
             self._rows = {}

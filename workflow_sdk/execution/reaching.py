@@ -40,7 +40,17 @@ LIVES_MAX = 1000
 """So many children may have had the id that is derived for one: each after a restart of the parent."""
 
 
-_NOBODY_POSTS: dict[str, anyio.Lock] = {}
+class _Turn:
+    """Branches that reach the same instance take turns."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock(fast_acquire=True)
+        self.users = 0
+
+
+_NOBODY: dict[str, _Turn] = {}
 """Shared by all, and never written to."""
 
 
@@ -55,22 +65,24 @@ class Reaching(Idling):
         self.codec: Codec = codec
         self.failure: Exception | None = None
         """The store failed, or the lease is lost. Nothing more is written."""
+        self._posting = _NOBODY
+        """Whose turn it is to reach which instance."""
         self._left_something = False
         """A wait ended early, and of what hung on it the end may have come that was not read."""
-        self._posting: dict[str, anyio.Lock] = _NOBODY_POSTS
-        """To whom messages are being sent."""
 
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
-        # Each of them changes what the next is made from: made side by side, all but one would be made anew each time.
-        if self._posting is _NOBODY_POSTS:
+        if self._posting is _NOBODY:
             self._posting = {}
-        turn = self._posting.setdefault(target, anyio.Lock(fast_acquire=True))
+        # One commit reaches a target only once. Who looked at it before his turn would look at it again each time.
+        turn = self._posting.setdefault(target, _Turn())
+        turn.users += 1
         try:
-            async with turn:
+            async with turn.lock:
                 await self._post(target, message, payload, effect)
         finally:
-            if not turn.locked():
-                self._posting.pop(target, None)
+            turn.users -= 1
+            if not turn.users:
+                del self._posting[target]
 
     async def _post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
         keys, letter, again = InstanceKeys(target), Letter(message, payload), False

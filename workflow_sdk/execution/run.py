@@ -415,7 +415,11 @@ class Run:
             if execution.stuck is not None:
                 await self._stick(*execution.stuck)
         except BaseException as error:
-            reason = _innermost(error) if isinstance(error, BaseExceptionGroup) else error
+            reason = (
+                _innermost(cast("BaseExceptionGroup[BaseException]", error))
+                if isinstance(error, BaseExceptionGroup)
+                else error
+            )
             if isinstance(reason, CodecError) and not execution.is_away:
                 # Of the engine: what the author's code raises does not come here.
                 execution.failure = execution.failure or reason

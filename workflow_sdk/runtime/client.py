@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -17,7 +16,7 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
-from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
@@ -31,6 +30,7 @@ from workflow_sdk.runtime.directory import list_instances
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.ids import uuid7
 from workflow_sdk.runtime.info import InstanceInfo, Page
+from workflow_sdk.runtime.pruning import prune
 from workflow_sdk.runtime.schedules import Schedule, ScheduleOptions, Schedules
 from workflow_sdk.runtime.tasks import Tasks
 
@@ -317,18 +317,7 @@ class Client:
         for status in map(_status, statuses):
             if not status.is_terminal:
                 raise DefinitionError(f"only instances that have ended can be pruned, not {status.value} ones")
-            cursor: str | None = None
-            while True:
-                page = await self.list(status=status, cursor=cursor)
-                for info in page.items:
-                    if info.updated_at.timestamp() < before:
-                        # Others may have deleted it, or had it run again.
-                        with suppress(InstanceNotFoundError, InstanceStateError):
-                            await self.delete(info.id)
-                            count += 1
-                cursor = page.cursor
-                if cursor is None:
-                    break
+            count += await prune(self.access.driver, status, before)
         return count
 
 

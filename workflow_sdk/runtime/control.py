@@ -19,14 +19,14 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution import deciding
-from workflow_sdk.execution.deciding import commit, find, refuse, take_away
+from workflow_sdk.execution.deciding import Found, commit, find, refuse, take_away
 from workflow_sdk.execution.errands import run_errands
 from workflow_sdk.execution.lease import tell_owner
 from workflow_sdk.execution.posting import make_due
 from workflow_sdk.execution.tasks import forget_tasks
 from workflow_sdk.runtime.rewinding import Tape
 
-__all__ = ["cancel", "delete", "evict", "recover", "restart_from", "wake"]
+__all__ = ["cancel", "delete", "evict", "forget", "recover", "restart_from", "wake"]
 
 
 async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, rollback: bool) -> None:
@@ -115,19 +115,24 @@ async def delete(driver: Driver, instance_id: str) -> None:
         found = await find(driver, instance_id)
         if not found.status.is_terminal:
             raise refuse(found, "only one that has ended can be deleted")
-        keys, batch = found.keys, found.batch
-        created_at = float(unpack_record(found.fields[Field.BIRTH])[0])
-        workflow = str(unpack_record(found.fields[Field.VERSION])[0])
-        batch.clear_range(*keys.all())
-        batch.clear_range(*subtree(answers_of(instance_id)))
-        batch.clear(listed(created_at, instance_id))
-        batch.clear(listed_by_status(found.status.value, created_at, instance_id))
-        batch.clear(listed_by_workflow(workflow, created_at, instance_id))
-        if Field.REFERENCE in found.fields:
-            reference = str(unpack_record(found.fields[Field.REFERENCE])[0])
-            batch.clear(listed_by_reference(reference, created_at, instance_id))
-        if Field.PURGE in found.fields:
-            batch.clear(purge_key(float(unpack_record(found.fields[Field.PURGE])[0]), instance_id))
-        await forget_tasks(driver, batch, instance_id)
+        await forget(driver, found)
         if await commit(driver, found):
             return
+
+
+async def forget(driver: Driver, found: Found) -> None:
+    """Have the batch of an instance that has ended forget everything about it."""
+    keys, batch, instance_id = found.keys, found.batch, found.keys.instance_id
+    created_at = float(unpack_record(found.fields[Field.BIRTH])[0])
+    workflow = str(unpack_record(found.fields[Field.VERSION])[0])
+    batch.clear_range(*keys.all())
+    batch.clear_range(*subtree(answers_of(instance_id)))
+    batch.clear(listed(created_at, instance_id))
+    batch.clear(listed_by_status(found.status.value, created_at, instance_id))
+    batch.clear(listed_by_workflow(workflow, created_at, instance_id))
+    if Field.REFERENCE in found.fields:
+        reference = str(unpack_record(found.fields[Field.REFERENCE])[0])
+        batch.clear(listed_by_reference(reference, created_at, instance_id))
+    if Field.PURGE in found.fields:
+        batch.clear(purge_key(float(unpack_record(found.fields[Field.PURGE])[0]), instance_id))
+    await forget_tasks(driver, batch, instance_id)

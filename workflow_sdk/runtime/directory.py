@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import DIRECTORY, last_of, shards_of
+from workflow_sdk.core.keys import DIRECTORY, InstanceKeys, last_of, shards_of
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.driver import Driver
-from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
+from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
+from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime.info import InstanceInfo, Page, read_info
 from workflow_sdk.runtime.merging import Merged
 
 __all__ = ["list_instances"]
+
+_log = logging.getLogger("workflow_sdk.runtime")
 
 
 async def list_instances(
@@ -49,12 +54,26 @@ async def list_instances(
             info = await read_info(driver, last_of(key), codec)
         except InstanceNotFoundError:
             continue  # deleted since the row was read
+        except CodecError as error:
+            if await _can_be_read(driver, last_of(key)):
+                raise  # it is a value, and this reader lacks its codec
+            _log.warning("instance %s is not listed, as it can't be read: %s", last_of(key), error)
+            continue
         wanted = (workflow is None or info.workflow == workflow) and (status is None or info.status is status)
         if wanted and (reference is None or info.reference == reference):
             items.append(info)
             if len(items) == limit:
                 return Page(items, (part + suffix).hex())
     return Page(items, None)
+
+
+async def _can_be_read(driver: Driver, id: str) -> bool:
+    """Whether what the instance is can be read; not what authors have given it."""
+    try:
+        await read_fields(driver, InstanceKeys(id))
+    except CodecError:
+        return False
+    return True
 
 
 def _from_cursor(cursor: str, part: bytes) -> bytes:
