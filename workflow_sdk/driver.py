@@ -37,6 +37,11 @@ __all__ = [
     "transacting",
 ]
 
+
+class ProcessDied(BaseException):
+    """As far as the store can tell, the process has died: nothing lives on that was under way. Tests raise it."""
+
+
 ENTRY_POINT_GROUP = "workflow_sdk.drivers"
 
 # The same in every driver that comes with us, so that what works in tests works in production.

@@ -62,6 +62,7 @@ def entries(draw: st.DrawFn) -> Entry:
         value=draw(maybe),
         error=draw(maybe),
         data=draw(DATA.get(kind, st.none())),
+        digest=draw(maybe),
     )
 
 
@@ -85,6 +86,7 @@ def test_every_kind_and_status_can_be_written() -> None:
         (Entry(Kind.STEP, 0, 1.0), "01890101000 1f93c00f6f6f6f6"),
         (Entry(Kind.BRANCH, 3, 1.0, status=EntryStatus.FAILED, error=b"e"), "01890b040301f93c00f6f64165f6"),
         (Entry(Kind.SLEEP, 1, 2.0, data=SleepData(3.0)), "018903010101f94000f6f6f681f94200"),
+        (Entry(Kind.STEP, 0, 1.0, digest=b"d"), "018a0101000 1f93c00f6f6f6f64164"),
     ],
 )
 def test_the_bytes_are_these(entry: Entry, packed: str) -> None:

@@ -35,13 +35,25 @@ def test_a_text(text: str) -> None:
     assert pack_text(text) == pack_record([text])
 
 
-@given(kind=st.integers(1, 16), status=st.integers(1, 4), ordinal=NUMBERS, created=TIMES, finished=TIMES, value=VALUES)
-@example(kind=1, status=3, ordinal=300, created=1_763_420_000.25, finished=1_763_420_000.75, value=b"x" * 300)
-def test_an_outcome(kind: int, status: int, ordinal: int, created: float, finished: float, value: bytes) -> None:
-    packed = pack_outcome(kind, status, ordinal, created, finished, value)
-    assert packed in (None, pack_record([kind, status, ordinal, 1, created, finished, value, None, None]))
+@given(
+    kind=st.integers(1, 16),
+    status=st.integers(1, 4),
+    ordinal=NUMBERS,
+    created=TIMES,
+    finished=TIMES,
+    value=VALUES,
+    digest=st.none() | st.binary(max_size=30),
+)
+@example(1, 3, 300, 1_763_420_000.25, 1_763_420_000.75, b"x" * 300, None)
+@example(1, 3, 300, 1_763_420_000.25, 1_763_420_000.75, b"x" * 300, b"12345678")
+def test_an_outcome(
+    kind: int, status: int, ordinal: int, created: float, finished: float, value: bytes, digest: bytes | None
+) -> None:
+    packed = pack_outcome(kind, status, ordinal, created, finished, value, digest)
+    last = [] if digest is None else [digest]
+    assert packed in (None, pack_record([kind, status, ordinal, 1, created, finished, value, None, None, *last]))
     usual = 1.1e9 < created <= finished < 2.1e9 and created % 128 and finished % 128
-    if usual and len(value) < 65_536:
+    if usual and len(value) < 65_536 and len(digest or b"") < 24:
         assert packed is not None
 
 

@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,6 +172,39 @@ async def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
 
 
 # Group commit.
+
+
+def copy_by_statement(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as connection:
+        connection.execute("VACUUM INTO ?", (str(target),))
+
+
+def copy_by_backup(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as connection, closing(sqlite3.connect(target)) as copy:
+        connection.backup(copy)
+
+
+def copy_without_a_log(source: Path, target: Path) -> None:
+    copy_by_backup(source, target)
+    with closing(sqlite3.connect(target)) as connection:
+        assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
+
+
+@pytest.mark.parametrize("copy", [copy_by_statement, copy_by_backup, copy_without_a_log])
+async def test_a_copy_made_while_the_file_is_open_can_be_opened(
+    tmp_path: Path, copy: Callable[[Path, Path], None]
+) -> None:
+    (tmp_path / "copied").mkdir()
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"k", b"before"))
+        copy(tmp_path / "app.db", tmp_path / "copied" / "app.db")
+        await driver.commit(one(b"k", b"after"))
+    async with opened(tmp_path / "copied") as first, opened(tmp_path / "copied") as second:
+        assert [await first.get(b"k"), await second.get(b"k")] == [b"before", b"before"]
+        await first.commit(one(b"k", b"by the first"))
+        assert await second.get(b"k") == b"by the first"
+        await second.commit(one(b"k", b"by the second"))
+        assert await first.get(b"k") == b"by the second"
 
 
 async def test_batches_that_wait_share_a_transaction(tmp_path: Path) -> None:

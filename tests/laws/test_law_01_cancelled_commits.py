@@ -159,7 +159,7 @@ async def test_a_branch_that_loses_while_its_commit_is_in_flight_does_not_end_th
 
         async def wins(ctx: Context) -> str:
             # Its second attempt succeeds without a commit: it wins while the other's is in flight.
-            await ctx.step("flaky", flaky, ephemeral=True, backoff=Backoff(initial=0.05, jitter=0))
+            await ctx.step("flaky", flaky, repeatable=True, backoff=Backoff(initial=0.05, jitter=0))
             return "won"
 
         won = await ctx.race("race", {"loses": loses, "wins": wins})

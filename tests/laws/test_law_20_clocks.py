@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -80,6 +81,13 @@ async def naps(ctx: Context, seconds: float) -> str:
 
 
 @workflow
+async def sleeps(ctx: Context, seconds: float) -> str:
+    """Sleeps for some time."""
+    await ctx.sleep("nap", seconds)
+    return "awake"
+
+
+@workflow
 async def notes_awaking(ctx: Context, seconds: float) -> None:
     """Sleeps, and says when it is over."""
     await ctx.sleep("nap", seconds)
@@ -100,16 +108,15 @@ async def asks(ctx: Context, timeout: float) -> Any:
 
 
 @workflow
-async def tries(ctx: Context) -> str:
-    """Fails at first, and is tried again a day later."""
+async def tries(ctx: Context, seconds: float) -> str:
+    """Fails until something is mended, and is tried again so much later."""
 
-    async def once() -> str:
-        log.append("tried")
-        if len(log) == 1:
-            raise ValueError("not today")
+    async def mended() -> str:
+        if "mended" not in log:
+            raise ValueError("not yet")
         return "done"
 
-    return await ctx.step("try", once, backoff=Backoff(initial=DAY, maximum=DAY, jitter=0))
+    return await ctx.step("try", mended, retries=1000, backoff=Backoff(initial=seconds, maximum=seconds, jitter=0))
 
 
 @workflow(retention=0.2)
@@ -118,7 +125,7 @@ async def forgotten(ctx: Context) -> str:
     return "done"
 
 
-FLOWS: list[Workflow[Any, Any]] = [quick, naps, notes_awaking, listens, asks, tries, forgotten]
+FLOWS: list[Workflow[Any, Any]] = [quick, naps, sleeps, notes_awaking, listens, asks, tries, forgotten]
 
 
 # A client whose clock is wrong.
@@ -217,10 +224,11 @@ async def test_timers_are_due_when_the_clock_has_jumped(driver: Driver, max_resi
     async with Runtime(driver, workflows=FLOWS, clock=clock, max_resident=max_resident) as runtime:
         sleeping = await runtime.start(naps, DAY, id="sleeps")
         waiting = await runtime.start(listens, DAY, id="waits")
-        trying = await runtime.start(tries, id="tries")
+        trying = await runtime.start(tries, DAY, id="tries")
         await runtime.schedule("daily", quick, every=DAY)
         for handle in (sleeping, waiting, trying):
             await until_status(handle, Status.SLEEPING, Status.WAITING)
+        log.append("mended")
         clock.ahead += DAY + 1
         assert await sleeping.result(timeout=PATIENCE) == "awake"
         assert await waiting.result(timeout=PATIENCE) == "late"
@@ -305,6 +313,22 @@ async def test_who_has_a_clock_that_stands_still_is_alive(driver: Driver) -> Non
         await until(has_beaten_often)
 
 
+@pytest.mark.parametrize("flow", [sleeps, listens, tries])
+async def test_who_goes_on_for_a_worker_whose_clock_was_ahead_does_not_wait_for_it(driver: Driver, flow: Any) -> None:
+    """What waits for a span of time begins to wait anew, by the clock of who goes on."""
+    async with anyio.create_task_group() as group:
+        mortal = Mortal(driver, FLOWS, Wrong(DAY))
+        group.start_soon(mortal.live)
+        await mortal.is_open.wait()
+        handle = await mortal.runtime.start(flow, 0.5, id="i")
+        await until_status(handle, Status.SLEEPING, Status.WAITING)
+        mortal.die()
+    log.append("mended")
+    with anyio.fail_after(PATIENCE):
+        result = await run_workflow(flow, driver=driver, instance_id="i", mode="live")
+    assert result.output == {"sleeps": "awake", "listens": "late", "tries": "done"}[flow.name]
+
+
 # What can't be taken back.
 
 
@@ -316,7 +340,7 @@ async def test_a_worker_whose_clock_is_ahead_forgets_nothing_that_is_to_be_kept(
                 # What it has ended itself is forgotten by its clock: it has looked for what is over.
                 handle = await ahead.start(forgotten, id=f"forgotten {number}")
                 await handle.result(timeout=PATIENCE)
-                await until(lambda number=number: _is_gone(ahead, f"forgotten {number}"))
+                await until(partial(_is_gone, ahead, handle.id))
             assert (await runtime.handle(quick, "kept").info()).status is Status.COMPLETED
 
 

@@ -24,11 +24,15 @@ async def trial(ctx: Context, name: str) -> list[str]:
 @workflow
 async def approval(ctx: Context) -> str:
     return await ctx.listen("decision", timeout=3600, default="nobody decided")
+
+@workflow
+async def newsletter(ctx: Context) -> list[str]:
+    return [await ctx.step(mail, name) for name in {"Ada", "Bea"}]
 """
 
 HEADER = """
 import pytest
-from trials import approval, sent, trial
+from trials import approval, newsletter, sent, trial
 """
 
 SURVIVING = """
@@ -106,6 +110,10 @@ async def test_each_mail_is_sent_once(workflow_runtime):
         await runtime.run(trial, "Ada")
     assert sent == ["welcome Ada", "bill Ada"]
 
+async def test_a_set_has_another_order_after_a_restart(workflow_runtime):
+    async with workflow_runtime(newsletter) as runtime:
+        assert sorted(await runtime.run(newsletter)) == ["Ada", "Bea"]
+
 async def test_wrong_without_a_crash(workflow_runtime):
     print("here it runs")
     async with workflow_runtime(trial) as runtime:
@@ -176,7 +184,7 @@ def run(project: pytest.Pytester, runner: Runner, *arguments: str) -> pytest.Run
 
 def test_its_fixtures_work_as_they_are(project: pytest.Pytester, runner: Runner) -> None:
     result = run(project, runner)
-    result.assert_outcomes(passed=(SURVIVING_COUNT + 1) * runner.event_loops + 1, failed=runner.event_loops)
+    result.assert_outcomes(passed=(SURVIVING_COUNT + 2) * runner.event_loops + 1, failed=runner.event_loops)
     assert result.stdout.lines.count("here it runs") == runner.event_loops
 
 
@@ -184,7 +192,7 @@ def test_with_the_option_tests_are_repeated_with_a_crash_at_each_commit(
     project: pytest.Pytester, runner: Runner
 ) -> None:
     result = run(project, runner, "--crash-everywhere", "-rA")
-    result.assert_outcomes(passed=SURVIVING_COUNT * runner.event_loops + 1, failed=2 * runner.event_loops)
+    result.assert_outcomes(passed=SURVIVING_COUNT * runner.event_loops + 1, failed=3 * runner.event_loops)
     with_a_runtime = SURVIVING_COUNT - 1
     survived = [line for line in result.stdout.lines if line.startswith("passed also when killed at each of ")]
     assert len(survived) == with_a_runtime * runner.event_loops
@@ -193,5 +201,6 @@ def test_with_the_option_tests_are_repeated_with_a_crash_at_each_commit(
     # What does not survive a crash is told, with the commit.
     result.stdout.re_match_lines([r"the runtime is killed before commit \d+"])
     result.stdout.fnmatch_lines(["*assert *welcome Ada*welcome Ada*"])
+    result.stdout.fnmatch_lines(["*WorkflowStuckError: *step 'mail' is recorded with other arguments*"])
     # What fails without a crash is not repeated.
     assert result.stdout.lines.count("here it runs") == runner.event_loops

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
+from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 
 __all__ = ["Blame", "Death", "Try", "lease_name", "pack_deaths", "unpack_deaths", "worker_of_lease", "worst"]
@@ -85,10 +86,10 @@ def unpack_deaths(raw: bytes | None) -> list[Death]:
         return [Death(f"/{number}", noted=False) for number in range(int(parts[0]))]
     found: list[Death] = []
     rows: list[Any] = parts[1]
-    for part in rows:
-        if type(part) is not list or tuple(map(type, part)) != (str, bool):
+    for row in rows:
+        if not is_a(row, list) or tuple(map(type, row)) != (str, bool):
             raise damaged("the deaths of an instance")
-        found.append(Death(*part))
+        found.append(Death(*row))
     return found
 
 

@@ -87,8 +87,9 @@ _ENTRY = shapes(
     (bytes, NOTHING),
     (list, NOTHING),
 )
+_FIELDS = 9
 _WAITING = frozenset((*shape, int) for shape in _ENTRY)
-"""Of one that waits, it is also known which state of the instance began to."""
+"""Of one that waits, it is also known which state of the instance began to. A digest stands behind all of this."""
 _TROUBLE = shapes((str,), (int,), NUMBERS, (list,))
 
 
@@ -120,6 +121,7 @@ class Entry:
         "attempts",
         "created_at",
         "data",
+        "digest",
         "error",
         "finished_at",
         "kind",
@@ -141,6 +143,7 @@ class Entry:
         value: bytes | None = None,
         error: bytes | None = None,
         data: Data | None = None,
+        digest: bytes | None = None,
     ) -> None:
         self.kind: Kind = kind
         self.ordinal: int = ordinal
@@ -152,6 +155,8 @@ class Entry:
         self.value = value
         self.error = error
         self.data: Data | None = data
+        self.digest = digest
+        """What the operation was given, in a few bytes, encoded as values are; None if it is not compared."""
         self.since: int = 0
         """The state of the instance, by the number of its commits, that began to wait here; 0 if none did yet."""
 
@@ -188,10 +193,12 @@ class Entry:
             and self.attempts == 1  # and with a value, it has no error
         ):
             code = _KIND_CODES[self.kind]
-            raw = pack_outcome(code, _COMPLETED, self.ordinal, self.created_at, self.finished_at, self.value)
+            raw = pack_outcome(
+                code, _COMPLETED, self.ordinal, self.created_at, self.finished_at, self.value, self.digest
+            )
             if raw is not None:
                 return raw
-        fields = (
+        fields: list[object] = [
             _KIND_CODES[self.kind],
             _STATUS_CODES[self.status],
             self.ordinal,
@@ -201,16 +208,21 @@ class Entry:
             self.value,
             self.error,
             None if self.data is None else self.data.pack(),
-        )
-        return pack_record((*fields, self.since) if self.since and self.status is EntryStatus.WAITING else fields)
+        ]
+        if self.since and self.status is EntryStatus.WAITING:
+            fields.append(self.since)
+        if self.digest is not None:
+            fields.append(self.digest)
+        return pack_record(fields)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Entry:
         """The entry that a row's value holds."""
         fields = unpack_record(raw)
-        shape = tuple(map(type, fields))
         entry = _new(cls)
         entry.since = 0
+        entry.digest = fields.pop() if len(fields) > _FIELDS and type(fields[-1]) is bytes else None
+        shape = tuple(map(type, fields))
         if shape in _WAITING:
             entry.since = fields.pop()
         elif shape not in _ENTRY:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
+from workflow_sdk.core.shown import shown
 from workflow_sdk.errors import DefinitionError
 
 __all__ = ["Backoff", "Decision", "Duration", "GiveUp", "RetryAt", "decide", "seconds"]
@@ -21,9 +22,9 @@ def seconds(duration: Duration, what: str) -> float:
     if isinstance(duration, timedelta):
         duration = duration.total_seconds()
     if isinstance(duration, bool) or not isinstance(duration, (int, float)):
-        raise DefinitionError(f"{what} is a number of seconds or a timedelta, not {duration!r}")
+        raise DefinitionError(f"{what} is a number of seconds or a timedelta, not {shown(duration)}")
     if not abs(duration) <= SECONDS_MAX:
-        raise DefinitionError(f"{what} is at most {SECONDS_MAX:,} seconds, some 3,000 years, not {duration!r}")
+        raise DefinitionError(f"{what} is at most {SECONDS_MAX:,} seconds, some 3,000 years, not {shown(duration)}")
     return float(duration)
 
 
@@ -45,6 +46,11 @@ class Backoff:
             raise DefinitionError("Backoff.initial and Backoff.maximum can't be negative")
         if not self.factor >= 1 or not 0 <= self.jitter <= 1:
             raise DefinitionError("Backoff.factor is at least 1, and Backoff.jitter between 0 and 1")
+
+    @property
+    def longest(self) -> float:
+        """Seconds that no attempt waits longer than."""
+        return seconds(self.maximum, "Backoff.maximum") * (1 + self.jitter)
 
     def delay(self, attempts: int, chance: float) -> float:
         """Seconds to wait after `attempts` failures; `chance` is a number from 0 to 1."""

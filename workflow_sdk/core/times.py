@@ -14,10 +14,13 @@ from datetime import UTC, datetime, timedelta
 
 from workflow_sdk.core.wire import MOMENT_MIN
 
-__all__ = ["DUE_AT_ONCE_MAX", "deadline_of", "due_at_once", "due_since", "time_of"]
+__all__ = ["AHEAD_SECONDS", "DUE_AT_ONCE_MAX", "deadline_of", "due_at_once", "due_since", "time_of"]
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+AHEAD_SECONDS = 1.0
+"""What was recorded so much later than now was recorded by a clock that is ahead of ours."""
 
 _AGE = 60_000_000_000.0
 """Seconds, from 1970 on: nineteen centuries, by which what is due at once lies in the past."""

@@ -25,6 +25,7 @@ from workflow_sdk.core.keys import (
     purge_key,
     worker_keys,
 )
+from workflow_sdk.core.limits import taken_by
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Errand, Hanging
 from workflow_sdk.core.status import Status
@@ -38,13 +39,15 @@ from workflow_sdk.execution.lease import count_up, error_fields, list_instance, 
 from workflow_sdk.execution.posting import make_due, make_due_at
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
+__all__ = ["INBOX_PAGE", "Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
 
 
 TAKEN_AWAY_SECONDS = 5.0
 """How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
 
 
+INBOX_PAGE = 64
+"""Messages may be large, so that not many are read at once."""
 PATIENCE = 20
 """How often a cancel begins again because a message has come."""
 
@@ -103,6 +106,14 @@ class Found:
         # A run without a runtime watches this.
         batch.set(keys.nudge, uuid4().bytes)
         self.fields = after
+
+    def untake(self, count: int) -> None:
+        """So many messages that it had taken are in its inbox again. To be called after `change`."""
+        taken = taken_by(self.fields)
+        if count and taken:
+            raw = pack_record([unpack_record(self.fields[Field.COMMITS])[0], max(0, taken - count)])
+            self.fields[Field.COMMITS] = raw
+            self.batch.set(self.keys.field(Field.COMMITS), raw)
 
 
 async def find(driver: Driver, instance_id: str) -> Found:
@@ -169,10 +180,13 @@ async def abandon_outside(driver: Driver, found: Found, *, rollback: bool, patie
     if patient:
         # One of them may end just now.
         found.batch.check(keys.nudge, await driver.get(keys.nudge))
-    for key, raw in await driver.scan(*keys.range(INBOX)):
-        if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
-            # That one of them has ended is of no use any more.
-            found.batch.clear(key)
+    begin, end = keys.range(INBOX)
+    while rows := await driver.scan(begin, end, limit=INBOX_PAGE):
+        for key, raw in rows:
+            if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
+                # That one of them has ended is of no use any more.
+                found.batch.clear(key)
+        begin = rows[-1][0] + b"\x00"
     return errands
 
 
@@ -209,7 +223,9 @@ async def cancel(
             # It does not stand still. Nothing may hold this up: so it is taken away first.
             await take_away(driver, found, now)
             continue
-        undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
+        # What is being undone already is undone to the end.
+        undo = found.status is Status.ROLLING_BACK
+        undo = undo or (rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1)))
         # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
         errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)
         if undo:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 import anyio
 
 from workflow_sdk.core.journal import Journal, WriteSet
 from workflow_sdk.core.keys import Field
-from workflow_sdk.driver import Batch, Clear, ClearRange, ConflictError, Driver, Set, Transacting
+from workflow_sdk.driver import (
+    Batch,
+    Clear,
+    ClearRange,
+    ConflictError,
+    Driver,
+    Set,
+    StorageLimitError,
+    Transacting,
+)
 from workflow_sdk.errors import StorageError
 from workflow_sdk.execution.insisting import come_what_may
 
@@ -66,12 +77,24 @@ _as_set = cast(
 
 def fill(batch: Batch, writes: WriteSet) -> None:
     """Put a write set into a batch."""
+    if writes.checks:
+        batch.checks.extend(writes.checks.items())
     for begin, end in writes.clears:
         batch.writes.append(ClearRange(begin, end))
     if None in writes.rows.values():
         batch.writes.extend(Clear(key) if value is None else Set(key, value) for key, value in writes.rows.items())
     else:
         batch.writes.extend(map(_as_set, writes.rows.items()))
+
+
+def _first_wanted(parts: deque[Part]) -> Part | None:
+    """The first of them that somebody wants still. It is taken out, with those before it."""
+    while parts:
+        part = parts.popleft()
+        if part.is_wanted():
+            return part
+        part.state = PartState.WITHDRAWN
+    return None
 
 
 class Flusher:
@@ -89,6 +112,7 @@ class Flusher:
         "_writing",
         "_written",
         "is_broken",
+        "largest",
     )
 
     def __init__(self, driver: Driver, journal: Journal, lease: bytes, failed: Callable[[Exception], None]) -> None:
@@ -98,7 +122,10 @@ class Flusher:
         self._failed = failed
         self.is_broken: bool = False
         """A commit failed: nothing is written any more."""
-        self._parts: list[Part] = []
+        self.largest: str = ""
+        """What took the most room in a commit that was too large for the store, in words."""
+        self._parts: dict[str, deque[Part]] = {}
+        """What is staged, by the target: those that have waited longest first."""
         self._baseless = 0
         """How often the store has spoken of a conflict where none was to be seen."""
         self._writing = False
@@ -163,7 +190,7 @@ class Flusher:
 
     def stage(self, part: Part) -> None:
         """Have a part written by the next flush."""
-        self._parts.append(part)
+        self._parts.setdefault(part.target, deque()).append(part)
 
     async def _write(self) -> None:
         while not self.is_broken and (self._parts or self._journal.is_dirty):
@@ -192,26 +219,30 @@ class Flusher:
         finally:
             self._has_landed()
         self._baseless = 0 if moved_on else self._baseless + 1
-        self._parts[:0] = [part for part in parts if part.state is PartState.STAGED]
+        again: dict[str, deque[Part]] = {}
+        for part in parts:
+            if part.state is PartState.STAGED:
+                again[part.target] = self._parts.pop(part.target, deque())
+                again[part.target].appendleft(part)
+        self._parts = {**again, **self._parts}
         return error if self._baseless > BASELESS_MAX else None
 
     def _next_parts(self) -> list[Part]:
         """Those that go with one commit. They are taken out of what is staged."""
-        if not self._parts:
-            return []
-        found: dict[str, Part] = {}
-        rest: list[Part] = []
+        found: list[Part] = []
         weight = 0
-        for part in self._parts:
-            if not part.is_wanted():
-                part.state = PartState.WITHDRAWN
-            elif part.target in found or len(found) >= PARTS_MAX or weight > PARTS_BYTES_SOFT_MAX:
-                rest.append(part)
-            else:
-                found[part.target] = part
+        for target in list(islice(self._parts, PARTS_MAX)):
+            queue = self._parts.pop(target)
+            part = _first_wanted(queue)
+            if part is not None:
+                found.append(part)
                 weight += part.weight
-        self._parts = rest
-        return list(found.values())
+            if queue:
+                # After those that were not reached this time.
+                self._parts[target] = queue
+            if weight > PARTS_BYTES_SOFT_MAX:
+                break
+        return found
 
     async def _has_lost(self) -> bool:
         return await self._driver.get(self._journal.keys.lease) != self._lease
@@ -326,6 +357,8 @@ class Flusher:
                 self._cancelled = cancelled
                 await self._carry_through(batch, writes)
         except Exception as error:  # noqa: BLE001  # whatever the driver raises: the store failed, and nobody else did
+            if isinstance(error, StorageLimitError):
+                self._note_largest(batch)
             journal.restore(writes)
             return error
         except BaseException:
@@ -340,6 +373,13 @@ class Flusher:
         finally:
             self._has_landed()
         return None
+
+    def _note_largest(self, batch: Batch) -> None:
+        """Of a commit that was too large, tell what took the most room."""
+        rows = [write for write in batch.writes if isinstance(write, Set)]
+        if rows:
+            key, raw = max(rows, key=lambda row: len(row.value))
+            self.largest = f"{self._journal.name_row(key, raw)} takes {len(raw):,} bytes of it"
 
     async def _carry_through(self, batch: Batch, writes: WriteSet) -> None:
         """After a commit that was cancelled: have it applied, unless it has been.

@@ -6,6 +6,7 @@ its own for that: it tells its host what changed, and is told what has come.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from itertools import count
@@ -21,6 +22,8 @@ from workflow_sdk.execution.clock import Activity, Clock, pause
 from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.stalls import Watched, stalls_watched
+from workflow_sdk.execution.threads import Threads, threads_of_the_loop
+from workflow_sdk.operations.cancelling import asyncio_task
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
 
@@ -97,8 +100,15 @@ class Host(Protocol):
 
     answers: dict[bytes, Callable[[bytes], None]]
     """Who in this process waits for which answer, by its key."""
+    threads: Threads
+    """In which plain functions run."""
     beats: bool
     """It has a heartbeat of its own, for all that it runs, and is told of messages."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the tasks of the runs are being cancelled with whoever has started them, by asyncio itself."""
+        ...
 
     @property
     def crowded(self) -> bool:
@@ -159,6 +169,7 @@ class Alone:
     def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
         self._driver = driver
+        self.threads: Threads = threads_of_the_loop()
         self._clock = clock
         self._worker = worker
         self._ttl = lease_ttl
@@ -169,9 +180,18 @@ class Alone:
         """It hears of everything, and not only of the messages that are awaited."""
         self._evicted = False
         self._group: TaskGroup | None = None
+        self._starter: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task that has started the run was cancelled since."""
+        return self._starter is not None and self._starter.cancelling() > self._cancelled_before
 
     async def run(self, guest: Guest, root: Root) -> None:
         """Run an execution, and what it takes beside it."""
+        self._starter = asyncio_task()
+        self._cancelled_before = 0 if self._starter is None else self._starter.cancelling()
         async with (
             stalls_watched(self._driver, self._clock, self._worker, self._ttl) as watched,
             anyio.create_task_group() as self._group,

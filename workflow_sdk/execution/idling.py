@@ -99,6 +99,7 @@ class Idling(ABC):
         self.idle_result: tuple[Status, float | None, list[str]] | None = None
         """How the instance was put away."""
         self._waits = Waits(journal)
+        mail.needed = self._waits.needed
         self._is_idle = False
         self._settling = False
         self._leaving = False
@@ -141,6 +142,18 @@ class Idling(ABC):
         """Have the world see what was assigned, with the next commit."""
 
     @abstractmethod
+    async def sort_mail(self) -> bool:
+        """Set aside what no wait can take, or read on what was passed over; whether there was anything to do."""
+
+    @abstractmethod
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """Read some more of the messages with these names."""
+
+    @abstractmethod
+    def poke(self, *, lease: bool = True) -> None:
+        """A message may have come."""
+
+    @abstractmethod
     def get_past_deaths(self) -> None:
         """Whatever workers have died of, the instance has got past it."""
 
@@ -176,6 +189,9 @@ class Idling(ABC):
     async def park(self, wait: Wait) -> None:
         if self.halted:
             await self.never()
+        if wait.messages and self.mail.lacks(wait.messages, [], wait.count):
+            await self.read_mail(wait.messages)
+            return
         self._waits.add(wait)
         try:
             self.host.waits_changed(self)
@@ -203,6 +219,9 @@ class Idling(ABC):
             if wait.messages and len(self.journal.inbox):
                 # It may have been woken for a message that it has left to others.
                 self.fire()
+            if self.mail.has_passed(wait.messages) and any(map(self._waits.awaits, wait.messages)):
+                # There may be more of what it has taken, for others.
+                self.poke(lease=False)
 
     def rest(self) -> None:
         self.active -= 1
@@ -254,7 +273,7 @@ class Idling(ABC):
         try:
             while self.active == 0 and not self._is_idle and not self.halted:
                 self.fire()
-                if self.active == 0:
+                if self.active == 0 and not await self.sort_mail():
                     await self._become_idle()
         finally:
             self._settling = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from secrets import token_bytes
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import anyio
@@ -39,14 +39,14 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status, move
-from workflow_sdk.core.times import due_at_once
+from workflow_sdk.core.times import AHEAD_SECONDS, due_at_once
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import AlreadyExistsError, ErrorInfo
+from workflow_sdk.errors import AlreadyExistsError, ErrorInfo, StorageLimitError
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.living import lives_here, may_live
+from workflow_sdk.execution.living import lives_here
 from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
@@ -75,8 +75,7 @@ DEATHS_MAX = 5
 LOOK_AGAIN_SECONDS = 0.05
 """Between two looks at workers that may be alive."""
 
-AHEAD_SECONDS = 1.0
-"""If an instance was created so much later than now, it begins now: else it would see times that are to come."""
+_TOO_LARGE = f"{StorageLimitError.__module__}.{StorageLimitError.__qualname__}"
 
 
 @dataclass(slots=True)
@@ -88,8 +87,12 @@ class Claim:
     lease: bytes | None
     """What the lease holds while it is ours; None if there was nothing to claim."""
     created: bool = False
+    checked: bool = True
+    """Whether its input is known to have fitted the workflow's annotation once."""
     nudge: bytes | None = None
     """What the nudge held when `rows` were read."""
+    sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """The rows that count what was sent, as they were then."""
     rows: StoredRows | None = None
     """Everything that is stored of it, and nobody else has changed since; None if it is to be read."""
 
@@ -109,6 +112,8 @@ class Claimant:
     """Whether it claims what this worker has. If not, that is left alone."""
     is_alive: Callable[[str], bool] = lambda worker: False
     """Whether it is known that this worker is alive: then it is no death that something is taken from it."""
+    is_dead: Callable[[str], bool] = lambda worker: False
+    """Whether somebody has watched this worker for as long as its lease, and has heard nothing of it."""
     creates: bool = True
     """Whether it creates the instance if there is none."""
     beats: bool = True
@@ -169,7 +174,7 @@ async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> C
         if lease is None and seen.rows is not None and not claimed.created:
             # Nobody has it, so what was read is still all there is; but for messages, which this holds off.
             batch.check(who.keys.nudge, seen.nudge)
-            claimed.nudge, claimed.rows = seen.nudge, seen.rows
+            claimed.nudge, claimed.sent, claimed.rows = seen.nudge, seen.sent, seen.rows
         if lease is not None and found.get(Field.COMMITS) != claimed.fields.get(Field.COMMITS):
             # Whoever has it may be alive, and commit meanwhile.
             batch.check(who.keys.field(Field.COMMITS), found.get(Field.COMMITS))
@@ -319,8 +324,8 @@ def put_new(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes]) -> Non
 
 def count_up(fields: dict[Field, bytes]) -> None:
     """One more commit changes the instance."""
-    before = int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
-    fields[Field.COMMITS] = pack_record([before + 1])
+    before, *rest = unpack_record(fields[Field.COMMITS]) if Field.COMMITS in fields else [0]
+    fields[Field.COMMITS] = pack_record([before + 1, *rest])
 
 
 def new_seed() -> bytes:
@@ -366,6 +371,8 @@ class _Patience:
     def __init__(self, who: Claimant) -> None:
         self._who = who
         self._until: float | None = None
+        self._heard: dict[str, bytes] = {}
+        """What the heartbeats were when they were looked at first."""
         self.waits: bool = False
         """Whether it is to be looked at again."""
 
@@ -376,19 +383,30 @@ class _Patience:
         blame = worst(deaths, tries)
         if len(blame.leases) < DEATHS_MAX:
             return deaths, blame
-        alive = {
-            name
-            for name in blame.leases
-            if who.is_alive(worker_of_lease(name)) or await may_live(who.driver, worker_of_lease(name), who.now())
-        }
+        alive = {name for name in blame.leases if await self._may_live(worker_of_lease(name))}
         if alive and who.beats:
             if self._until is None:
                 self._until = anyio.current_time() + who.lease_ttl
             if anyio.current_time() < self._until:
                 self.waits = True
                 await anyio.sleep(LOOK_AGAIN_SECONDS)
+                return deaths, blame
+            alive = {name for name in alive if await self._may_live(worker_of_lease(name), waited=True)}
         left = [death for death in deaths if death.lease not in alive]
         return left, worst(left, tries)
+
+    async def _may_live(self, worker: str, *, waited: bool = False) -> bool:
+        """Whether a worker may be alive: its heartbeat is there; or has changed, if we have waited for that."""
+        who = self._who
+        here = lives_here(worker)
+        if here is not None:
+            return here
+        if who.is_alive(worker):
+            return True
+        raw = None if who.is_dead(worker) else await who.driver.get(worker_keys(worker).heartbeat)
+        if raw is None:
+            return False
+        return self._heard.setdefault(worker, raw) != raw or not waited
 
 
 async def read_tries(store: Scannable, keys: InstanceKeys) -> dict[bytes, Try]:
@@ -406,6 +424,7 @@ def _take_over(who: Claimant, found: dict[Field, bytes], deaths: list[Death], bl
     if status.is_terminal:
         return Claim(status, found, None)
     fields = dict(found)
+    _check_readable(who.codec, fields)
     if status is Status.STUCK:
         info, original, culprits = unpack_record(found[Field.ERROR])
         if not changed and not _is_stuck_for_code(unpack_error_info(info, who.codec), culprits):
@@ -431,11 +450,31 @@ def _take_over(who: Claimant, found: dict[Field, bytes], deaths: list[Death], bl
         fields[Field.GENERATION] = pack_record([1, who.now()])
     fields[Field.STATUS] = pack_record([after.value])
     fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
-    return Claim(after, fields, new_lease(who.worker, who.lease_ttl))
+    # Whoever started it did not know the workflow; or it is not known any more who did.
+    checked = status is Status.PENDING and bool(fingerprint)
+    return Claim(after, fields, new_lease(who.worker, who.lease_ttl), checked=checked)
+
+
+def _check_readable(codec: Codec, fields: dict[Field, bytes]) -> None:
+    """`SealedError`, if a codec that wrote values of the instance is not here. That of this worker is added to them."""
+    seals = cast("list[bytes]", unpack_record(fields[Field.SEALS])[0]) if Field.SEALS in fields else []
+    is_own = False
+    for seal in (unpack_record(fields[Field.INPUT])[0], *seals):
+        if codec.is_own(seal):
+            is_own = True
+        else:
+            codec.check_readable(seal)
+    if not is_own:
+        fields[Field.SEALS] = pack_record([[*seals, codec.encode(None)]])
 
 
 def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
-    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did."""
+    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did.
+
+    Nor what was too large for the store: its steps would run again, with the same outcome.
+    """
+    if info.type == _TOO_LARGE:
+        return False
     return not culprits and (info.kind == "definition" or is_divergence(info))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,22 +14,31 @@ from uuid import uuid4
 import anyio
 
 from workflow_sdk.context import Context
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, SealedError, Wrappers
 from workflow_sdk.core.failures import describe, unpack_error_info
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import deadline_of, due_at_once
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.wire import NewerFormatError, unpack_record
 from workflow_sdk.definitions import ContinueAsNew, Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver, is_driver
-from workflow_sdk.errors import CodecError, DefinitionError, ErrorInfo, HistoryDivergedError, LeaseLostError
+from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, is_driver
+from workflow_sdk.errors import (
+    CodecError,
+    DefinitionError,
+    ErrorInfo,
+    HistoryDivergedError,
+    InputError,
+    LeaseLostError,
+)
 from workflow_sdk.execution.clock import Activity, Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.host import Alone, Host
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, forget_worker, new_seed
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.load import load_for_run
@@ -36,13 +46,16 @@ from workflow_sdk.execution.shown import Wait, read_troubles, read_waits
 from workflow_sdk.execution.snapshot import read_fields, read_standing
 from workflow_sdk.execution.survivors import take_back_death
 from workflow_sdk.execution.unwinding import Unwinding
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Facts, Unwound
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Run", "RunResult", "check_value_bytes", "run_workflow"]
+
+_log = logging.getLogger("workflow_sdk.execution")
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
@@ -78,7 +91,8 @@ async def run_workflow(
     clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
+    handlers: Iterable[Handler] = (),
     workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> RunResult[OutputT]: ...
 @overload
@@ -91,7 +105,8 @@ async def run_workflow(
     clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
+    handlers: Iterable[Handler] = (),
     workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> RunResult[OutputT]: ...
 async def run_workflow(
@@ -104,7 +119,8 @@ async def run_workflow(
     clock: TimeSource | None = None,
     lease_ttl: Duration = LEASE_SECONDS,
     max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
+    handlers: Iterable[Handler] = (),
     workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> RunResult[Any]:
     """Run an instance until it ends or, in `mode="yield"`, until all it does is wait; go on where it was.
@@ -112,14 +128,15 @@ async def run_workflow(
     An id that is new starts an instance; an old one goes on with the input it was started with. The run takes the
     instance over at once, whoever has it: of two runs of one id, the older can't write any more, and raises
     `LeaseLostError`. How the workflow ended is in the result, failure included; what is raised is a mistake of the
-    call, a failure of the store, or the cancellation of the run.
+    call, a failure of the store, or the cancellation of the run. `handlers` are functions that undo steps, and that
+    the store may name: beside those in the module of the workflow, and those that are decorated with `@step`.
 
     Its children are run by the same call: in `mode="yield"` as far as they go, in `mode="live"` until they end.
     `workflows` are those of children that the code starts by name. A child that another worker runs is left to it.
     """
     _check_call(workflow, instance_id, mode, max_value_bytes)
     if not is_driver(driver):
-        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
+        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {shown(driver)}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
     clock = clock_of(clock)
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
@@ -127,7 +144,7 @@ async def run_workflow(
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
     driver = overseen(driver, clock)
-    call = _Call(driver, clock, values, ttl, mode, Family(driver, clock, [*workflows]))
+    call = _Call(driver, clock, values, _given(handlers), ttl, mode, Family(driver, clock, [*workflows]))
     call.family.meet(workflow)
     try:
         if mode == "live":
@@ -136,6 +153,11 @@ async def run_workflow(
         return await call.run(workflow, keys, _everybody, input, creates=True)
     except BaseExceptionGroup as group:
         raise _innermost(group) from None
+
+
+def _given(handlers: Iterable[Handler]) -> Iterable[Handler]:
+    """The same, to be gone through more than once."""
+    return handlers if isinstance(handlers, KnownHandlers) else tuple(handlers)
 
 
 def _everybody(worker: str) -> bool:
@@ -153,6 +175,7 @@ class _Call:
     driver: Driver
     clock: Clock
     codec: Codec
+    handlers: Iterable[Handler]
     ttl: float
     mode: Mode
     family: Family
@@ -192,6 +215,7 @@ class _Call:
     ) -> RunResult[Any]:
         """Run one instance until it ends or waits."""
         driver, clock, codec, worker = self.driver, self.clock, self.codec, worker_keys(uuid4().hex)
+        known = KnownHandlers.of(workflow, self.handlers)
         # Before the first heartbeat is stored, since others may see that at once.
         with clock.life(worker.worker), living(worker.worker):
             claimant = Claimant(
@@ -211,7 +235,7 @@ class _Call:
                 if claimed.lease is None:
                     return await self._shown(_stored(workflow, codec, claimed.fields, keys.instance_id))
                 host = Alone(driver, clock, worker, self.ttl, self.family)
-                run = Run(workflow, driver, keys, codec, clock, claimed, self.mode, host)
+                run = Run(workflow, driver, keys, codec, known, clock, claimed, self.mode, host)
                 try:
                     await run.go()
                 except LeaseLostError:
@@ -227,8 +251,10 @@ class _Call:
         if result.status.is_terminal or result.status is Status.STUCK:
             return result
         keys = InstanceKeys(result.instance_id)
+        fields = await read_fields(self.driver, keys)
+        seed: bytes = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
         troubles = await read_troubles(self.driver, keys)
-        return replace(result, waits=await read_waits(self.driver, keys, self.codec, troubles))
+        return replace(result, waits=await read_waits(self.driver, keys, self.codec, troubles, seed))
 
 
 async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: WorkerKeys) -> bool:
@@ -272,9 +298,9 @@ async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes,
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
     if not isinstance(workflow, Workflow):
-        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {workflow!r}")
+        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {shown(workflow)}")
     if mode not in ("yield", "live"):
-        raise DefinitionError(f'mode is "yield" or "live", not {mode!r}')
+        raise DefinitionError(f'mode is "yield" or "live", not {shown(mode)}')
     if instance_id is not None and name_problem(instance_id) is not None:
         raise DefinitionError(
             f"an instance id is a text of 1 to 1000 characters, which can be encoded; not {instance_id!r:.100}"
@@ -285,7 +311,7 @@ def _check_call(workflow: object, instance_id: object, mode: str, max_value_byte
 def check_value_bytes(size: object) -> None:
     """The limit of an author's values is one that every store can keep."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= VALUE_BYTES_LIMIT:
-        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {size!r}")
+        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {shown(size)}")
 
 
 def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -320,10 +346,15 @@ def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, flo
     return int(generation), float(at)
 
 
+def _restarts(fields: dict[Field, bytes]) -> int:
+    raw = fields.get(Field.RESTARTS)
+    return 0 if raw is None else int(unpack_record(raw)[0])
+
+
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
-    __slots__ = ("began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
+    __slots__ = ("_checks_input", "began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
 
     def __init__(
         self,
@@ -331,6 +362,7 @@ class Run:
         driver: Driver,
         keys: InstanceKeys,
         codec: Codec,
+        known: KnownHandlers,
         clock: Clock,
         claimed: Claim,
         mode: Mode,
@@ -344,6 +376,8 @@ class Run:
         self.journal: Journal = Journal(keys)
         created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
         generation, began_at = _generation(claimed.fields, created_at)
+        self._checks_input = False
+        """Whether it begins with an input that nobody has checked."""
         self.began_at: float = began_at
         """When this generation of it has begun."""
         lenient = workflow.divergence == "lenient"
@@ -351,9 +385,17 @@ class Run:
             driver=driver,
             journal=self.journal,
             codec=codec,
+            known=known,
             clock=clock,
             facts=Facts(
-                keys.instance_id, workflow.name, workflow.version, float(created_at), lenient, seed, generation
+                keys.instance_id,
+                workflow.name,
+                workflow.version,
+                float(created_at),
+                lenient,
+                seed,
+                generation,
+                _restarts(claimed.fields),
             ),
             lease=claimed.lease,
             mode=mode,
@@ -364,23 +406,74 @@ class Run:
         """Run, and give the instance back whatever happens."""
         execution = self.execution
         try:
-            await self._load()
-            await execution.host.run(execution, self._root)
+            try:
+                await self._load()
+            except CodecError as error:
+                execution.storage_failed(error)
+            if execution.failure is None:
+                await execution.host.run(execution, self._root)
             if execution.stuck is not None:
                 await self._stick(*execution.stuck)
         except BaseException as error:
-            # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the middle.
-            cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-            await self._release(write=cancelled and execution.failure is None and execution.stuck is None)
-            raise
+            reason = _innermost(error) if isinstance(error, BaseExceptionGroup) else error
+            if isinstance(reason, CodecError) and not execution.is_away:
+                # Of the engine: what the author's code raises does not come here.
+                execution.failure = execution.failure or reason
+            else:
+                # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the
+                # middle.
+                cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+                await self._release(write=cancelled and execution.failure is None and execution.stuck is None)
+                raise
         if execution.failure is not None and not execution.is_away:
+            failure = execution.failure
+            stops = self._stops(failure)
+            if stops is not None and await self._stick_as_stored(*stops):
+                return
             not_released = await self._release(write=False)
-            reason = await self._why(execution.failure, not_released)
+            reason = await self._why(failure, not_released)
             if isinstance(reason, LeaseLostError):
                 await self._live_on()
             raise reason
         # If it was given up, nothing is to be changed any more, and whoever comes next goes on.
         await self._release(write=True)
+
+    def _stops(self, reason: Exception) -> tuple[Exception, str] | None:
+        """What would fail again however often it is tried, in words for people, and its kind; None for all else."""
+        if isinstance(reason, StorageLimitError):
+            largest = self.execution.flusher.largest
+            return StorageLimitError(
+                f"a commit is too large for the store: {reason}{largest and f' ({largest})'}; have it record less, "
+                "with fewer messages in one `listen_many` or a reference in place of a large value, and run it with "
+                "changed code, or `recover` it"
+            ), "definition"
+        if isinstance(reason, CodecError) and not isinstance(reason, (NewerFormatError, SealedError)):
+            return CodecError(
+                f"what is stored of it can't be read: {reason}; mend the row, or put it back from a backup, and "
+                "`recover` the instance"
+            ), "consistency"
+        return None
+
+    async def _stick_as_stored(self, error: Exception, kind: str) -> bool:
+        """Have the instance stuck, and otherwise as the store has it; False if it can't be written even so.
+
+        What this run remembers is forgotten: it is what can't be stored, or comes from what can't be read.
+        """
+        execution = self.execution
+        with anyio.CancelScope(shield=True):
+            try:
+                found = await read_standing(self.driver, self.journal.keys)
+            except Exception:  # noqa: BLE001  # the store failed, or the fields can't be read: what is known is the first error
+                return False
+            if found.lease != self.claimed.lease:
+                return False
+            self.journal.discard()
+            self.journal.load_fields(found.fields)
+            execution.failure = None
+            await self._stick(error, kind)
+        if execution.is_away:
+            _log.error("instance %s is stuck: %s", self.journal.keys.instance_id, error)
+        return execution.is_away
 
     @property
     def is_over(self) -> bool:
@@ -410,10 +503,11 @@ class Run:
             # Whoever had it may have written until it was claimed.
             fields = await read_fields(self.driver, journal.keys)
         await load_for_run(rows or self.driver, journal, fields)
+        self._checks_input = not (self.claimed.checked or journal.loaded or Field.GENERATION in fields)
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
-            self.execution.mail.take_in(rows, self.claimed.nudge)
+            self.execution.mail.take_in(rows, self.claimed.nudge, self.claimed.sent)
             self.claimed.rows = None
         if Field.DEATHS in journal.fields:
             await self.execution.beware(rows or self.driver)
@@ -434,16 +528,16 @@ class Run:
             value: Any = None
             try:
                 value = await self._bound()(scope)
-            except Exception as error:  # noqa: BLE001  # whatever the author's code raises ends the workflow
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or is_cancelled():
+            except BaseException as error:
+                # Whatever the author's code raises ends the workflow.
+                is_ours = execution.halted and not isinstance(error, Exception)
+                if is_ours or not is_failure_of_scope(error, execution, is_own_task=True):
                     scope.forgotten()
                     raise
-                # Nobody cancelled us: the code awaited something that was cancelled.
                 failure = error
             finally:
                 current_scope.reset(token)
+            await take_back_cancellations(execution)
             if execution.halted or not scope.end(failure):
                 return
             again = await self._end(value, failure)
@@ -497,10 +591,11 @@ class Run:
     def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
         """The author's function, of a scope, with the input that is stored."""
         fn = self.workflow.fn
-        if not self.workflow.takes_input:
-            return lambda scope: fn(Context(scope))
         raw = unpack_record(self.journal.fields[Field.INPUT])[0]
-
+        if not self.workflow.takes_input:
+            if self._checks_input:
+                return lambda scope: fn(Context(scope, *self._no_input(raw)))
+            return lambda scope: fn(Context(scope))
         default = self.workflow.default_input
 
         def call(scope: Scope) -> Awaitable[Any]:
@@ -509,7 +604,12 @@ class Run:
                     # It was started by someone who does not know the workflow.
                     return fn(Context(scope), default)
                 value = self.codec.decode_checked(raw, self.workflow.input_hint)
+            except SealedError as error:
+                self.execution.unreadable(error)
+                raise Unwound from None
             except CodecError as error:
+                if self._checks_input and self._is_a_value(raw):
+                    raise InputError(f"the input of workflow {self.workflow.name!r}: {error}") from None
                 self.execution.diverged(
                     HistoryDivergedError(
                         f"the input of the instance can't be read as the type that the workflow gives it now: {error}"
@@ -519,6 +619,21 @@ class Run:
             return fn(Context(scope), value)
 
         return call
+
+    def _no_input(self, raw: bytes) -> tuple[()]:
+        """Nothing, if that is what a workflow was given that takes no input."""
+        given = self.codec.decode(raw, plain=True)
+        if given is not None:
+            raise InputError(f"workflow {self.workflow.name!r} takes no input, and was given {given!r:.100}")
+        return ()
+
+    def _is_a_value(self, raw: bytes) -> bool:
+        """Whether the bytes are some value, whatever its type. If not they are damaged."""
+        try:
+            self.codec.decode(raw, plain=True)
+        except CodecError:
+            return False
+        return True
 
     async def _stick(self, error: Exception, kind: str) -> None:
         """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
@@ -544,16 +659,20 @@ class Run:
         Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
         """
         execution = self.execution
-        if execution.is_away:
-            return None
-        if not write:
-            self.journal.discard()
-        batch = Batch()
-        execution.standing.let_go(batch, due_at_once(execution.now()))
-        error = await execution.flusher.try_commit(batch)
-        if isinstance(error, ConflictError) and write:
-            await self._live_on()
-        return error
+        # What is in flight may change what is to be written; and may put it away.
+        cancelled = await come_what_may(execution.flusher.until_landed)
+        not_released: Exception | None = None
+        if not execution.is_away:
+            if not write:
+                self.journal.discard()
+            batch = Batch()
+            execution.standing.let_go(batch, due_at_once(execution.now()))
+            not_released = await execution.flusher.try_commit(batch)
+            if isinstance(not_released, ConflictError) and write:
+                await self._live_on()
+        if cancelled is not None:
+            raise cancelled
+        return not_released
 
     async def _live_on(self) -> None:
         """Others have taken the instance over: say that this worker has not died, if they took it for dead."""

@@ -13,6 +13,7 @@ from workflow_sdk.core.keys import METADATA, OUTSIDE, ROOT, WAITS, InstanceKeys,
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.times import deadline_of
+from workflow_sdk.core.tokens import proof_of, shown_token
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import damaged
 from workflow_sdk.driver import Driver
@@ -29,7 +30,7 @@ class Wait:
     """What a parked branch waits for."""
 
     kind: str
-    """`timer`, `message`, `retry`, `child` or `task`."""
+    """`timer`, `message`, `retry`, `child` or `task`; or `thread`, for which a plain step waits."""
     name: str
     path: str
     message: str | None
@@ -47,7 +48,7 @@ class Wait:
 
 
 async def read_waits(
-    driver: Driver, keys: InstanceKeys, codec: Codec, troubles: dict[bytes, EntryTrouble]
+    driver: Driver, keys: InstanceKeys, codec: Codec, troubles: dict[bytes, EntryTrouble], seed: bytes
 ) -> list[Wait]:
     """What the branches of an instance wait for. `troubles`: those of what is retried, as far as they were read."""
     waits: list[Wait] = []
@@ -64,13 +65,14 @@ async def read_waits(
         location = key[len(keys.space) + len(waits_of(message)) :]
         trouble = troubles.get(location) if row.kind == "retry" else None
         hanging = outside.get(location)
+        token = pack_segment(row.since) + location
         waits.append(
             Wait(
                 kind=row.kind,
                 name=row.name,
                 path=row.path,
                 message=message if isinstance(message, str) and message else None,
-                token=(pack_segment(row.since) + location).hex(),
+                token=shown_token(proof_of(seed, keys.instance_id, token), token),
                 version=row.since,
                 until=None if row.until is None else deadline_of(float(row.until)),
                 target=None if hanging is None else hanging.id,

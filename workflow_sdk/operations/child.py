@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.entries import ChildData, Entry, token_of
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.outside import Ending, Hanging
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind, Status
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, ChildFailedError, CodecError, DefinitionError, ErrorInfo
 from workflow_sdk.operations.effect import Recorded
-from workflow_sdk.operations.engine import Start, Wait
+from workflow_sdk.operations.engine import Start, Unwound, Wait
 from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.outcome import pack_error
 from workflow_sdk.operations.place import Place, register
@@ -46,7 +48,7 @@ def start_child(scope: Scope, name: str, what: Begin, on_cancel: str) -> Corouti
     place = register(scope, Kind.CHILD, name)
     raw = _check(place, what)
     if on_cancel not in ("cancel", "abandon"):
-        raise place.slip(f'{place.what}: on_cancel is "cancel" or "abandon", not {on_cancel!r}')
+        raise place.slip(f'{place.what}: on_cancel is "cancel" or "abandon", not {shown(on_cancel)}')
     return scope.start(_child(place, what, raw, cancels=on_cancel == "cancel"))
 
 
@@ -60,9 +62,9 @@ def _check(place: Place, what: Begin) -> bytes:
     """The input as it is stored. What can be seen to be wrong is a slip."""
     workflow, engine = what.workflow, place.scope.engine
     if not isinstance(workflow, (Workflow, str)):
-        raise place.slip(f"{place.what} takes a function decorated with @workflow, or its name, not {workflow!r:.100}")
+        raise place.slip(f"{place.what} takes a function decorated with @workflow, or its name, not {shown(workflow)}")
     if isinstance(workflow, str) and (problem := name_problem(workflow)) is not None:
-        raise place.slip(f"{place.what}: a workflow can't be called {workflow!r:.100}: {problem}")
+        raise place.slip(f"{place.what}: a workflow can't be called {shown(workflow)}: {problem}")
     if what.id is not None and name_problem(what.id) is not None:
         raise place.slip(f"{place.what}: an id is a text of 1 to 1000 characters, not {what.id!r:.100}")
     try:
@@ -173,7 +175,11 @@ def _end(place: Place, entry: Entry, id: str, ended: Ending) -> None:
         entry.complete(ended.output, engine.now())
         return
     no_reason = ErrorInfo("", ended.status.value)
-    info = no_reason if ended.error is None else unpack_error_info(ended.error, engine.codec)
+    try:
+        info = no_reason if ended.error is None else unpack_error_info(ended.error, engine.codec)
+    except SealedError as unread:
+        engine.unreadable(unread)
+        raise Unwound from None
     error = ChildFailedError(id, info)
     error.path = place.path
     entry.fail(pack_error(error, engine.codec), engine.now())

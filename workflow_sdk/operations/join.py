@@ -9,8 +9,10 @@ from workflow_sdk.core.entries import BranchesData, Entry
 from workflow_sdk.core.hints import return_hint
 from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments, split_last
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import EntryStatus, Kind
-from workflow_sdk.errors import JoinError, RollbackError
+from workflow_sdk.definitions import is_function
+from workflow_sdk.errors import HistoryDivergedError, JoinError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
@@ -54,7 +56,7 @@ def start_map(
 def check_limit(place: Place, limit: int | None) -> None:
     """A limit is a number of branches."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise place.slip(f"{place.what}: limit is a number of branches from 1 on, not {limit!r}")
+        raise place.slip(f"{place.what}: limit is a number of branches from 1 on, not {shown(limit)}")
 
 
 def check_branches(place: Place, branches: Mapping[str, BranchFn]) -> None:
@@ -63,8 +65,8 @@ def check_branches(place: Place, branches: Mapping[str, BranchFn]) -> None:
         raise place.slip(f"{place.what}: branches are a dict of name: function, not {type(branches).__name__}")
     for label, fn in branches.items():
         if (problem := name_problem(label)) is not None:
-            raise place.slip(f"{place.what}: a branch can't be called {label!r}: {problem}")
-        if not callable(fn):
+            raise place.slip(f"{place.what}: a branch can't be called {shown(label)}: {problem}")
+        if not is_function(fn):
             raise place.slip(f"{place.what}: branch {label!r} is not a function but {type(fn).__name__}")
 
 
@@ -91,6 +93,7 @@ async def _map(
     place: Place, fn: BranchFn, items: Sequence[Any], bind: Callable[[Any], Any], limit: int | None
 ) -> list[Any]:
     try:
+        place.arguments = items
         await _open(place, BranchesData(count=len(items)))
         _, own = split_last(place.location)
         (index,) = segments(own)
@@ -115,6 +118,16 @@ async def _open(place: Place, asked: BranchesData) -> None:
         place.put(place.entry)
     elif (problem := unfit(place, asked)) is not None:
         engine.diverged(problem)
+        await engine.never()
+    elif place.has_other_arguments():
+        engine.diverged(
+            HistoryDivergedError(
+                f"{place.what} is recorded with other items than the code gives it now, or in another order, so that "
+                "each value would go to another item; give it the items in the same order every time (that of a set is "
+                "another one in every process: sort it). If the items were changed on purpose, give the map a new name "
+                "and cover the old one with `ctx.removed`"
+            )
+        )
         await engine.never()
 
 
@@ -145,9 +158,10 @@ async def _record(place: Place, entry: Entry, branches: Sequence[Branch]) -> Non
     """Record the outcome, in one commit with the outcomes of the branches."""
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
-    in_order = (
-        sorted(branches, key=lambda branch: data.names.index(branch.label)) if _reordered(data, branches) else branches
-    )
+    in_order = branches
+    if _reordered(data, branches):
+        by_name = {branch.label: branch for branch in branches}
+        in_order = [by_name[name] for name in data.names]
     entry.data = BranchesData(data.names, data.count, small_outcomes(in_order))
     at = place.scope.engine.now()
     if any(branch.raw_outcome()[1] is not None for branch in branches):

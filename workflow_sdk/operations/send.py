@@ -7,8 +7,9 @@ from typing import Any
 
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
-from workflow_sdk.errors import CodecError, InstanceNotFoundError
+from workflow_sdk.errors import CodecError, InboxFullError, InstanceNotFoundError
 from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
@@ -23,9 +24,9 @@ def start_send(scope: Scope, name: str, target: object, message: str, payload: o
     place = register(scope, Kind.SEND, name)
     id = target if isinstance(target, str) else getattr(target, "id", None)
     if not isinstance(id, str) or name_problem(id) is not None:
-        raise place.slip(f"{place.what}: the target is the id of an instance or a handle, not {target!r:.100}")
+        raise place.slip(f"{place.what}: the target is the id of an instance or a handle, not {shown(target)}")
     if not isinstance(message, str) or name_problem(message) is not None:
-        raise place.slip(f"{place.what}: a message can't be called {message!r:.100}")
+        raise place.slip(f"{place.what}: a message can't be called {shown(message)}")
     try:
         raw = scope.engine.codec.encode(payload)
     except CodecError as error:
@@ -61,7 +62,7 @@ async def _dispatch(place: Place, target: str, message: str, payload: bytes) -> 
     effect = Recorded(place, place.new_entry(), record)
     try:
         await engine.post(target, message, payload, effect)
-    except InstanceNotFoundError as error:
+    except (InboxFullError, InstanceNotFoundError) as error:
         error.path = place.path
         entry = place.new_entry()
         entry.fail(pack_error(error, engine.codec), engine.now())

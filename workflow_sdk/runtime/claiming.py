@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.keys import (
     ALARMS,
     DUE_BELLS,
@@ -22,6 +22,7 @@ from workflow_sdk.core.keys import (
     InstanceKeys,
     WorkerKeys,
     all_by_status,
+    id_in,
     last_of,
     shard_of,
     worker_of,
@@ -30,16 +31,18 @@ from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import DUE_AT_ONCE_MAX
 from workflow_sdk.core.tuples import pack, unpack
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import CodecError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.errands import run_errands_left
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.lease import Claim, Claimant, claim
 from workflow_sdk.execution.run import Run
-from workflow_sdk.execution.snapshot import read_snapshot
-from workflow_sdk.runtime.merging import Merged
+from workflow_sdk.execution.snapshot import find_unreadable, read_snapshot
+from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.runtime.merging import Merged, first_time
 from workflow_sdk.runtime.residents import Residents
 from workflow_sdk.runtime.watching import Watch
 
@@ -54,6 +57,10 @@ UNSAID_PASSES = 10
 """Workers without a heartbeat are rare, and looked for seldom."""
 RETRY_SECONDS = 1.0
 """After something has failed, until it is tried again."""
+UNREADABLE_SECONDS = 300.0
+"""The same for what can't be read, should nobody see that it is mended."""
+WATCHED_MAX = 64
+"""So many unreadable instances are tried again as soon as they are mended."""
 
 _IN_LINE = ""
 """Who stands in line for the next instance that is due. No instance has this id."""
@@ -75,6 +82,7 @@ class Claiming:
         clock: Clock,
         residents: Residents,
         workflows: Mapping[str, Workflow[Any, Any]],
+        known: KnownHandlers,
         worker: WorkerKeys,
         lease_ttl: float,
         watch: Watch,
@@ -85,6 +93,7 @@ class Claiming:
         self._clock = clock
         self._residents = residents
         self._workflows = workflows
+        self._known = known
         self._worker = worker
         self._ttl = lease_ttl
         self._watch = watch
@@ -101,6 +110,10 @@ class Claiming:
         """Alarms of instances whose workflow this runtime was not given: they are left to others."""
         self._failing: dict[str, float] = {}
         """What is not tried again before this time (of `monotonic`), since it has failed."""
+        self._unreadable: set[bytes] = set()
+        """Errands that can't be read, of which that was said."""
+        self._watched: set[str] = set()
+        """What can't be read, and is tried again as soon as that has changed."""
         self._dropped: set[str] = set()
         """What may still be ours in the store though its run is over: the store failed when it was to be given back."""
         self._lost = anyio.Event()
@@ -136,13 +149,41 @@ class Claiming:
         """Which worker claims."""
         return self._worker.worker
 
-    def failed(self, id: str) -> None:
+    def failed(self, id: str, error: BaseException | None = None) -> None:
         """The run of an instance has failed, or its claim: it is not tried again at once."""
-        self._failing[id] = self._clock.monotonic() + RETRY_SECONDS
+        pause = RETRY_SECONDS
+        if isinstance(error, CodecError):
+            # Nothing would come of it until the row has changed; or until this worker is of a newer version.
+            pause = UNREADABLE_SECONDS
+            if isinstance(error, SealedError):
+                _log.error(
+                    "instance %s is left to workers with another codec, and nothing of it was run: %s", id, error
+                )
+            else:
+                _log.error("instance %s can't be run here, and is left alone until its rows change: %s", id, error)
+                self._watch_unreadable(id)
+        self._failing[id] = self._clock.monotonic() + pause
         self._dropped.add(id)
         # Whoever waits for the next time is told of this one.
         self._rung.set()
         self._lost.set()
+
+    def _watch_unreadable(self, id: str) -> None:
+        """Try an instance again as soon as the row has changed for which it can't be read."""
+        if id in self._watched or len(self._watched) >= WATCHED_MAX:
+            return
+        self._watched.add(id)
+
+        async def watch() -> None:
+            with suppress(Exception):  # the store failed: it is looked at again after a while
+                await self._driver.changed(*await find_unreadable(self._driver, InstanceKeys(id)))
+            self._watched.discard(id)
+            if id in self._failing:
+                self._failing[id] = self._clock.monotonic()
+                self._rung.set()
+                self._lost.set()
+
+        self._residents.spawn(watch)
 
     def missed(self, id: str, *, evict: bool = False) -> None:
         """A letter came for an instance that is not in memory. It may be about to be."""
@@ -214,14 +255,20 @@ class Claiming:
                 seen.add(key)
                 if key not in self._unknown:
                     await self._due(key)
-        self._unknown = {key for key in self._unknown if key in seen or shard_of(last_of(key)) not in shards}
+        read = tuple(ALARMS[shard] for shard in shards)
+        self._unknown = {key for key in self._unknown if key in seen or not key.startswith(read)}
         for shard in shards:
             self._upcoming.pop(shard, None)
-            for key, _ in await self._driver.scan(ALARMS[shard] + end, ALARMS[shard] + b"\xff", limit=1):
-                self._upcoming[shard] = _time_of(key)
+            first = await first_time(self._driver, ALARMS[shard] + end, ALARMS[shard] + b"\xff", _time_of)
+            if first is not None:
+                self._upcoming[shard] = first
 
     async def _due(self, alarm: bytes) -> None:
-        id = last_of(alarm)
+        id = id_in(alarm)
+        if id is None:
+            _log.error("an alarm is left alone, as it is not of this library's making: %r", alarm)
+            self._unknown.add(alarm)
+            return
         if self._failing.get(id, -inf) > self._clock.monotonic():
             return
         if self._is_here(id) or not await self._begin_in_turn(id, alarm=alarm):
@@ -267,7 +314,9 @@ class Claiming:
             run: Run | None = None  # a cancel scope may end a block early, as far as type checkers know
             try:
                 run = await self._claim(id, takes_over, alarm)
-            except Exception:  # noqa: BLE001  # the store failed, or what it has can't be read: others are served all the same
+            except CodecError as error:
+                self.failed(id, error)
+            except Exception:  # noqa: BLE001  # the store failed: others are served all the same
                 _log.exception("instance %s could not be claimed; it is tried again in %s s", id, RETRY_SECONDS)
                 self.failed(id)
             finally:
@@ -308,6 +357,7 @@ class Claiming:
             worker=self._worker.worker,
             takes_over=takes_over,
             is_alive=self._clock.is_alive,
+            is_dead=lambda worker: worker in self._watch.dead,
             creates=False,
             beats=False,
             retention=self._retention,
@@ -321,7 +371,7 @@ class Claiming:
         return self._run(flow, keys, claimed)
 
     def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Run:
-        return Run(flow, self._driver, keys, self._codec, self._clock, claimed, "live", self._residents)
+        return Run(flow, self._driver, keys, self._codec, self._known, self._clock, claimed, "live", self._residents)
 
     def starts(self, id: str) -> None:
         """An instance is about to be started and claimed in one, and has a turn. Until then nothing else claims it."""
@@ -356,15 +406,16 @@ class Claiming:
         """Do so; return when the first of the others is to be taken for dead, if nothing is heard of it."""
         driver, watch = self._driver, self._watch
         heartbeats = await driver.scan(*WorkerKeys.heartbeats())
+        heartbeats = [(key, raw) for key, raw in heartbeats if id_in(key) is not None]
         watch.look(heartbeats)
         for key, raw in heartbeats:
             if last_of(key) in watch.dead:
                 await self._bury(WorkerKeys(last_of(key)), raw)
-        await run_errands_left(driver, self._codec, self._clock.time)
+        await run_errands_left(driver, self._codec, self._clock.time, self._unreadable)
         if self._passes % UNSAID_PASSES == 0:
             await self._give_heartbeats()
         self._passes += 1
-        stuck = {key for key, _ in await driver.scan(*all_by_status(Status.STUCK.value))}
+        stuck = {key for key, _ in await driver.scan(*all_by_status(Status.STUCK.value)) if id_in(key) is not None}
         self._not_mended &= stuck
         for key in stuck - self._not_mended:
             if await self._is_mended(last_of(key)):
@@ -400,7 +451,10 @@ class Claiming:
         """Take over what a worker had; forget it once it has nothing any more."""
         driver = self._driver
         for key, _ in await driver.scan(*dead.all_claimed()):
-            await self._begin_in_turn(last_of(key), lambda worker: worker == dead.worker)
+            id = id_in(key)
+            if id is None or self._failing.get(id, -inf) > self._clock.monotonic():
+                continue
+            await self._begin_in_turn(id, lambda worker: worker == dead.worker)
         await self._until_claimed()
         if await driver.scan(*dead.all_claimed(), limit=1):
             return
@@ -437,6 +491,7 @@ def _nothing() -> Activity:
 
 
 def _time_of(alarm: bytes) -> float:
-    when = unpack(alarm[len(ROOT) :])[2]
-    assert isinstance(when, (int, float)), "alarms are by time"
-    return float(when)
+    parts = unpack(alarm[len(ROOT) :])
+    if len(parts) != 4 or not isinstance(parts[2], (int, float)):
+        raise damaged("an alarm")
+    return float(parts[2])

@@ -12,6 +12,7 @@ from workflow_sdk.core.history import History
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
@@ -28,6 +29,7 @@ from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.asking import ask
 from workflow_sdk.runtime.delivery import Delivery, Letter, deliver, encode_payload
 from workflow_sdk.runtime.info import InstanceInfo, read_info
+from workflow_sdk.runtime.mailbox import QueuedMessage, discard, read_inbox
 from workflow_sdk.runtime.reading import read_history
 
 __all__ = ["Handle"]
@@ -107,12 +109,12 @@ class Handle(Generic[T_co]):
     ) -> Delivery:
         """Put a message into the inbox of the instance. It is stored when this returns."""
         if key is not None and (problem := name_problem(key)) is not None:
-            raise DefinitionError(f"the key of a message can't be {key!r:.100}: {problem}")
+            raise DefinitionError(f"the key of a message can't be {shown(key)}: {problem}")
         if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"a token is a text, as `info().waits` has it, not {token!r:.100}")
+            raise DefinitionError(f"a token is a text, as `info().waits` has it, not {shown(token)}")
         version = expected_version
         if version is not None and (isinstance(version, bool) or not isinstance(version, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"expected_version is a number, as `info().version` has it, not {version!r:.100}")
+            raise DefinitionError(f"expected_version is a number, as `info().version` has it, not {shown(version)}")
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, key, token, expected_version)
         return await self._deliver(letter)
@@ -127,6 +129,17 @@ class Handle(Generic[T_co]):
         with anyio.fail_after(None if timeout is None else seconds(timeout, "timeout")):
             answer = await ask(self._access, self.id, message, raw)
         return self._access.codec.decode(answer)
+
+    async def inbox(self, *, limit: int = 1000, after: str | None = None) -> list[QueuedMessage]:
+        """What has come and was not taken, oldest first; messages that were set aside have a `reason`.
+
+        With `after`, the id of a message, only those that came after it: so a long list is read in parts.
+        """
+        return await read_inbox(self._access, self.id, limit, after)
+
+    async def discard(self, message_id: str) -> bool:
+        """Take a message out of the inbox, set aside or not; False if it is not there. Its key stays used."""
+        return await discard(self._access, self.id, message_id)
 
     async def info(self) -> InstanceInfo:
         """What can be seen of it now."""

@@ -124,8 +124,13 @@ async def read_info(
         state=_plain(codec, fields, Field.STATE) or {},
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
         purge_at=deadline_of(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
-        progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
+        progress=_progress(codec, fields[Field.PROGRESS]) if Field.PROGRESS in fields else None,
     )
+
+
+def _progress(codec: Codec, raw: bytes) -> Progress:
+    done, total, note = unpack_record(raw)
+    return Progress(done, total, None if note is None else codec.decode_text(note))
 
 
 async def _read(
@@ -136,11 +141,12 @@ async def _read(
     looks = 1
     while True:
         troubles = await read_troubles(driver, keys)
-        waits = await read_waits(driver, keys, codec, troubles)
+        seed: bytes = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
+        waits = await read_waits(driver, keys, codec, troubles, seed)
         if not (waits or troubles) or looks >= LOOKS_MAX:
             return fields, troubles, waits
         before, fields = fields, await read_fields(driver, keys)
-        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION)):
+        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION, Field.BIRTH)):
             return fields, troubles, waits
         looks += 1
 

@@ -36,6 +36,8 @@ class Purging:
     def __init__(self, driver: Driver, clock: Clock, watch: Watch, shortest: float | None) -> None:
         self._driver = driver
         self._clock = clock
+        self._said: set[bytes] = set()
+        """Rows of instances that can't be forgotten, of which that was said."""
         self._watch = watch
         self._looked = clock.monotonic()
         """When it looked last."""
@@ -77,8 +79,10 @@ class Purging:
             await self._driver.commit(batch)
         except ConflictError:
             return False
-        except WorkflowSDKError:
-            _log.exception("instance %s could not be forgotten", id)
+        except WorkflowSDKError as error:
+            if key not in self._said:
+                self._said.add(key)
+                _log.error("instance %s could not be forgotten: %s", id or f"with the row {key!r}", error)
             return False
         return True
 

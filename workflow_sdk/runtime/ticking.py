@@ -23,7 +23,7 @@ from workflow_sdk.core.keys import (
     Field,
     InstanceKeys,
     due_schedule,
-    last_of,
+    id_in,
     schedule_key,
     scheduled,
     waiting_schedule,
@@ -38,6 +38,7 @@ from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.lease import new_fields
 from workflow_sdk.execution.posting import create
+from workflow_sdk.runtime.merging import first_time
 from workflow_sdk.runtime.residents import Residents
 from workflow_sdk.runtime.schedules import instance_of, put_schedule, unpack_schedule
 from workflow_sdk.runtime.ticks import ticks_of
@@ -128,10 +129,10 @@ class Ticking:
         to_come = SCHEDULES_DUE + pack((now,)) + b"\xff"
         self._awaited.clear()
         ids: dict[str, list[bytes]] = {}
-        for key, _ in await driver.scan(begin, to_come):
-            ids.setdefault(last_of(key), []).append(key)
-        for key, _ in await driver.scan(*subtree(SCHEDULES_WAITING)):
-            ids.setdefault(last_of(key), []).append(key)
+        for key, _ in [*await driver.scan(begin, to_come), *await driver.scan(*subtree(SCHEDULES_WAITING))]:
+            id = id_in(key)
+            if id is not None:
+                ids.setdefault(id, []).append(key)
         order = list(ids)
         # Others look at the same schedules. If all began with the first, they would be in each other's way.
         shuffle(order)
@@ -149,8 +150,8 @@ class Ticking:
                 ends[seen.status_key] = seen.status
         self._unreadable = {id: raw for id, raw in self._unreadable.items() if id in ids}
         # What is left of the past is not ours to keep.
-        for key, _ in await driver.scan(to_come, end, limit=1):
-            first = scheduled(key)[0]
+        first = await first_time(driver, to_come, end, lambda key: scheduled(key)[0])
+        if first is not None:
             until = first if until is None else min(until, first)
         self._looked = began
         return until, ends

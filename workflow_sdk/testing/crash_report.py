@@ -93,7 +93,8 @@ class CrashReport:
         if self.problems:
             yield f"{self.workflow} ends differently without any crash: {self.problems[0]}"
             yield "What its steps do has to come to the same every time; `reset` brings fakes back to where they began."
-            yield "Nor may it keep anything in memory over a wait that is not recorded."
+            yield "Nor may it keep anything in memory over a wait that is not recorded, nor depend on the order of a"
+            yield "set, on a clock but ctx.now(), or on chance but ctx.random: each run is as if in another process."
             if self.again is not None:
                 yield from _side_by_side("one run", self.clean.history, "another", self.again.history)
             return

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from inspect import isawaitable
 from math import ulp
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from workflow_sdk.core.codec import Wrapper
+from workflow_sdk.core.codec import Wrappers
 from workflow_sdk.core.history import History
 from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
@@ -21,10 +22,12 @@ from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.run import run_workflow
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message
 from workflow_sdk.runtime.info import InstanceInfo
 from workflow_sdk.runtime.reading import read_history
+from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing._family import Family, by_name
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
@@ -52,8 +55,9 @@ async def crash_everywhere(
     store: str | Driver = "memory://",
     reset: Callable[[], Awaitable[None] | None] | None = None,
     commits_max: int | None = None,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     workflows: Iterable[Workflow[Any, Any]] = (),
+    handlers: Iterable[Handler] = (),
 ) -> CrashReport:
     """Kill the workflow at every commit, just before and just after; show that it ends like a run without a crash.
 
@@ -61,16 +65,21 @@ async def crash_everywhere(
     output or the error, everything that is recorded, what is left of the messages of `script`. No step whose outcome
     was committed runs again. AssertionError, with the report as its text, if a run differs.
 
+    Every run is as if in another process: between operations, sets have another order, and it is another time. For
+    that, the functions of the workflow's module are compiled anew from their source, as far as that is at hand.
+
     What steps do has to come to the same every time, as it does with fakes. `reset` is called before each run, to
     bring fakes back to where they began. Time is virtual. Of many commits, `commits_max` are taken, evenly spread.
     `workflows` are those of the children and successors: they are run beside it, killed as well, and have to end the
-    same.
+    same. `handlers` are those that a Runtime is given.
     """
     if not isinstance(workflow, Workflow):
-        raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {workflow!r}")
+        raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {shown(workflow)}")
     driver = await open_driver(store) if isinstance(store, str) else store
     try:
-        stage = _Stage(driver, workflow, input, _messages(script), reset, codec, by_name(workflow, workflows))
+        flows = by_name(workflow, workflows)
+        known = KnownHandlers(flows.values(), handlers)
+        stage = _Stage(driver, workflow, input, _messages(script), reset, codec, flows, known)
         return await stage.everywhere(commits_max)
     finally:
         if isinstance(store, str):
@@ -79,7 +88,7 @@ async def crash_everywhere(
 
 def _messages(script: Script | None) -> list[tuple[str, Any]]:
     if isinstance(script, str) or not isinstance(script, Sequence | None):
-        raise DefinitionError(f"a script is a list of messages, not {script!r}")
+        raise DefinitionError(f"a script is a list of messages, not {shown(script)}")
     return [(message, None) if isinstance(message, str) else message for message in script or ()]
 
 
@@ -108,8 +117,9 @@ class _Stage:
         input: Any,
         script: list[tuple[str, Any]],
         reset: Callable[[], Awaitable[None] | None] | None,
-        codec: Wrapper | None,
+        codec: Wrappers | None,
         workflows: dict[str, Workflow[Any, Any]],
+        handlers: KnownHandlers,
     ) -> None:
         self.driver = driver
         self.workflow = workflow
@@ -118,14 +128,19 @@ class _Stage:
         self.reset = reset
         self.codec = codec
         self.workflows = workflows
+        self.handlers = handlers
         self.id = f"crash-everywhere-{uuid4().hex[:8]}"
         self.keys = InstanceKeys(self.id)
 
     async def everywhere(self, commits_max: int | None) -> CrashReport:
         """A run without a crash, and one for each commit and side."""
+        with rewritten(list(self.workflows.values())):
+            return await self._everywhere(commits_max)
+
+    async def _everywhere(self, commits_max: int | None) -> CrashReport:
         clean, commits = await self._without_a_crash()
-        # Once more; and where that is all it needs, without being put away in between.
-        again, _ = await self._without_a_crash(resident=self._is_alone(clean))
+        # Once more, in another process; and where that is all it needs, without being put away in between.
+        again, _ = await self._without_a_crash(resident=self._is_alone(clean), process=1)
         problems = differences(clean, again)
         runs: list[CrashRun] = []
         if not problems and clean.info.status is not Status.STUCK:
@@ -140,9 +155,9 @@ class _Stage:
         """Whether it comes to its end by itself."""
         return clean.info.status.is_terminal and not self.script and len(self.workflows) == 1
 
-    async def _without_a_crash(self, *, resident: bool = False) -> tuple[Ending, int]:
+    async def _without_a_crash(self, *, resident: bool = False, process: int = 0) -> tuple[Ending, int]:
         faulty = FaultyDriver(self.driver)
-        async with _Play(self, faulty) as play:
+        async with _Play(self, faulty, process) as play:
             await play.go_on(faulty, "live" if resident else "yield")
             return await play.ending(), faulty.commits
 
@@ -153,7 +168,7 @@ class _Stage:
             try:
                 await play.go_on(faulty)
             except* SimulatedCrash:
-                pass
+                play.die()
             then, generation = await self.history(), await self.generation()
             before = list(play.witness.called)
             play.witness.called.clear()
@@ -185,14 +200,16 @@ class _Stage:
 class _Play:
     """One run, with its crash and its end; nothing of it is left afterwards."""
 
-    def __init__(self, stage: _Stage, faulty: FaultyDriver) -> None:
+    def __init__(self, stage: _Stage, faulty: FaultyDriver, process: int = 0) -> None:
         self._stage = stage
+        self._process = process
+        """Every time it is run, it is in another one."""
         self._faulty = faulty
         self._clock = VirtualClock(START)
         self._sent = 0
         self.witness = _Witness()
         self._others: dict[str, _Witness] = {}
-        self._family = Family(stage.driver, stage.id, stage.workflows, self._clock, stage.codec)
+        self._family = Family(stage.driver, stage.id, stage.workflows, self._clock, stage.codec, stage.handlers)
 
     async def __aenter__(self) -> _Play:
         reset = self._stage.reset
@@ -212,7 +229,7 @@ class _Play:
         before: tuple[float, bytes | None] | None = None
         at_once = 0
         for _ in range(RUNS_MAX):
-            with _watching(self.witness):
+            with _watching(self.witness), elsewhere(self._process):
                 result = await run_workflow(
                     stage.workflow,
                     stage.input,
@@ -221,7 +238,9 @@ class _Play:
                     mode=mode,
                     clock=self._clock,
                     codec=stage.codec,
+                    handlers=stage.handlers,
                 )
+            self._process += 1
             if await self._family.go_on(driver, self._watching_other):
                 continue
             is_over = result.status.is_terminal or result.status is Status.STUCK
@@ -246,6 +265,10 @@ class _Play:
                     )
         raise AssertionError(f"{stage.workflow.name} has no end: it still waits in the year {self._clock.now().year}")
 
+    def die(self) -> None:
+        """What comes next is in another process."""
+        self._process += 1
+
     def _advance_to(self, when: float) -> None:
         """Let the time come, to the last bit: the sum of two floats may be a little less than what it should be."""
         while (now := self._clock.time()) < when:
@@ -269,8 +292,10 @@ class _Play:
                     return
         await send_message(stage.driver, stage.id, name, payload, clock=self._clock, codec=stage.codec)
 
-    def _watching_other(self, id: str) -> AbstractContextManager[None]:
-        return _watching(self._others.setdefault(id, _Witness()))
+    @contextmanager
+    def _watching_other(self, id: str) -> Generator[None]:
+        with _watching(self._others.setdefault(id, _Witness())), elsewhere(self._process):
+            yield
 
     async def ending(self) -> Ending:
         """How it ended, and everything that is recorded of it."""

@@ -15,6 +15,7 @@ from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.hosting import new_hosting
 from workflow_sdk.runtime.runtime import Runtime
+from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
 
@@ -72,8 +73,9 @@ def workflow_runtime(request: pytest.FixtureRequest, virtual_clock: VirtualClock
             async with Runtime(store, workflows=workflows, **options) as runtime:
                 yield runtime
         else:
-            async with _mortal(killing, store, workflows, options) as client:
-                yield client
+            with rewritten(workflows):
+                async with _mortal(killing, store, workflows, options) as client:
+                    yield client
 
     return opened
 
@@ -91,17 +93,21 @@ async def _mortal(
     of_client = {name: options[name] for name in ("clock", "codec", "max_value_bytes") if name in options}
     begun = anyio.Event()
 
-    async def serve(through: Driver) -> None:
+    async def serve(through: Driver, process: int) -> None:
+        with elsewhere(process):
+            await run(through)
+
+    async def run(through: Driver) -> None:
         async with Runtime(through, workflows=workflows, **options):
             begun.set()
             await anyio.sleep_forever()
 
     async def live() -> None:
         try:
-            await serve(faulty)
+            await serve(faulty, 0)
         except* SimulatedCrash:
             pass
-        await serve(driver)
+        await serve(driver, 1)
 
     try:
         async with Client(driver, **of_client) as client:

@@ -285,6 +285,9 @@ class WriteSession(_Session):
         connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         if not new:
             self._check_size(connection)
+            # The first read is what makes the log and its index. Where the file kept none until now (a copy made by
+            # `VACUUM INTO` does not), they have to be there before `files` says which they are.
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
             return
         connection.execute("BEGIN IMMEDIATE")
         try:

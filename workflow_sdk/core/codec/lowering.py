@@ -57,6 +57,12 @@ def lower(value: object, known: Known) -> object:
     return body
 
 
+def lower_with(value: object, writer: Writer) -> object:
+    """What to write for one of several values, which share the table of `writer`; raises `Problem`."""
+    kind = type(value)
+    return value if kind in ATOMS else _handlers[kind](value, writer, 0)
+
+
 def _items(values: Iterable[object], into: list[object], writer: Writer, depth: int) -> list[object]:
     """Add the wire form of each value to `into`."""
     if depth >= DEPTH_MAX:

@@ -1,0 +1,241 @@
+"""What a workflow's code would see in another process: sets in another order, another time, other hashes.
+
+Within one process the hashes of texts can't change. So the functions of the workflow are compiled anew from their
+source, with a call of one of the functions below around what goes through a set, asks for the time, or takes a hash.
+These change nothing but in a run that is told to be elsewhere, and only between operations: what steps do is recorded.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import date, datetime, timedelta
+from types import CodeType, FunctionType
+from typing import Any, cast
+
+from workflow_sdk.definitions import Step, Workflow
+from workflow_sdk.operations.scope import Scope, current_scope
+
+__all__ = ["elsewhere", "rewritten"]
+
+SHIFT = timedelta(days=543, hours=13, minutes=1, seconds=1)
+"""From one process to the next: another second, minute, hour, half of the day, weekday, month and year."""
+
+ORDERED = "__workflow_sdk_ordered__"
+POPPED = "__workflow_sdk_popped__"
+CALLED = "__workflow_sdk_called__"
+"""The names under which the functions below are found."""
+
+_READ_IN_ORDER = frozenset({"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict", "min", "max"})
+_READ_IN_ORDER_BY = frozenset({"join", "map", "fromkeys", "extend", "chain", "from_iterable", "islice"})
+_DIFFERENT = frozenset({"time", "time_ns", "now", "utcnow", "today", "hash", "id"})
+
+_time, _time_ns, _now = time.time, time.time_ns, datetime.now
+"""As they are, whatever a test puts in their place."""
+
+_process: ContextVar[int] = ContextVar("workflow_sdk_process", default=0)
+
+
+@contextmanager
+def elsewhere(process: int) -> Generator[None]:
+    """As if what runs in here ran in the process of this number. In number 0, all is as it is."""
+    token = _process.set(process)
+    try:
+        yield
+    finally:
+        _process.reset(token)
+
+
+def _number() -> int:
+    number = _process.get()
+    return number if number and isinstance(current_scope.get(), Scope) else 0
+
+
+# What the rewritten functions call.
+
+
+def ordered(value: Any) -> Any:
+    """What is to be gone through: the members of a set in the order of this process."""
+    number = _number()
+    if not number or type(value) not in (set, frozenset):
+        return value
+    members = list(value)
+    if number % 2:
+        members.reverse()
+    turn = (number // 2) % max(len(members), 1)
+    return members[turn:] + members[:turn]
+
+
+def _has_own_hash(value: object) -> bool:
+    """Whether the hash of a value is another one in every process."""
+    if isinstance(value, tuple | frozenset):
+        return any(map(_has_own_hash, cast("Iterable[object]", value)))
+    return isinstance(value, str | bytes) or type(value).__hash__ is object.__hash__
+
+
+def popped(value: Any) -> Any:
+    """`value.pop()`."""
+    if not isinstance(value, set) or not value or not _number():
+        return cast("Any", value).pop()
+    member = ordered(cast("Any", value))[0]
+    cast("Any", value).remove(member)
+    return member
+
+
+def called(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """`fn(*args, **kwargs)`, with the answer of this process if it asks for the time or a hash."""
+    value = fn(*args, **kwargs)
+    number = _number()
+    if not number:
+        return value
+    if fn is _time:
+        return value + number * SHIFT.total_seconds()
+    if fn is _time_ns:
+        return value + number * int(SHIFT.total_seconds()) * 10**9
+    if fn is hash:
+        return hash((value, number)) if _has_own_hash(args[0]) else value
+    if fn is id:
+        return value + 16 * number
+    kind = getattr(fn, "__self__", None)
+    if type(fn) is type(_now) and isinstance(kind, type) and issubclass(kind, date):
+        assert isinstance(value, (date, datetime)), "these are the methods that tell the time"
+        return value + number * SHIFT
+    return value
+
+
+_GIVEN = {ORDERED: ordered, POPPED: popped, CALLED: called}
+
+
+# The rewriting.
+
+
+class _Rewriter(ast.NodeTransformer):
+    def visit_For(self, node: ast.For) -> ast.AST:
+        self.generic_visit(node)
+        node.iter = _call(ORDERED, node.iter)
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
+        self.generic_visit(node)
+        if not node.is_async:
+            node.iter = _call(ORDERED, node.iter)
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Load):
+            node.value = _call(ORDERED, node.value)
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        if any(isinstance(target, (ast.Tuple, ast.List)) for target in node.targets):
+            node.value = _call(ORDERED, node.value)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        fn = node.func
+        if isinstance(fn, ast.Attribute) and fn.attr == "pop" and not node.args and not node.keywords:
+            return ast.copy_location(_call(POPPED, fn.value), node)
+        name = fn.id if isinstance(fn, ast.Name) else fn.attr if isinstance(fn, ast.Attribute) else ""
+        if name in (_READ_IN_ORDER if isinstance(fn, ast.Name) else _READ_IN_ORDER_BY):
+            node.args = [arg if isinstance(arg, ast.Starred) else _call(ORDERED, arg) for arg in node.args]
+        elif name in _DIFFERENT:
+            return ast.copy_location(_call(CALLED, fn, *node.args, keywords=node.keywords), node)
+        return node
+
+
+def _call(name: str, *args: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
+    node = ast.Call(ast.Name(name, ast.Load()), list(args), keywords or [])
+    return ast.fix_missing_locations(ast.copy_location(node, args[0]))
+
+
+_Place = tuple[str, int]
+"""The qualified name of a function, and its first line."""
+
+
+def _compiled(filename: str, module_globals: dict[str, Any]) -> dict[_Place, CodeType]:
+    """The functions of a file, rewritten; nothing if its source is not at hand."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename, module_globals)))
+        code = compile(_Rewriter().visit(tree), filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found: dict[_Place, CodeType] = {}
+    twice: set[_Place] = set()
+    todo = [code]
+    while todo:
+        for constant in todo.pop().co_consts:
+            if isinstance(constant, CodeType):
+                todo.append(constant)
+                place = constant.co_qualname, constant.co_firstlineno
+                if found.setdefault(place, constant) is not constant:
+                    twice.add(place)
+    return {place: code for place, code in found.items() if place not in twice}
+
+
+def _uses_what_is_given(code: CodeType) -> bool:
+    return not _GIVEN.keys().isdisjoint(code.co_names) or any(
+        isinstance(constant, CodeType) and _uses_what_is_given(constant) for constant in code.co_consts
+    )
+
+
+def _functions(workflows: Sequence[Workflow[Any, Any]]) -> Iterator[FunctionType]:
+    """Those of the workflows, those that stand in the same modules, and those that they have around them."""
+    todo: list[object] = list(workflows)
+    modules = {id(flow.fn.__globals__): flow.fn.__globals__ for flow in workflows}
+    todo += [value for module in modules.values() for value in list(module.values())]
+    seen: set[int] = set()
+    while todo:
+        found = todo.pop()
+        if isinstance(found, Workflow):
+            _ = found.fingerprint  # of the code as it was written
+        if isinstance(found, Workflow | Step):
+            found = found.fn
+        if not isinstance(found, FunctionType) or id(found) in seen or id(found.__globals__) not in modules:
+            continue
+        seen.add(id(found))
+        yield found
+        for cell in found.__closure__ or ():
+            with suppress(ValueError):  # it is empty still
+                todo.append(cell.cell_contents)
+
+
+_rewritten: dict[FunctionType, tuple[CodeType, int]] = {}
+"""What they were, and how many tests need them to be rewritten."""
+
+
+@contextmanager
+def rewritten(workflows: Sequence[Workflow[Any, Any]]) -> Generator[None]:
+    """As long as this lasts, the functions of these workflows can be run as if they were elsewhere.
+
+    The names that they use stay in their modules: a function that was made meanwhile may be called later.
+    """
+    files: dict[str, dict[_Place, CodeType]] = {}
+    changed: list[FunctionType] = []
+    try:
+        for fn in list(_functions(workflows)):
+            code, count = _rewritten.get(fn, (fn.__code__, 0))
+            if code.co_filename not in files:
+                files[code.co_filename] = _compiled(code.co_filename, fn.__globals__)
+            new = files[code.co_filename].get((code.co_qualname, code.co_firstlineno))
+            if new is None or new.co_freevars != code.co_freevars or not _uses_what_is_given(new):
+                continue
+            fn.__globals__.update(_GIVEN)
+            if not count:
+                fn.__code__ = new
+            _rewritten[fn] = code, count + 1
+            changed.append(fn)
+        yield
+    finally:
+        for fn in changed:
+            code, count = _rewritten.pop(fn)
+            if count > 1:
+                _rewritten[fn] = code, count - 1
+            else:
+                fn.__code__ = code
