@@ -108,7 +108,7 @@ class Killing(Schedule):
                 return await ctx.step("kills", self.kill)
 
             async def waits(ctx: Context) -> str:
-                return await ctx.listen("never")
+                return await ctx.listen("never", type=str)
 
             async def beats(ctx: Context) -> str:
                 async def turn(ctx: Context, state: None) -> Continue[None] | Break[str]:
