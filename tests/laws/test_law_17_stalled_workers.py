@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -84,7 +84,7 @@ class Blocking:
 
 
 @contextmanager
-def elsewhere(serve: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> Iterator[None]:
+def elsewhere(serve: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> Generator[None]:
     """Something that runs in an event loop of its own, in a thread, until the block is left."""
     over, errors = Event(), list[BaseException]()
 

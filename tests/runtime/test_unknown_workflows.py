@@ -72,4 +72,6 @@ async def test_what_a_dead_worker_has_left(driver: Driver) -> None:
             await counting.until_quiet()
             assert (await client.handle(naps, "i").info()).status is Status.SLEEPING
             async with Runtime(driver, workflows=[naps], lease_ttl=TTL, clock=clock):
+                # Who has come just now watches for a lease before it takes anybody for dead.
+                await clock.go_on(2 * TTL, TTL / 3, driver)
                 assert await client.handle(naps, "i").result(timeout=PATIENCE) == "awake"

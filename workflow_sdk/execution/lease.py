@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from secrets import token_bytes
-from time import monotonic
 from typing import Any, cast
 from uuid import uuid4
 
@@ -387,8 +386,8 @@ class _Patience:
         alive = {name for name in blame.leases if await self._may_live(worker_of_lease(name))}
         if alive and who.beats:
             if self._until is None:
-                self._until = monotonic() + who.lease_ttl
-            if monotonic() < self._until:
+                self._until = anyio.current_time() + who.lease_ttl
+            if anyio.current_time() < self._until:
                 self.waits = True
                 await anyio.sleep(LOOK_AGAIN_SECONDS)
                 return deaths, blame

@@ -130,7 +130,7 @@ class Watched:
             _log.info("the event loop goes on, after %.1f s", monotonic() - seen)
 
     def _tell(self, seen: float) -> None:
-        frame = sys._current_frames().get(self._thread)  # noqa: SLF001  # the only way to see what another thread does
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # no other way
         stack = "" if frame is None else "".join(traceback.format_stack(frame))
         _log.warning(
             "the event loop has been blocked for %.1f s by a step or workflow that does not give way; "

@@ -21,7 +21,7 @@ import trio
 from tests.chaos import effort
 from tests.laws.simulation.world import Laws, Simulated, Worker, current, in_virtual_time
 from tests.leftovers import check_nothing_left
-from workflow_sdk import Break, Client, Context, Continue, Runtime, WorkflowSDKError, workflow
+from workflow_sdk import Break, Client, Context, Continue, Runtime, Workflow, WorkflowSDKError, workflow
 from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import SimulatedCrash
 
@@ -85,6 +85,8 @@ STEPS = ["first", "second", "again 0", "again 1", "again 2", "again 3"]
 class Schedule:
     """One seed, played."""
 
+    flows: tuple[Workflow[Any, Any], ...] = (job,)
+
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.ids = [f"i{number}" for number in range(self.rng.randint(1, 3))]
@@ -113,7 +115,7 @@ class Schedule:
         while not worker.dead:
             runtime = Runtime(
                 Simulated(self.laws, worker),
-                workflows=[job],
+                workflows=self.flows,
                 clock=worker,
                 lease_ttl=TTL,
                 max_resident=max_resident,

@@ -34,7 +34,7 @@ from workflow_sdk.core.status import Kind, Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, Set
 from workflow_sdk.errors import StorageError
-from workflow_sdk.execution import execution, idling
+from workflow_sdk.execution import execution, idling, lease, living, run, stalls
 from workflow_sdk.execution.clock import Activity, Timeout
 from workflow_sdk.runtime import runtime
 from workflow_sdk.testing import SimulatedCrash
@@ -56,6 +56,8 @@ class Laws:
         self._names: dict[str, dict[int, str]] = {id: {} for id in ids}
         self._owner: dict[str, str] = {}
         self._done: set[tuple[str, str]] = set()
+        self.deadly: frozenset[str] = frozenset()
+        """Instances that kill their workers. No other one is ever stuck."""
 
     @property
     def owners(self) -> set[str]:
@@ -88,6 +90,8 @@ class Laws:
         if before is not None and before.is_terminal and status is not before:
             self.broken.append(f"{id} was {before.value}, and {who} made it {status.value}")
         self._status[id] = status
+        if status is Status.STUCK and id not in self.deadly:
+            self.broken.append(f"{id} is stuck, and nothing is wrong with it, after {who}")
         owned = keys.lease in rows
         has_alarm = keys.field(Field.ALARM) in rows
         if has_alarm and (owned or status.is_terminal):
@@ -274,6 +278,17 @@ class Simulated:
         """It is the others', too."""
 
 
+class _Nobody:
+    """Watches nothing."""
+
+    def add(self, watched: object) -> None: ...
+
+    def remove(self, watched: object) -> None: ...
+
+
+async def _go_round(watched: object) -> None: ...
+
+
 @contextmanager
 def _by_seed(seed: int) -> Generator[None]:
     """Nothing is by chance but by this."""
@@ -285,7 +300,14 @@ def _by_seed(seed: int) -> Generator[None]:
         # It reads the real time each time, though its rate is zero.
         patch.setattr(trio.testing.MockClock, "current_time", lambda clock: clock._virtual_base)
         patch.setattr(memory, "BUDGET_SECONDS", -1.0)
-        patch.setattr(runtime, "uuid4", lambda: UUID(int=chance.getrandbits(128)))
+        for module in (runtime, run):
+            patch.setattr(module, "uuid4", lambda: UUID(int=chance.getrandbits(128)))
+        # Nobody knows of another worker that it runs in the same process.
+        for module in (lease, living):
+            patch.setattr(module, "lives_here", lambda worker: None)
+        # The event loop is blocked by nobody, and goes round in no time that anybody could measure.
+        patch.setattr(stalls, "_watchdog", _Nobody())
+        patch.setattr(stalls.Watched, "go_round", _go_round)
         # Turns are by the clock on the wall.
         patch.setattr(execution, "TURN_SECONDS", 1e9)
         patch.setattr(idling, "TURN_SECONDS", 1e9)
