@@ -28,7 +28,7 @@ from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, unknown_fields
 from workflow_sdk.execution.posting import Letter, create, post
 from workflow_sdk.execution.snapshot import Snapshot, read_standing
-from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.operations.engine import Effect, Start
 from workflow_sdk.operations.inputs import check_same_start
 
@@ -229,6 +229,11 @@ class Reaching(Idling):
                 batch.check(task_key(id), raw)
                 after = replace(row, status=TaskStatus.EXPIRED, ended_at=now)
                 change_task(batch, row, after, TaskEvent("expired", None, now))
+                try:
+                    await forget_oldest(self.driver, batch, row.instance)
+                except Exception as error:  # noqa: BLE001  # the store failed
+                    self.storage_failed(error)
+                    await self.never()
             if await self._dispatch(f"task {id}", batch, effect, id, 0):
                 return True
 

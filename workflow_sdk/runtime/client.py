@@ -12,6 +12,7 @@ from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
@@ -55,6 +56,7 @@ class Client:
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock_of(clock)
         self._access: Access | None = None
+        self._is_open = False
         self._retention: float | None = None
         """How many seconds after their end instances are forgotten, where their workflow does not say."""
 
@@ -71,7 +73,16 @@ class Client:
         return self._access
 
     async def __aenter__(self) -> Self:
-        driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        if self._is_open:
+            raise DefinitionError(
+                f"this {type(self).__name__} is open already; leave its block first, or make another one"
+            )
+        self._is_open = True
+        try:
+            driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        except BaseException:
+            self._is_open = False
+            raise
         self._access = self._make_access(overseen(driver, self._clock))
         return self
 
@@ -82,8 +93,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         access, self._access = self._access, None
-        if access is not None and isinstance(self._store, str):
-            await access.driver.aclose()
+        try:
+            if access is not None and isinstance(self._store, str):
+                await access.driver.aclose()
+        finally:
+            self._is_open = False
 
     @overload
     async def start(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> Handle[T]: ...
@@ -98,7 +112,7 @@ class Client:
         access = self.access
         definition = self._definition(workflow)
         if id is not None and name_problem(id) is not None:
-            raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {id!r:.100}")
+            raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {shown(id)}")
         name, known, raw = self._prepare(workflow, definition, input)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else str(uuid7(now)))
@@ -200,7 +214,7 @@ class Client:
             return workflow
         if isinstance(workflow, str):
             return None
-        raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {workflow!r}")
+        raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {shown(workflow)}")
 
     @overload
     async def run(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> T: ...
@@ -272,10 +286,10 @@ class Client:
     ) -> Page[InstanceInfo]:
         """Instances, oldest first, a page at a time."""
         access = self.access
-        if created_after is not None and created_after.utcoffset() is None:
-            raise DefinitionError(f"created_after is an aware datetime, not {created_after!r}")
-        if not 1 <= limit <= 1000:
-            raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {limit!r}")
+        if created_after is not None and (not isinstance(created_after, datetime) or created_after.utcoffset() is None):
+            raise DefinitionError(f"created_after is an aware datetime, not {shown(created_after)}")
+        if not isinstance(limit, int) or not 1 <= limit <= 1000:
+            raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {shown(limit)}")
         return await list_instances(
             access.looking,
             access.codec,
@@ -320,7 +334,7 @@ class Client:
 
 def _status(status: Status | str) -> Status:
     try:
-        return Status(status)
+        return Status(status if isinstance(status, str) else "")
     except ValueError:
         known = ", ".join(Status)
-        raise DefinitionError(f"there is no status {status!r}; there are {known}") from None
+        raise DefinitionError(f"there is no status {shown(status)}; there are {known}") from None

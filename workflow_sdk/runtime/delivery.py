@@ -8,6 +8,7 @@ from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
@@ -42,7 +43,7 @@ async def send_message(
 def encode_payload(codec: Codec, instance_id: str, message: str, payload: object) -> bytes:
     """The payload as bytes; the error says of which message."""
     if (problem := name_problem(message)) is not None:
-        raise DefinitionError(f"a message can't be called {message!r}: {problem}")
+        raise DefinitionError(f"a message can't be called {shown(message)}: {problem}")
     try:
         return codec.encode(payload)
     except CodecError as error:
@@ -67,7 +68,7 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
         if Field.STATUS not in found.fields:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {letter.message!r} to")
         batch = Batch()
-        is_worker = here.is_worker if here else lambda _: False
+        is_worker = here.is_worker if here else _nobody
         posted = await post(driver, batch, keys, found, letter, now, is_worker, again=again)
         if not posted.is_stored:
             return posted.delivery
@@ -92,6 +93,10 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
             there.mail.sent.update([posted.count])
         _tell(here, posted, instance_id)
         return posted.delivery
+
+
+def _nobody(worker: str) -> bool:
+    return False
 
 
 def _tell(here: Here | None, posted: Posted, instance_id: str) -> None:

@@ -105,6 +105,12 @@ class SqliteDriver:
         if waiter.error is not None:
             raise waiter.error
 
+    async def sibling(self) -> SqliteDriver:
+        """Another handle of the same file, for the event loop of another thread."""
+        self._check_open()
+        writes = WriteSession(self._writes.settings)
+        return await _open(ReadSession(self._writes.settings, writes), writes)
+
     async def aclose(self) -> None:
         """Finish what is in flight and close the file. Even if it is cancelled, the file is closed at the end."""
         if self._closing is None:
