@@ -206,6 +206,30 @@ async def _completed_once(stage: Stage) -> None:
     await _is_whole(stage)
 
 
+async def _with_mail(stage: Stage) -> None:
+    await _waiting(stage)
+    async with stage.client() as client:
+        await client.handle(waits, "i").send("other", "unasked")
+        ((message,)) = await client.handle(waits, "i").inbox()
+    stage.kept["message"] = message.id
+
+
+async def _discard(stage: Stage) -> object:
+    async with stage.client() as client:
+        return await client.handle(waits, "i").discard(stage.kept["message"])
+
+
+async def _discarded_once(stage: Stage) -> None:
+    async with stage.client() as client:
+        handle = client.handle(waits, "i")
+        left = await handle.inbox()
+        assert await handle.discard(stage.kept["message"]) == bool(left)
+        assert await handle.inbox() == []
+        await handle.send("go", "gone", key="k")
+    await all_run(stage, "i", Status.COMPLETED)
+    await _is_whole(stage)
+
+
 async def _rewound(stage: Stage) -> None:
     async with stage.client() as client:
         await client.handle(waits, "i").restart_from()
@@ -317,6 +341,8 @@ REACHING = [
     ),
     Case("handle.wake", _handle("wake"), _is_whole, _waiting),
     Case("handle.evict", _handle("evict"), _is_whole, _waiting),
+    Case("handle.inbox", _handle("inbox"), _is_whole, _with_mail),
+    Case("handle.discard", _discard, _discarded_once, _with_mail),
     Case("handle.recover", _handle("recover", workflow=breaks), _recovered, _failed),
     Case("handle.restart_from", _handle("restart_from"), _rewound, _waiting),
 ]
