@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 
 import anyio
 import anyio.lowlevel
@@ -17,13 +18,16 @@ from workflow_sdk import (
     Client,
     Context,
     Driver,
+    Handle,
+    InstanceInfo,
+    Runtime,
     StaleError,
     Status,
     open_driver,
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.execution.lease import DEATHS_MAX
 from workflow_sdk.testing import FaultyDriver
 
@@ -171,3 +175,89 @@ async def test_a_branch_that_loses_while_its_commit_is_in_flight_does_not_end_th
         result = await run_workflow(races, driver=driver, instance_id="i", mode="live")
     assert (result.status, result.output) == (Status.COMPLETED, "won")
     assert await driver.get(InstanceKeys("i").lease) is None
+
+
+class Late(Through):
+    """Cancels its user when a commit that it waits for has been applied."""
+
+    def __init__(self, driver: Driver, part: bytes) -> None:
+        super().__init__(driver)
+        self.part = part
+        """What the commit writes, or to which key."""
+        self.cancel: Callable[[], object] | None = None
+
+    async def commit(self, batch: Batch, /) -> None:
+        await self.driver.commit(batch)
+        if self.cancel is not None and any(self.part in part for write in batch.writes for part in write):
+            cancel, self.cancel = self.cancel, None
+            cancel()
+            await anyio.lowlevel.checkpoint()
+
+
+async def cancelled(driver: Late, call: Awaitable[object]) -> None:
+    """Await the call, whose task is cancelled when its commit has been applied."""
+    task = asyncio.ensure_future(call)
+    driver.cancel = task.cancel
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert driver.cancel is None
+
+
+@asynccontextmanager
+async def aclosing_watch(handle: Handle[str]) -> AsyncGenerator[AsyncGenerator[InstanceInfo]]:
+    """What is seen of an instance, until it is left."""
+    seen = handle.watch()
+    assert isinstance(seen, AsyncGenerator), "one that is to be closed"
+    async with aclosing(seen):
+        yield seen
+
+
+@workflow
+async def listens(ctx: Context) -> str:
+    return await ctx.listen("go", type=str)
+
+
+@pytest.mark.law(6)
+@pytest.mark.parametrize("key", [None, "k"], ids=["handed over", "through the store"])
+async def test_a_message_whose_sender_was_cancelled_is_looked_for(key: str | None) -> None:
+    driver = Late(await open_driver("memory://"), b"the payload")
+    with anyio.fail_after(PATIENCE):
+        async with Runtime(driver, workflows=[listens]) as runtime:
+            handle = await runtime.start(listens)
+            async with aclosing_watch(handle) as seen:
+                async for info in seen:
+                    if info.status is Status.WAITING:
+                        break
+            await cancelled(driver, handle.send("go", "the payload", key=key))
+            assert await handle.result() == "the payload"
+
+
+@pytest.mark.law(6)
+async def test_a_task_whose_completion_was_cancelled_is_looked_for() -> None:
+    driver = Late(await open_driver("memory://"), b"the result")
+    with anyio.fail_after(PATIENCE):
+        async with Runtime(driver, workflows=[asks]) as runtime:
+            handle = await runtime.start(asks)
+            async with aclosing_watch(handle) as seen:
+                async for info in seen:
+                    if info.waits:
+                        break
+            (task,) = (await runtime.tasks.list()).items
+            await cancelled(driver, runtime.tasks.complete(task.id, "the result", by="ann"))
+            assert await handle.result() == "the result"
+
+
+async def test_what_was_started_by_a_call_that_was_cancelled_is_run() -> None:
+    driver = Late(await open_driver("memory://"), InstanceKeys("i").lease)
+    with anyio.fail_after(PATIENCE):
+        async with Runtime(driver, workflows=[listens]) as runtime:
+            await cancelled(driver, runtime.start(listens, id="i"))
+            assert runtime.resident == 1
+    assert await driver.get(InstanceKeys("i").lease) is None
+
+
+async def test_a_runtime_that_is_cancelled_as_it_opens_has_no_heartbeat() -> None:
+    begin, end = WorkerKeys.heartbeats()
+    driver = Late(await open_driver("memory://"), begin[:-1])
+    await cancelled(driver, Runtime(driver, workflows=[listens]).__aenter__())
+    assert await driver.scan(begin, end) == []

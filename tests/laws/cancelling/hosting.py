@@ -114,9 +114,9 @@ async def _closed_after(stage: Stage) -> None:
 
 
 HOSTING = [
-    Case("runtime", _whole_life, _closed),
-    Case("runtime with work", _with_work, _closed),
-    Case("runtime.serve", _serves, _closed),
+    Case("runtime", _whole_life, _closed, is_long=True),
+    Case("runtime with work", _with_work, _closed, is_long=True),
+    Case("runtime.serve", _serves, _closed, is_long=True),
     Case("runtime.start", _in(lambda runtime: runtime.start(waits, id="i")), _closed_after, _opened),
     Case("runtime.run", _in(lambda runtime: runtime.run(child, "x", id="i")), _closed_after, _opened),
     Case(

@@ -13,6 +13,7 @@ from tests.laws.cancelling.stage import Case, Stage
 from workflow_sdk import (
     Client,
     Context,
+    CriticalError,
     Delivery,
     InstanceStateError,
     Runtime,
@@ -39,7 +40,26 @@ async def answers(ctx: Context) -> str:
     return "answered"
 
 
-WORKFLOWS: list[Workflow[Any, Any]] = [answers, asks, child, fails, order, parent, peer, waits]
+@workflow
+async def keeps(ctx: Context) -> str:
+    """Waits for a child that waits."""
+    return await ctx.child("child", waits, id="child")
+
+
+@workflow
+async def breaks(ctx: Context) -> str:
+    """Fails, until somebody has it run again."""
+
+    async def work() -> str:
+        Stages.now.done["broken"] += 1
+        if Stages.now.done["broken"] == 1:
+            raise CriticalError("no")
+        return "mended"
+
+    return await ctx.step("work", work)
+
+
+WORKFLOWS: list[Workflow[Any, Any]] = [answers, asks, breaks, child, fails, keeps, order, parent, peer, waits]
 
 
 def _of_client(call: Callable[[Client], Awaitable[object]]) -> Callable[[Stage], Awaitable[object]]:
@@ -68,7 +88,7 @@ async def _asking(stage: Stage) -> None:
 
 async def _with_child(stage: Stage) -> None:
     Stages.now = stage
-    await stage.run(parent, "i")
+    await stage.run(keeps, "i")
 
 
 async def _ended(stage: Stage) -> None:
@@ -79,7 +99,7 @@ async def _ended(stage: Stage) -> None:
 
 async def _failed(stage: Stage) -> None:
     Stages.now = stage
-    await stage.run(fails, "i")
+    await stage.run(breaks, "i")
 
 
 async def _answering(stage: Stage) -> None:
@@ -163,7 +183,7 @@ async def _cancelled_once(stage: Stage) -> None:
 
 async def _child_cancelled(stage: Stage) -> None:
     async with stage.client() as client:
-        await client.handle(parent, "i").cancel()
+        await client.handle(keeps, "i").cancel()
     async with Runtime(stage.driver, workflows=WORKFLOWS):
         await stage.until("child", Status.CANCELLED)
     assert await stage.parts(12) == [], "an errand is left"
@@ -186,10 +206,42 @@ async def _completed_once(stage: Stage) -> None:
     await _is_whole(stage)
 
 
+async def _with_mail(stage: Stage) -> None:
+    await _waiting(stage)
+    async with stage.client() as client:
+        await client.handle(waits, "i").send("other", "unasked")
+        ((message,)) = await client.handle(waits, "i").inbox()
+    stage.kept["message"] = message.id
+
+
+async def _discard(stage: Stage) -> object:
+    async with stage.client() as client:
+        return await client.handle(waits, "i").discard(stage.kept["message"])
+
+
+async def _discarded_once(stage: Stage) -> None:
+    async with stage.client() as client:
+        handle = client.handle(waits, "i")
+        left = await handle.inbox()
+        assert await handle.discard(stage.kept["message"]) == bool(left)
+        assert await handle.inbox() == []
+        await handle.send("go", "gone", key="k")
+    await all_run(stage, "i", Status.COMPLETED)
+    await _is_whole(stage)
+
+
 async def _rewound(stage: Stage) -> None:
     async with stage.client() as client:
         await client.handle(waits, "i").restart_from()
         await client.handle(waits, "i").send("go", "gone", key="k")
+    await all_run(stage, "i", Status.COMPLETED)
+    await _is_whole(stage)
+
+
+async def _recovered(stage: Stage) -> None:
+    async with stage.client() as client:
+        if await stage.status("i") is Status.FAILED:
+            await client.handle(breaks, "i").recover()
     await all_run(stage, "i", Status.COMPLETED)
     await _is_whole(stage)
 
@@ -216,10 +268,12 @@ def _task(name: str, *args: Any, **options: Any) -> Callable[[Stage], Awaitable[
     return call
 
 
-def _handle(name: str, *args: Any, **options: Any) -> Callable[[Stage], Awaitable[object]]:
+def _handle(
+    name: str, *args: Any, workflow: Workflow[Any, Any] = waits, **options: Any
+) -> Callable[[Stage], Awaitable[object]]:
     async def call(stage: Stage) -> object:
         async with stage.client() as client:
-            return await getattr(client.handle(waits, "i"), name)(*args, **options)
+            return await getattr(client.handle(workflow, "i"), name)(*args, **options)
 
     return call
 
@@ -281,11 +335,14 @@ REACHING = [
     Case("handle.cancel, rollback", _handle("cancel", rollback=True), _cancelled_once, _waiting),
     Case(
         "handle.cancel, child",
-        _of_client(lambda client: client.handle(parent, "i").cancel()),
+        _of_client(lambda client: client.handle(keeps, "i").cancel()),
         _child_cancelled,
         _with_child,
     ),
     Case("handle.wake", _handle("wake"), _is_whole, _waiting),
     Case("handle.evict", _handle("evict"), _is_whole, _waiting),
+    Case("handle.inbox", _handle("inbox"), _is_whole, _with_mail),
+    Case("handle.discard", _discard, _discarded_once, _with_mail),
+    Case("handle.recover", _handle("recover", workflow=breaks), _recovered, _failed),
     Case("handle.restart_from", _handle("restart_from"), _rewound, _waiting),
 ]

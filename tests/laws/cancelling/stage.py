@@ -129,6 +129,8 @@ class Case:
     beside: Callable[[Stage], Coroutine[Any, Any, None]] | None = None
     """What others do meanwhile. It is ended when the call is over."""
     stores: tuple[str, ...] = ("memory", "sqlite", "fdb")
+    is_long: bool = False
+    """It has hundreds of moments: at each, it is cancelled in one way only, in turn."""
 
 
 @asynccontextmanager
