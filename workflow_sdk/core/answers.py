@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from secrets import token_bytes
 from typing import TypeGuard
 
 from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
@@ -30,9 +29,9 @@ class AnswerKind(StrEnum):
 _KINDS = frozenset(kind.value for kind in AnswerKind)
 
 
-def still_waiting() -> bytes:
-    """A row of a question that is not answered yet. It is another one each time: so it shows that the asker lives."""
-    return WAITING + token_bytes(8)
+def still_waiting(nonce: bytes) -> bytes:
+    """A row of a question that is not answered yet. Each time it is another one, which shows that the asker lives."""
+    return WAITING + nonce
 
 
 def is_answer(raw: bytes | None) -> TypeGuard[bytes]:

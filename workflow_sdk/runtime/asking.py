@@ -8,6 +8,7 @@ gives up takes the row away, and an answer that finds none goes nowhere.
 from __future__ import annotations
 
 from contextlib import suppress
+from secrets import token_bytes
 from uuid import uuid4
 
 import anyio
@@ -112,7 +113,7 @@ class _Question:
                 await driver.commit(batch)
                 self._answered.set()
                 return
-            row = still_waiting()
+            row = still_waiting(token_bytes(8))
             batch.check(self.key, raw)
             batch.set(self.key, row)
             try:
