@@ -29,9 +29,9 @@ class AnswerKind(StrEnum):
 _KINDS = frozenset(kind.value for kind in AnswerKind)
 
 
-def still_waiting(nonce: bytes) -> bytes:
-    """A row of a question that is not answered yet. Each time it is another one, which shows that the asker lives."""
-    return WAITING + nonce
+def still_waiting(chance: bytes) -> bytes:
+    """The row of a question that is not answered yet. With other bytes each time, it shows that the asker lives."""
+    return WAITING + chance
 
 
 def is_answer(raw: bytes | None) -> TypeGuard[bytes]:

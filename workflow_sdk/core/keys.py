@@ -15,7 +15,8 @@ Under the root prefix:
     (12, <append>)      errand: what is still to be done for an instance that has ended a wait early
     (13, ...)           tasks: (1, id), (2, id, <append>) what happened to it; and of the open ones, by what they are
                         looked for: (3, time, id), (4, assignee, time, id), (5, role, time, id),
-                        (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id)
+                        (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id),
+                        and of those that are over, (9, instance, time, id)
     (15, shard, time, id) when an instance that has ended is to be forgotten
     (14, 1, id)         schedule: see `core.schedules`
     (14, 2, time, id)   next tick of a schedule that is not paused

@@ -99,6 +99,15 @@ class Waits:
             self._timers = [timer for timer in self._timers if not timer[2].fired]
             heapify(self._timers)
 
+    def show(self, wait: Wait) -> None:
+        """A branch waits for something of the worker's: it is told to the world, and does not count as parked."""
+        about = WaitRow(wait.kind, wait.name, wait.path, wait.until, wait.count, 0)
+        self._journal.begin_wait(wait.location, wait.messages, about, wait.entry)
+
+    def hide(self, wait: Wait) -> None:
+        """It waits no more."""
+        self._journal.end_wait(wait.location, wait.messages)
+
     def let_all_go(self) -> None:
         """The run is over: whoever waits is told, and finds that there is nothing to go on with."""
         # Each waits for a message or a time.

@@ -19,6 +19,7 @@ from workflow_sdk.core.entries import Entry, ListenData, Taken, token_of
 from workflow_sdk.core.inbox import UNREAD, Fit, InboxMessage
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, ListenTimeoutError
 from workflow_sdk.operations.effect import Recorded
@@ -107,15 +108,15 @@ def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any,
     place = register(scope, Kind.LISTEN, name)
     wanted = name if how.messages is None else how.messages
     if not isinstance(wanted, Iterable):
-        raise place.slip(f"{place.what}: messages are a name or a sequence of names, not {wanted!r}")
+        raise place.slip(f"{place.what}: messages are a name or a sequence of names, not {shown(wanted)}")
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if not names:
         raise place.slip(f"{place.what} listens to no message; leave `messages` out to listen to {name!r}")
     for message in names:
         if (problem := name_problem(message)) is not None:
-            raise place.slip(f"{place.what}: a message can't be called {message!r}: {problem}")
+            raise place.slip(f"{place.what}: a message can't be called {shown(message)}: {problem}")
     if isinstance(how.count, bool) or not isinstance(how.count, int) or how.count < 1:
-        raise place.slip(f"{place.what} takes a count of 1 or more, not {how.count!r}")
+        raise place.slip(f"{place.what} takes a count of 1 or more, not {shown(how.count)}")
     until = deadline(place, how.timeout, how.until)
     return scope.start(_listen(place, ListenData(tuple(dict.fromkeys(names)), until, how.count), how))
 
