@@ -218,6 +218,31 @@ async def test_it_is_for_the_other_wait_when_both_wait(driver: Driver) -> None:
         assert await handle.result(PATIENCE) == {"a": 5, "b": "text"}
 
 
+@workflow
+async def two_texts_or_a_number(ctx: Context) -> Any:
+    """One branch takes two texts at once, the other one a number."""
+
+    async def number(ctx: Context) -> int:
+        return await ctx.listen("number", "n", type=int)
+
+    async def texts(ctx: Context) -> list[str]:
+        return await ctx.listen_many("texts", "n", count=2, type=str)
+
+    return await ctx.join("both", {"a": number, "b": texts})
+
+
+async def test_it_is_for_the_other_wait_which_needs_one_more(driver: Driver) -> None:
+    async with Runtime(driver, workflows=[two_texts_or_a_number]) as runtime:
+        handle = await runtime.start(two_texts_or_a_number, id="i")
+        await until_status(handle, Status.WAITING)
+        await handle.send("n", "one")
+        await settle(driver)
+        assert [message.reason for message in await handle.inbox()] == [None]
+        await handle.send("n", 5)
+        await handle.send("n", "two")
+        assert await handle.result(PATIENCE) == {"a": 5, "b": ["one", "two"]}
+
+
 async def test_it_is_for_a_wait_that_is_between_two_turns(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS) as runtime:
         handle = await runtime.start(two_types_in_turns, id="i")

@@ -151,10 +151,6 @@ async def test_branches_share_what_was_passed_over(world: World, most: list[int]
 async def test_bad_mail_by_the_thousand(world: World, most: list[int]) -> None:
     """The good one comes last, after all that is set aside."""
 
-    @workflow
-    async def takes_a_text(ctx: Context) -> str:
-        return await ctx.listen("n", type=str)
-
     assert (await world.once(takes_a_text, mode="yield")).status is Status.WAITING
     await flood(world.driver, ["n"], MANY // 5)
     result = await world.run(takes_a_text, script=[("n", "good")])
@@ -162,6 +158,24 @@ async def test_bad_mail_by_the_thousand(world: World, most: list[int]) -> None:
     async with Client(world.driver) as client:
         left = await client.handle("takes_a_text", "i").inbox()
         assert [message.payload for message in left if message.reason] == list(range(MANY // 5))
+    assert most[0] <= MEMORY_MAX
+
+
+@workflow
+async def takes_a_text(ctx: Context) -> str:
+    """Takes one text."""
+    return await ctx.listen("n", type=str)
+
+
+async def test_bad_mail_by_the_thousand_to_an_instance_in_memory(driver: Driver, most: list[int]) -> None:
+    """What it refuses makes room for what was passed over."""
+    async with Runtime(driver, workflows=[takes_a_text]) as runtime:
+        handle = await runtime.start(takes_a_text, id="i")
+        await until_status(handle, Status.WAITING)
+        await flood(driver, ["n"], MANY // 5)
+        await handle.send("n", "good")
+        assert await handle.result(PATIENCE) == "good"
+        assert len([message for message in await handle.inbox() if message.reason]) == MANY // 5
     assert most[0] <= MEMORY_MAX
 
 

@@ -25,7 +25,7 @@ from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Driver, Set
 
 __all__ = ["CheckedDriver", "check_standing"]
 
-COUNTED = (1, 2, 5, 6, 7, 11, 12, 13, 20)
+COUNTED = (1, 2, 5, 6, 7, 11, 12, 13, 14, 20)
 """The parts of what an instance has done; not what is copied of them for a rollback."""
 OWNED_PARTS = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES)
 """Written by nobody but who has the instance."""
