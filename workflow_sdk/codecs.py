@@ -20,7 +20,7 @@ __all__ = ["Codec", "fernet", "plain", "unmarked"]
 Codec = Wrapper
 """Any object with `encode` and `decode`, each of bytes to bytes."""
 
-plain: Final[Codec] = PLAIN
+plain: Final = PLAIN
 """Values as they are. In a list behind a codec: it reads what was written when there was none."""
 
 

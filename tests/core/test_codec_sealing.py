@@ -19,7 +19,7 @@ from workflow_sdk.core.codec.sealing import SEAL
 from workflow_sdk.core.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
 from workflow_sdk.errors import CodecError, DefinitionError
 
-pytestmark = pytest.mark.law(15)
+pytestmark = pytest.mark.law(15, 18)
 
 
 class Xor:
@@ -131,6 +131,8 @@ def test_what_was_written_without_a_codec_is_read_only_with_plain(name: str, val
     assert both.decode(both.encode(value)) == value
     assert both.encode(value).startswith(SEAL)
     assert not both.is_own(data)
+    for again in (plain(), "plain"):
+        assert Codec(wrapper=[CODECS[name], again]).decode(data) == value  # type: ignore[list-item]
     back = Codec(wrapper=[plain, CODECS[name]])
     assert back.encode(value) == data
     assert back.decode(both.encode(value)) == value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,6 +26,7 @@ from workflow_sdk import (
     Runtime,
     Status,
     WorkflowFailedError,
+    dump_histories,
     replay_check,
     run_workflow,
     step,
@@ -58,7 +60,7 @@ async def refund(result: str) -> None:
 async def shop(ctx: Context, card: str) -> str:
     first = await ctx.step("first", charge, card, rollback=refund)
     how = await ctx.listen("go")
-    second = await ctx.step("second", charge, f"{first} {how}", rollback=refund)
+    second = await ctx.step("second", charge, " ".join([first, how]), rollback=refund)
     await ctx.listen("more")
     if how == "fail":
         raise ValueError("no")
@@ -361,3 +363,14 @@ async def test_what_is_not_changed_is_not_written_again(driver: Driver) -> None:
 async def test_a_check_compares_values_and_not_their_bytes(driver: Driver) -> None:
     await run_workflow(child, "4111", driver=driver, instance_id="i", codec=Nonce())
     assert (await replay_check(driver, [child], finished=1, codec=Nonce())).ok
+
+
+async def test_a_check_tells_of_what_it_can_not_read(driver: Driver, tmp_path: Path) -> None:
+    await begun(driver, KEY, "well")
+    assert await dump_histories(driver, tmp_path / "dump", codec=KEY) == 1
+    assert (await replay_check(tmp_path / "dump", [shop], codec=KEY)).ok
+    for codec in (None, OLD):
+        report = await replay_check(tmp_path / "dump", [shop], codec=codec)
+        assert [problem.kind for problem in report.problems] == ["failure"]
+        assert "codec=" in str(report)
+    assert ran == []

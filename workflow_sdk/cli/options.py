@@ -141,12 +141,15 @@ def _codec(target: str) -> Codec | Sequence[Codec]:
         found = made(target, found, "codec")
     if _is_codec(found):
         return found
-    if isinstance(found, (list, tuple)):
-        several = cast("Sequence[object]", found)
-        codecs = [codec for codec in several if _is_codec(codec)]
-        if codecs and len(codecs) == len(several):
-            return codecs
+    several = _several(found)
+    codecs = [codec for codec in several if _is_codec(codec)]
+    if codecs and len(codecs) == len(several):
+        return codecs
     raise click.UsageError(f"{target} is {type(found).__name__!r}: no codec, which has `encode` and `decode`")
+
+
+def _several(found: object) -> Sequence[object]:
+    return cast("Sequence[object]", found) if isinstance(found, (list, tuple)) else ()
 
 
 def _is_codec(found: object) -> TypeGuard[Codec]:

@@ -117,7 +117,7 @@ class Unwinding:
             try:
                 handler, hint = await self._find(compensation)
                 options = as_step_options(handler, {})
-                result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
+                result = execution.codec.decode(compensation.result, hint)
                 await watched(execution, f"{UNDO}{compensation.path}")
                 if has_parameter(handler, KEY, 1):
                     handler = with_key(execution, compensation.path, handler, undoes=True)

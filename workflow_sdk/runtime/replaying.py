@@ -17,10 +17,11 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.codec import Codec, Wrappers
+from workflow_sdk.core.codec import Codec, SealedError, Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.kinds import is_divergence
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -141,7 +142,7 @@ def _checked(workflows: Iterable[Workflow[Any, Any]]) -> Sequence[Workflow[Any, 
     found = list(workflows)
     for flow in found:
         if not isinstance(flow, Workflow):
-            raise DefinitionError(f"workflows are functions decorated with @workflow, not {flow!r}")
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(flow)}")
     return found
 
 
@@ -319,6 +320,8 @@ async def _replay(
             handlers=handlers,
         )
         output = (await read_fields(driver, keys)).get(Field.OUTPUT)
+    except SealedError as error:
+        return "failure", f"it would not be run: {error}"
     finally:
         probe.reset(token)
         await driver.aclose()

@@ -20,6 +20,7 @@ import trio
 
 from tests.chaos import effort
 from tests.laws.simulation.world import Laws, Simulated, Worker, current, in_virtual_time
+from tests.leftovers import check_nothing_left
 from workflow_sdk import Break, Client, Context, Continue, Runtime, WorkflowSDKError, workflow
 from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import SimulatedCrash
@@ -200,6 +201,7 @@ class Schedule:
             again = [ran[f"{id} {step}"] - 1 for step in STEPS]
             assert min(again) >= 0
             assert sum(again) <= self.lost or not self.reliable
+        await check_nothing_left(self.laws.inner)
 
     @property
     def reliable(self) -> bool:

@@ -120,7 +120,7 @@ class _Reader:
     def _builder(self, name: str, names: tuple[str, ...]) -> Build:
         if self.mode != "plain":
             if (cls := self.known.find(name)) is not None:
-                return _builder(cls, names)
+                return _builder(cls, names, self.known.leads_to(cls))
             if self.mode == "exact":
                 raise not_loaded(name)
         return _plain_builder(names)
@@ -144,15 +144,18 @@ def _plain_builder(names: tuple[str, ...]) -> Build:
     return lambda values: {n: v for n, v in zip(names, values, strict=True) if not n.startswith("~")}
 
 
-_builders: dict[tuple[type, tuple[str, ...]], Build] = {}
+_builders: dict[tuple[type, tuple[str, ...], bool], Build] = {}
 
 
-def _builder(cls: type, names: tuple[str, ...]) -> Build:
-    if (build := _builders.get((cls, names))) is None:
-        build = _enum_builder(cast("type[Enum]", cls)) if _is_enum(cls) else shape_of(cls).builder(names)
+def _builder(cls: type, names: tuple[str, ...], is_expected: bool) -> Build:
+    if (build := _builders.get((cls, names, is_expected))) is None:
+        if _is_enum(cls):
+            build = _enum_builder(cast("type[Enum]", cls))
+        else:
+            build = shape_of(cls).builder(names, is_expected=is_expected)
         if len(_builders) >= _BUILDERS_MAX:  # classes made in functions are many, and must not be kept for ever
             _builders.clear()
-        _builders[cls, names] = build
+        _builders[cls, names, is_expected] = build
     return build
 
 

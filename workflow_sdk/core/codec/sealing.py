@@ -55,6 +55,10 @@ class Plain:
         """The same."""
         return data
 
+    def __call__(self) -> Plain:
+        """The same: `plain()` is written beside `fernet(keys)` by many."""
+        return self
+
     def __repr__(self) -> str:
         return "plain"
 
@@ -154,6 +158,11 @@ class Seals:
         )
 
 
+def is_sealed(data: bytes) -> bool:
+    """Whether a codec has written the bytes."""
+    return data.startswith(SEAL)
+
+
 def no_seals() -> SealedError:
     """What to say of an encoded value where there is no codec."""
     return SealedError("the value is encoded, and can't be read without codec=; give the codec that has written it")
@@ -164,6 +173,7 @@ def seals_of(given: object) -> Seals | None:
     if given is None:
         return None
     codecs: list[Any] = [given] if _is_codec(given) else _several(given)
+    codecs = [PLAIN if type(codec) is str and codec == "plain" else codec for codec in codecs]
     wrong = [codec for codec in codecs if not _is_codec(codec)]
     if wrong or not codecs:
         raise DefinitionError(
