@@ -157,8 +157,9 @@ async def test_an_instance_sees_the_time_of_who_runs_it(driver: Driver) -> None:
     """Also at its beginning: not that of who started it, which may be still to come."""
     async with Client(driver, clock=Wrong(DAY)) as client:
         await client.start(naps, 0.01, id="i")
-        result = await run_workflow(naps, 0.01, driver=driver, instance_id="i", mode="live")
-        assert (result.status, result.output) == (Status.COMPLETED, "awake")
+        with anyio.fail_after(PATIENCE):
+            result = await run_workflow(naps, 0.01, driver=driver, instance_id="i", mode="live")
+            assert (result.status, result.output) == (Status.COMPLETED, "awake")
 
 
 async def test_each_replay_sees_the_same_beginning(driver: Driver) -> None:
