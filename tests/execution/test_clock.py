@@ -71,10 +71,27 @@ async def test_who_waits_for_a_span_of_time_does_not_look_at_the_clock() -> None
 
     clock = SystemClock(look)
     await clock.wait(anyio.Event(), None, IDLE, by=clock.monotonic() + 0.05)
-    await clock.wait(anyio.Event(), None, IDLE, lazily=clock.monotonic() + 0.05)
     await pause(clock, 0.05)
-    assert time.monotonic() - began >= 0.14
+    assert time.monotonic() - began >= 0.09
     assert looks == []
+
+
+async def test_who_waits_lazily_is_told_that_the_clock_was_set_ahead() -> None:
+    ahead = [0.0]
+    clock, event = SystemClock(lambda: time.time() + ahead[0]), anyio.Event()
+
+    async def set_ahead() -> None:
+        ahead[0] = -5000.0
+        await anyio.sleep(0.01)
+        ahead[0] = 5000.0
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(set_ahead)
+            await clock.wait(event, None, IDLE, lazily=clock.monotonic() + 10 * PATIENCE)
+    began = time.monotonic()
+    await clock.wait(event, None, IDLE, lazily=clock.monotonic() + 0.05)
+    assert time.monotonic() - began >= 0.04
 
 
 class OnlyTime:

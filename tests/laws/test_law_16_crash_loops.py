@@ -12,6 +12,7 @@ import pytest
 from tests.laws.counting_driver import WatchedDriver, rows_of
 from tests.patience import PATIENCE
 from tests.runtime.polling import until
+from tests.runtime.shifted import Shifted
 from tests.support import World
 from workflow_sdk import (
     Break,
@@ -471,3 +472,22 @@ async def test_runs_that_overlap_are_no_deaths(world: World, where: str, monkeyp
     assert [(result.status, result.output) for result in results] == [(Status.COMPLETED, "done")]
     assert sorted(lost) == list(range(8))
     assert tries == 9
+
+
+@pytest.mark.law(20)
+@pytest.mark.parametrize("ahead", [86_400.0, -86_400.0])
+async def test_deaths_elsewhere_count_whatever_the_clocks_of_the_dead_said(
+    world: World, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat of tomorrow is as dead as one of yesterday, once it has not changed for as long as a lease."""
+    monkeypatch.setattr("workflow_sdk.execution.lease.lives_here", lambda worker: None)
+    deadly = Deadly(world)
+    for _ in range(5):
+        deadly.worker = Worker(world.driver)
+        try:
+            await run_workflow(deadly.job, driver=deadly.worker, instance_id="i", clock=Shifted(ahead))
+        except* SimulatedCrash:
+            pass
+    assert deadly.tries == 5
+    result = await run_workflow(deadly.job, driver=world.driver, instance_id="i", lease_ttl=0.3)
+    await check_stuck(world, result)

@@ -157,8 +157,9 @@ async def test_an_instance_sees_the_time_of_who_runs_it(driver: Driver) -> None:
     """Also at its beginning: not that of who started it, which may be still to come."""
     async with Client(driver, clock=Wrong(DAY)) as client:
         await client.start(naps, 0.01, id="i")
-        result = await run_workflow(naps, 0.01, driver=driver, instance_id="i", mode="live")
-        assert (result.status, result.output) == (Status.COMPLETED, "awake")
+        with anyio.fail_after(PATIENCE):
+            result = await run_workflow(naps, 0.01, driver=driver, instance_id="i", mode="live")
+            assert (result.status, result.output) == (Status.COMPLETED, "awake")
 
 
 async def test_each_replay_sees_the_same_beginning(driver: Driver) -> None:
@@ -252,7 +253,7 @@ async def test_a_run_alone_notices_that_the_clock_has_jumped(driver: Driver) -> 
         group.start_soon(_until_there, driver, jump)
         with anyio.fail_after(PATIENCE):
             result = await run_workflow(naps, DAY, driver=driver, instance_id="i", mode="live", clock=clock)
-    assert result.output == "awake"
+            assert result.output == "awake"
 
 
 async def _until_there(driver: Driver, then: Callable[[], Awaitable[None]]) -> None:
@@ -326,7 +327,7 @@ async def test_who_goes_on_for_a_worker_whose_clock_was_ahead_does_not_wait_for_
     log.append("mended")
     with anyio.fail_after(PATIENCE):
         result = await run_workflow(flow, driver=driver, instance_id="i", mode="live")
-    assert result.output == {"sleeps": "awake", "listens": "late", "tries": "done"}[flow.name]
+        assert result.output == {"sleeps": "awake", "listens": "late", "tries": "done"}[flow.name]
 
 
 # What can't be taken back.

@@ -45,6 +45,8 @@ __all__ = [
 
 LOOK_SECONDS = 0.5
 """How often those who wait for a time look at the clock: it may have been set since."""
+SET_SECONDS = 1.0
+"""A clock that is ahead by so much more than it was, was set."""
 
 
 class Timeout(Protocol):
@@ -97,7 +99,7 @@ class Clock(TimeSource, Protocol):
         """Return when the event is set, or when it is `until`. `activity` tells what is under way meanwhile.
 
         Also when `monotonic` has come to `by`, or to `lazily`; but no clock that jumps does so for the sake of the
-        latter.
+        latter. Who waits lazily is told as well when the clock was set ahead: more may be due than there was.
         """
         ...
 
@@ -179,6 +181,7 @@ class SystemClock:
             await event.wait()
             return
         first = True
+        offset = inf if lazily is None else self.time() - time.monotonic()
         while not event.is_set():
             left = min(
                 inf if until is None else until - self.time(),
@@ -192,8 +195,10 @@ class SystemClock:
                 return
             first = False
             # The clock can be set while we sleep, and then it may be later than it seems.
-            with anyio.move_on_after(left if until is None else min(left, LOOK_SECONDS)):
+            with anyio.move_on_after(left if until is None and lazily is None else min(left, LOOK_SECONDS)):
                 await event.wait()
+            if lazily is not None and self.time() - time.monotonic() > offset + SET_SECONDS:
+                return
 
     async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
         while True:
