@@ -251,7 +251,7 @@ def _restarts(fields: dict[Field, bytes]) -> int:
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
-    __slots__ = ("_checks_input", "began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
+    __slots__ = ("began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
 
     def __init__(
         self,
@@ -273,8 +273,6 @@ class Run:
         self.journal: Journal = Journal(keys)
         created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
         generation, began_at = _generation(claimed.fields, created_at)
-        self._checks_input = False
-        """Whether it begins with an input that nobody has checked."""
         self.began_at: float = began_at
         """When this generation of it has begun."""
         lenient = workflow.divergence == "lenient"
@@ -400,7 +398,8 @@ class Run:
             # Whoever had it may have written until it was claimed.
             fields = await read_fields(self.driver, journal.keys)
         await load_for_run(rows or self.driver, journal, fields)
-        self._checks_input = not (self.claimed.checked or journal.loaded or Field.GENERATION in fields)
+        if journal.loaded or Field.GENERATION in fields:
+            self.claimed.checked = True
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
@@ -490,7 +489,7 @@ class Run:
         fn = self.workflow.fn
         raw = unpack_record(self.journal.fields[Field.INPUT])[0]
         if not self.workflow.takes_input:
-            if self._checks_input:
+            if not self.claimed.checked:
                 return lambda scope: fn(Context(scope, *self._no_input(raw)))
             return lambda scope: fn(Context(scope))
         default = self.workflow.default_input
@@ -505,7 +504,7 @@ class Run:
                 self.execution.unreadable(error)
                 raise Unwound from None
             except CodecError as error:
-                if self._checks_input and self._is_a_value(raw):
+                if not self.claimed.checked and self._is_a_value(raw):
                     raise InputError(f"the input of workflow {self.workflow.name!r}: {error}") from None
                 self.execution.diverged(
                     HistoryDivergedError(
