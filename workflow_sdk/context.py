@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple, Unpack, cast, 
 from uuid import UUID
 
 from workflow_sdk.core.retry import Duration
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.world import State
 from workflow_sdk.definitions import (
     StepOptions,
@@ -21,6 +22,7 @@ from workflow_sdk.definitions import (
     as_step_options,
     as_transact_options,
     function_name,
+    is_function,
 )
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.attempt import Failure, Success, start_attempt
@@ -88,10 +90,11 @@ class Context:
         """
         derived = not (call and isinstance(call[0], str))
         fn, args = (call[0] if call else None, call[1:]) if derived else (call[1] if call[1:] else None, call[2:])
-        if not callable(fn):
+        if not is_function(fn):
             name = "" if derived else f" {self._scope.path_of(call[0])!r}"
+            remedy = "start it with ctx.child" if isinstance(fn, Workflow) else "call ctx.step(name, fn, *args)"
             raise self._scope.engine.slip(
-                DefinitionError(f"step{name} has no function to run but {fn!r}; call ctx.step(name, fn, *args)")
+                DefinitionError(f"step{name} has no function to run but {shown(cast('object', fn))}; {remedy}")
             )
         name = function_name(fn) if derived else call[0]
         return start_step(self._scope, name, fn, args, self._options(fn, options), derived=derived)
@@ -135,7 +138,7 @@ class Context:
     def sleep_until(self, name: str, when: datetime) -> Coro[None]:
         """Wait until then, durably; not at all if it is past."""
         if not isinstance(when, datetime):
-            raise self._scope.engine.slip(DefinitionError(f"sleep_until {name!r} takes a datetime, not {when!r}"))
+            raise self._scope.engine.slip(DefinitionError(f"sleep_until {name!r} takes a datetime, not {shown(when)}"))
         return start_sleep(self._scope, name, when)
 
     def now(self) -> datetime:

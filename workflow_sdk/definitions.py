@@ -9,13 +9,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields, replace
 from types import CodeType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Generic,
     Literal,
+    NoReturn,
     ParamSpec,
     Protocol,
     TypeAlias,
     TypedDict,
+    TypeGuard,
     TypeVar,
     Union,
     cast,
@@ -26,6 +29,7 @@ from typing import (
 
 from workflow_sdk.core.hints import parameter_hint, remember_locals, return_hint
 from workflow_sdk.core.retry import Backoff, Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.errors import DefinitionError
 
 __all__ = [
@@ -40,6 +44,7 @@ __all__ = [
     "as_transact_options",
     "check_retention",
     "function_name",
+    "is_function",
     "step",
     "workflow",
 ]
@@ -102,18 +107,20 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
-            raise DefinitionError(f"retries is a number of attempts after the first, 0 or more, not {self.retries!r}")
+            raise DefinitionError(
+                f"retries is a number of attempts after the first, 0 or more, not {shown(self.retries)}"
+            )
         if self.timeout is not None and seconds(self.timeout, "timeout") <= 0:
-            raise DefinitionError(f"a timeout is longer than nothing, not {self.timeout!r}")
+            raise DefinitionError(f"a timeout is longer than nothing, not {shown(self.timeout)}")
         kinds = self.no_retry if isinstance(self.no_retry, tuple) else (self.no_retry,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-            raise DefinitionError(f"no_retry takes exception types, not {self.no_retry!r}")
+            raise DefinitionError(f"no_retry takes exception types, not {shown(self.no_retry)}")
         if not isinstance(self.backoff, Backoff):
-            raise DefinitionError(f"backoff takes a Backoff, not {self.backoff!r}")
-        if self.rollback is not None and not callable(self.rollback):
-            raise DefinitionError(f"rollback takes a function, not {self.rollback!r}")
+            raise DefinitionError(f"backoff takes a Backoff, not {shown(self.backoff)}")
+        if self.rollback is not None and not is_function(self.rollback):
+            raise DefinitionError(f"rollback takes a function, not {shown(self.rollback)}")
         if not isinstance(self.repeatable, bool):
-            raise DefinitionError(f"repeatable is True or False, not {self.repeatable!r}")
+            raise DefinitionError(f"repeatable is True or False, not {shown(self.repeatable)}")
         if self.repeatable and self.rollback is not None:
             raise DefinitionError(
                 "a step with a rollback can't be repeatable: what it did a second time would not be undone; leave one "
@@ -278,8 +285,21 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         """The annotation of the result."""
         return _without(return_hint(self.fn), ContinueAsNew)
 
+    if not TYPE_CHECKING:  # type checkers are to see that it can't be called
+
+        def __call__(self, *_: object, **__: object) -> NoReturn:
+            raise DefinitionError(
+                f"workflow {self.name!r} is not called, but run: by runtime.start or run_workflow, and in another "
+                f"workflow by ctx.child; {self.__name__}.fn(ctx, ...) is its function, as a part of the one around it"
+            )
+
     def __repr__(self) -> str:
         return f"<workflow {self.name} version {self.version}>"
+
+
+def is_function(value: object) -> TypeGuard[Callable[..., Any]]:
+    """Whether it is something to be called by an operation. A workflow is not."""
+    return callable(value) and not isinstance(value, Workflow)
 
 
 def check_retention(retention: Duration | None) -> float | None:
@@ -288,7 +308,7 @@ def check_retention(retention: Duration | None) -> float | None:
         return None
     kept = seconds(retention, "retention")
     if kept < 0:
-        raise DefinitionError(f"retention is no less than nothing, not {retention!r}")
+        raise DefinitionError(f"retention is no less than nothing, not {shown(retention)}")
     return kept
 
 
@@ -300,8 +320,18 @@ def _without(hint: object, kind: type) -> object:
 
 
 def _check_signature(fn: Callable[..., Any], name: str) -> bool:
+    decorator = type(fn)
+    if decorator in (staticmethod, classmethod):
+        raise DefinitionError(f"workflow {name!r}: @{decorator.__name__} belongs above @workflow, not under it")
     if not inspect.iscoroutinefunction(fn):
         raise DefinitionError(f"workflow {name!r} is not an `async def` function")
+    around = fn.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(fn).parameters), "")
+    if around and not around.endswith("<locals>") and first in ("self", "cls"):
+        raise DefinitionError(
+            f"workflow {name!r} is a method of {around}: whoever runs it in another process has no {first} to give it. "
+            f"Write it as a function, or without {first}; what it needs of the object is its input"
+        )
     positional = 0
     for parameter in inspect.signature(fn).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
@@ -379,11 +409,11 @@ def workflow(
     """
     kept = check_retention(retention)
     if divergence not in ("strict", "lenient"):
-        raise DefinitionError(f'divergence is "strict" or "lenient", not {divergence!r}')
+        raise DefinitionError(f'divergence is "strict" or "lenient", not {shown(divergence)}')
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise DefinitionError(f"the version of a workflow is a whole number from 1 on, not {version!r}")
+        raise DefinitionError(f"the version of a workflow is a whole number from 1 on, not {shown(version)}")
     if name is not None and (not isinstance(name, str) or not name):
-        raise DefinitionError(f"the name of a workflow is a text, not {name!r}")
+        raise DefinitionError(f"the name of a workflow is a text, not {shown(name)}")
 
     def decorate(fn: Callable[..., Any]) -> Workflow[Any, Any]:
         _remember_surroundings(fn)

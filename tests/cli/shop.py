@@ -44,6 +44,12 @@ async def fails(ctx: Context) -> None:
 
 
 @workflow
+async def grumbles(ctx: Context) -> str:
+    ctx.log.warning("no tea")
+    return "done"
+
+
+@workflow
 async def says(ctx: Context, what: str) -> None:
     raise ValueError(what)
 
@@ -157,7 +163,16 @@ async def tells_its_loop(ctx: Context) -> str:
     return await ctx.step(loop_here)
 
 
-WORKFLOWS: list[Workflow[Any, Any]] = [checkout, fails, slips, kills_once, exits_once, takes_its_time, tells_its_loop]
+WORKFLOWS: list[Workflow[Any, Any]] = [
+    checkout,
+    fails,
+    grumbles,
+    slips,
+    kills_once,
+    exits_once,
+    takes_its_time,
+    tells_its_loop,
+]
 runtime = Runtime(STORE, workflows=WORKFLOWS, lease_ttl=1)
 
 

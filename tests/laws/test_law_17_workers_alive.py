@@ -156,6 +156,7 @@ async def test_a_handler_is_exhausted_at_once(world: World, what: Raise) -> None
     assert (result.status, calls, undone) == (Status.ROLLED_BACK, ["second", "second"], ["first"])
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
     """It ends the process, and the instance goes on in another one."""
     presses = [KeyboardInterrupt()]

@@ -27,6 +27,7 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.core.keys import ASIDE, InstanceKeys
 
 stop = [Stop()]
 
@@ -336,3 +337,44 @@ async def test_an_asker_whose_question_is_discarded(driver: Driver) -> None:
                     group.start_soon(discards_one, handle)
                     with pytest.raises(InstanceStateError, match="was discarded"):
                         await asker.ask("other")
+
+
+class Xor:
+    """A codec, as an author may give one."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+
+    def encode(self, data: bytes) -> bytes:
+        """Other bytes."""
+        return bytes(byte ^ self.key for byte in data)
+
+    decode = encode
+
+
+async def test_what_another_worker_can_read_is_left_to_it(driver: Driver) -> None:
+    """While keys are changed, senders may have the new one before the worker has. It goes on with what it can read."""
+    old, new = Xor(1), Xor(2)
+    async with Runtime(driver, workflows=[takes_several], codec=old) as runtime:
+        handle = await runtime.start(takes_several, id="i")
+        await until_status(handle, Status.WAITING)
+        async with Client(driver, codec=[new, old]) as other:
+            await other.handle(takes_several, "i").send("n", 1)
+        await handle.send("n", 2)
+        async with Client(driver) as stranger:
+            await stranger.handle("takes_several", "i").send("n", 0)
+        await until_aside_rows(driver, 1)
+        await settle(driver)
+    async with Runtime(driver, workflows=[takes_several], codec=[new, old]) as runtime:
+        again = runtime.handle(takes_several, "i")
+        await again.send("n", 3)
+        assert await again.result(PATIENCE) == [1, 2, 3]
+
+
+async def until_aside_rows(driver: Driver, count: int) -> None:
+    """Return once so many messages are set aside, whoever can read them."""
+
+    async def there() -> bool:
+        return len(await driver.scan(*InstanceKeys("i").range(ASIDE))) == count
+
+    await until(there)

@@ -283,3 +283,21 @@ async def test_a_workflow_that_sends(driver: Driver) -> None:
 def test_a_limit_that_is_none(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="inbox_max"):
         Runtime("memory://", workflows=[], inbox_max=wrong)
+
+
+async def test_rewinding_reads_a_long_inbox_in_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await world.once(waits, mode="yield")).status is Status.WAITING
+    await flood(world.driver, ["unwanted"])
+    driver = WatchedDriver(world.driver)
+    longest = [0]
+    scan = driver.scan
+
+    async def measured(*args: Any, **options: Any) -> list[tuple[bytes, bytes]]:
+        rows = await scan(*args, **options)
+        longest[0] = max(longest[0], len(rows))
+        return rows
+
+    monkeypatch.setattr(driver, "scan", measured)
+    async with Client(driver, clock=world.clock) as client:
+        await client.handle(waits, "i").restart_from()
+    assert longest[0] < 150

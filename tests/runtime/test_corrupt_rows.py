@@ -109,6 +109,7 @@ async def test_others_are_served(driver: Driver, what: str, caplog: pytest.LogCa
             assert await bad.result(timeout=PATIENCE) == 1, "and goes on once it can be read"
 
 
+@pytest.mark.leaves("rows that were damaged, or written by hand")
 @pytest.mark.parametrize("what", ["status", "version"])
 async def test_it_ends_at_once(driver: Driver, what: str, caplog: pytest.LogCaptureFixture) -> None:
     """Also while it is to be tried again some time."""
@@ -124,6 +125,7 @@ async def test_it_ends_at_once(driver: Driver, what: str, caplog: pytest.LogCapt
                     await until(has_been_tried)
 
 
+@pytest.mark.leaves("rows that were damaged, or written by hand")
 @pytest.mark.parametrize("what", ["history", "version", "status"])
 async def test_among_what_the_dead_have_left(driver: Driver, what: str) -> None:
     """The others are inherited."""
@@ -161,6 +163,7 @@ async def test_among_what_the_dead_have_left(driver: Driver, what: str) -> None:
             assert await bad.result(timeout=PATIENCE) == 1
 
 
+@pytest.mark.leaves("rows that were damaged, or written by hand")
 async def test_a_stuck_one(driver: Driver) -> None:
     """It is looked at for whether its code was mended; what is looked at after it is looked at all the same."""
     async with Client(driver) as client:

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import click
 from click.core import ParameterSource
 
-from workflow_sdk import Runtime
+from workflow_sdk import Runtime, Workflow
 from workflow_sdk.cli.named import find, made
 from workflow_sdk.cli.output import say
 from workflow_sdk.cli.team import RUNS, supervise
@@ -77,8 +77,9 @@ async def _until_alone(team: int) -> None:
 
 def _runtime(target: str, found: object) -> Runtime:
     """The runtime, if need be made by the function that was named."""
-    if not isinstance(found, Runtime) and callable(found) and not isinstance(found, type):
-        make: Callable[[], Any] = found
+    named: Any = found
+    if not isinstance(found, Runtime) and callable(found) and not isinstance(named, type | Workflow):
+        make: Callable[[], Any] = named
         found = made(target, make, "runtime")
     if isinstance(found, Runtime):
         return found

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeGuard
 
 from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
 
-__all__ = ["Answer", "AnswerKind"]
+__all__ = ["Answer", "AnswerKind", "is_answer", "still_waiting"]
 
+WAITING = b"\x00"
+"""What a row begins with that holds no answer yet. It is empty at first."""
 _ANSWER = shapes((bytes,))
 _NO_ANSWER = shapes((bytes,), (str,))
 
@@ -24,6 +27,16 @@ class AnswerKind(StrEnum):
 
 
 _KINDS = frozenset(kind.value for kind in AnswerKind)
+
+
+def still_waiting(chance: bytes) -> bytes:
+    """The row of a question that is not answered yet. With other bytes each time, it shows that the asker lives."""
+    return WAITING + chance
+
+
+def is_answer(raw: bytes | None) -> TypeGuard[bytes]:
+    """Whether a row holds an answer; else it is waited for, or nobody asks any more."""
+    return raw is not None and raw != b"" and not raw.startswith(WAITING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ A worker may be taken for dead and live. It takes its death back as soon as it l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
+from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 
 __all__ = ["Blame", "Death", "Try", "lease_name", "pack_deaths", "unpack_deaths", "worker_of_lease", "worst"]
@@ -55,8 +56,8 @@ class Blame(NamedTuple):
     """Of the workers that died."""
 
 
-def _are_names(value: object) -> bool:
-    return type(value) is list and all(type(name) is str for name in value)
+def _are_names(value: Any) -> bool:
+    return type(value) is list and all(type(name) is str for name in cast("list[object]", value))
 
 
 def lease_name(lease: bytes) -> str:
@@ -84,10 +85,11 @@ def unpack_deaths(raw: bytes | None) -> list[Death]:
     if len(parts) == 1:
         return [Death(f"/{number}", noted=False) for number in range(int(parts[0]))]
     found: list[Death] = []
-    for part in parts[1]:
-        if type(part) is not list or tuple(map(type, part)) != (str, bool):
+    rows: list[Any] = parts[1]
+    for row in rows:
+        if not is_a(row, list) or tuple(map(type, row)) != (str, bool):
             raise damaged("the deaths of an instance")
-        found.append(Death(*part))
+        found.append(Death(*row))
     return found
 
 

@@ -15,7 +15,6 @@ __all__ = [
     "check_field",
     "check_fields",
     "check_lease",
-    "unpack_heartbeat",
     "unpack_name",
     "unpack_status",
     "unpack_wait",
@@ -49,7 +48,6 @@ _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0
 """The last microsecond that a `datetime` can be, as a float."""
 _STATUSES = frozenset(status.value for status in Status)
-_HEARTBEAT = shapes(NUMBERS)
 _LEASE = shapes((str,), (int,), NUMBERS)
 _WAIT = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,), (int,))
 _WAIT_BEFORE = shapes((str,), (str,), (str,), (*NUMBERS, NOTHING), (int,), (int,))
@@ -114,15 +112,6 @@ def check_lease(raw: bytes | None) -> None:
     """CodecError, if this is no lease."""
     if raw is not None and tuple(map(type, unpack_record(raw))) not in _LEASE:
         raise damaged("the lease of an instance")
-
-
-def unpack_heartbeat(raw: bytes) -> float:
-    """Until when the worker is taken for alive."""
-    parts: list[Any] = unpack_record(raw)
-    if _kinds(parts) not in _HEARTBEAT:
-        raise damaged("a heartbeat")
-    _due(parts[0])
-    return float(parts[0])
 
 
 class WaitRow(NamedTuple):

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from workflow_sdk.core.location import check_location
 from workflow_sdk.core.wire import MOMENT_MAX, MOMENT_MIN, NOTHING, NUMBERS, damaged, pack_record, shapes, unpack_record
 
-__all__ = ["Fit", "Inbox", "InboxMessage", "SetAside"]
+__all__ = ["UNREAD", "Fit", "Inbox", "InboxMessage", "SetAside"]
 
 _ASIDE = shapes((str,), (bytes,), NUMBERS, (bytes,))
 _MESSAGE = shapes((str, bytes), (bytes,), NUMBERS, (bytes, NOTHING), (bytes, NOTHING))
@@ -78,18 +78,27 @@ class SetAside:
         return cls(*fields)
 
 
+# Shared by all, and never written to: most instances have no message.
+_NO_NAMES: dict[str | bytes, list[InboxMessage]] = {}
+_NO_IDS: set[bytes] = set()
+_NONE_REFUSED: dict[bytes, tuple[InboxMessage, str]] = {}
+
 FITTING_MAX = 64
+UNREAD = "it can't be read here"
+"""What is said of a message that was encoded with a codec which this worker has not."""
 
 
 class Fit:
     """Which messages one wait can take. To judge a message means to decode it, so what was found is kept."""
 
-    __slots__ = ("_fitting", "_problem", "refused")
+    __slots__ = ("_fitting", "_problem", "_unread", "refused")
 
     def __init__(self, problem: Callable[[InboxMessage], str | None]) -> None:
         self._problem = problem
-        self._fitting: set[bytes] = set()
-        self.refused: dict[bytes, tuple[InboxMessage, str]] = {}
+        self._fitting: set[bytes] = _NO_IDS
+        self._unread: set[bytes] = _NO_IDS
+        """Messages that another worker may be able to read: they are left to it."""
+        self.refused: dict[bytes, tuple[InboxMessage, str]] = _NONE_REFUSED
         """Messages that do not fit, by id, each with the reason."""
 
     def takes(self, message: InboxMessage) -> bool:
@@ -103,19 +112,21 @@ class Fit:
         known = self.refused.get(message.id)
         if known is not None:
             return known[1]
+        if message.id in self._unread:
+            return UNREAD
         reason = self._problem(message)
+        if reason is UNREAD:
+            self._unread = self._unread | {message.id}
+            return UNREAD
         if reason is not None:
+            if self.refused is _NONE_REFUSED:
+                self.refused = {}
             self.refused[message.id] = (message, reason)
             return reason
-        if len(self._fitting) >= FITTING_MAX:
-            self._fitting.clear()
+        if self._fitting is _NO_IDS or len(self._fitting) >= FITTING_MAX:
+            self._fitting = set()
         self._fitting.add(message.id)
         return None
-
-
-# Shared by all, and never written to: most instances have no message.
-_NO_NAMES: dict[str | bytes, list[InboxMessage]] = {}
-_NO_IDS: set[bytes] = set()
 
 
 class Inbox:

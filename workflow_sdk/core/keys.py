@@ -11,11 +11,12 @@ Under the root prefix:
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
     (10, shard)         bell of the due: another value after every alarm that is set
-    (11, reply)         answer to a message
+    (11, id, reply)     answer to a message, or that it is waited for; once it was (11, reply)
     (12, <append>)      errand: what is still to be done for an instance that has ended a wait early
     (13, ...)           tasks: (1, id), (2, id, <append>) what happened to it; and of the open ones, by what they are
                         looked for: (3, time, id), (4, assignee, time, id), (5, role, time, id),
-                        (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id)
+                        (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id),
+                        and of those that are over, (9, instance, time, id)
     (15, shard, time, id) when an instance that has ended is to be forgotten
     (14, 1, id)         schedule: see `core.schedules`
     (14, 2, time, id)   next tick of a schedule that is not paused
@@ -47,6 +48,7 @@ In the space of an instance:
     (12, *segments)     what hangs on a wait and lies outside: a child, or a task
     (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
     (14, <append>)      message that was set aside, at the place that it had in the inbox
+    (15, <append>)      idempotency key, when it was used, and its number
     (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
 """
 
@@ -62,6 +64,7 @@ from workflow_sdk.errors import CodecError
 
 __all__ = [
     "ALARMS",
+    "ANSWERS",
     "ASIDE",
     "ATTIC",
     "BASES",
@@ -76,6 +79,7 @@ __all__ = [
     "HISTORY",
     "INBOX",
     "INBOX_MAX",
+    "KEYS_IN_ORDER",
     "METADATA",
     "NAMES",
     "OUTSIDE",
@@ -95,6 +99,7 @@ __all__ = [
     "WorkerKeys",
     "all_by_status",
     "answer_key",
+    "answers_of",
     "due_schedule",
     "field_key",
     "id_in",
@@ -131,6 +136,7 @@ BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
 ASIDE = pack_segment(14)
+KEYS_IN_ORDER = pack_segment(15)
 FOLDED = pack_segment(20)
 TRIES = pack_segment(25)
 
@@ -276,9 +282,17 @@ def purge_key(when: float, instance_id: str) -> bytes:
     return PURGES[shard_of(instance_id)] + pack((when, instance_id))
 
 
-def answer_key(reply: str) -> bytes:
+ANSWERS: bytes = ROOT + pack((11,))
+
+
+def answers_of(instance_id: str) -> bytes:
+    """What the keys of the answers of an instance begin with."""
+    return ANSWERS + pack_one(instance_id)
+
+
+def answer_key(instance_id: str, reply: str) -> bytes:
     """Where the answer to a message goes."""
-    return ROOT + pack((11, reply))
+    return answers_of(instance_id) + pack_one(reply)
 
 
 SCHEDULES: bytes = ROOT + pack((14, 1))

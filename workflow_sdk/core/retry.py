@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
+from workflow_sdk.core.shown import shown
 from workflow_sdk.errors import DefinitionError
 
 __all__ = ["Backoff", "Decision", "Duration", "GiveUp", "RetryAt", "decide", "seconds"]
@@ -21,9 +22,9 @@ def seconds(duration: Duration, what: str) -> float:
     if isinstance(duration, timedelta):
         duration = duration.total_seconds()
     if isinstance(duration, bool) or not isinstance(duration, (int, float)):
-        raise DefinitionError(f"{what} is a number of seconds or a timedelta, not {duration!r}")
+        raise DefinitionError(f"{what} is a number of seconds or a timedelta, not {shown(duration)}")
     if not abs(duration) <= SECONDS_MAX:
-        raise DefinitionError(f"{what} is at most {SECONDS_MAX:,} seconds, some 3,000 years, not {duration!r}")
+        raise DefinitionError(f"{what} is at most {SECONDS_MAX:,} seconds, some 3,000 years, not {shown(duration)}")
     return float(duration)
 
 

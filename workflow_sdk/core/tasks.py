@@ -16,6 +16,7 @@ __all__ = [
     "TaskRow",
     "TaskStatus",
     "all_tasks_of",
+    "ended_tasks_of",
     "task_key",
     "task_log",
     "tasks_by_assignee",
@@ -98,6 +99,11 @@ def tasks_of(instance: str) -> bytes:
 def all_tasks_of(instance: str) -> bytes:
     """What the rows of all tasks of an instance begin with, also of those that are over."""
     return TASKS + pack((8, instance))
+
+
+def ended_tasks_of(instance: str) -> bytes:
+    """What the rows of an instance's tasks that are over begin with, in the order in which they ended."""
+    return TASKS + pack((9, instance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +198,13 @@ class TaskRow:
     def own_place(self) -> bytes:
         """The row that it is found by with its instance, as long as that is there."""
         return all_tasks_of(self.instance) + pack((self.created_at, self.id))
+
+    @property
+    def ended_place(self) -> bytes | None:
+        """The row that it is found by once it is over; None as long as it is open."""
+        if self.ended_at is None:
+            return None
+        return ended_tasks_of(self.instance) + pack((self.ended_at, self.id))
 
 
 @dataclass(frozen=True, slots=True)

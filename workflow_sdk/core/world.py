@@ -18,6 +18,7 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.keys import Field
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.wire import NOTHING, damaged, pack_record, shapes, unpack_record
 from workflow_sdk.errors import CodecError, DefinitionError
 
@@ -163,7 +164,7 @@ class World:
     def replace(self, values: object) -> None:
         """Assign the whole state."""
         if not is_a(values, Mapping):
-            raise DefinitionError(f"ctx.state is a dict by names, not {values!r:.100}")
+            raise DefinitionError(f"ctx.state is a dict by names, not {shown(values)}")
         fresh: dict[object, object] = dict(cast("Mapping[object, object]", values))
         for name, value in fresh.items():
             self._copy(name, value)
@@ -175,7 +176,7 @@ class World:
     def refer(self, reference: object) -> None:
         """Assign the reference."""
         if reference is not None and (not isinstance(reference, str) or name_problem(reference) is not None):
-            raise DefinitionError(f"ctx.reference is a text of 1 to 1000 characters, or None, not {reference!r:.100}")
+            raise DefinitionError(f"ctx.reference is a text of 1 to 1000 characters, or None, not {shown(reference)}")
         self.reference = reference
         self._touched.add(_REFERENCE)
 
@@ -183,9 +184,9 @@ class World:
         """Assign the progress."""
         for number in (done, *([] if total is None else [total])):
             if isinstance(number, bool) or not isinstance(number, (int, float)) or number != number:
-                raise DefinitionError(f"progress is told in numbers, not {number!r:.100}")
+                raise DefinitionError(f"progress is told in numbers, not {shown(number)}")
         if note is not None and not isinstance(note, str):
-            raise DefinitionError(f"the note of a progress is a text, not {note!r:.100}")
+            raise DefinitionError(f"the note of a progress is a text, not {shown(note)}")
         try:
             self._codec.encode([done, total, note])
         except CodecError as error:

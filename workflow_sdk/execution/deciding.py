@@ -39,7 +39,7 @@ from workflow_sdk.execution.lease import count_up, error_fields, list_instance, 
 from workflow_sdk.execution.posting import make_due, make_due_at
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
+__all__ = ["INBOX_PAGE", "Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
 
 
 TAKEN_AWAY_SECONDS = 5.0

@@ -7,8 +7,9 @@ exception in the author's code: a run that is over unwinds it by cancellation.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from threading import get_ident
@@ -17,8 +18,9 @@ from typing import Any, NoReturn, TypeVar
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 
-from workflow_sdk.core.answers import Answer
+from workflow_sdk.core.answers import Answer, is_answer
 from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
@@ -26,6 +28,7 @@ from workflow_sdk.core.keys import Field, worker_keys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.core.world import World
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
 from workflow_sdk.errors import CodecError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
@@ -39,17 +42,24 @@ from workflow_sdk.execution.probe import Probe, probe
 from workflow_sdk.execution.recall import read_branches, read_page
 from workflow_sdk.execution.sorting import Sorting
 from workflow_sdk.execution.standing import Standing
-from workflow_sdk.execution.threads import run_in_thread
+from workflow_sdk.execution.threads import Call, Threads
 from workflow_sdk.execution.wariness import Wariness
-from workflow_sdk.operations.engine import Facts, Unwound
+from workflow_sdk.operations.engine import Facts, Unwound, Wait
 from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import current_scope
 
 __all__ = ["Execution", "Mode"]
 
 T = TypeVar("T")
 S = TypeVar("S")
 
+_log = logging.getLogger("workflow_sdk.runtime")
+
 _NEVER = -float("inf")
+
+WAITS_UNSEEN_SECONDS = 1.0
+"""How long a step waits for a thread before everybody can see that it does."""
 
 _NO_HANDLERS: dict[bytes, tuple[Callable[..., Any], object]] = {}
 """Shared by all, and never written to."""
@@ -142,12 +152,53 @@ class Execution(Sorting):
     def time_limit(self, seconds: float) -> AbstractContextManager[Timeout]:
         return self.clock.timeout(seconds)
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
+        threads, call = self.host.threads, Call(fn, args)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if not threads.take(call):
+            self._threads_busy += 1
+            try:
+                await self._wait_for_thread(threads, call)
+            finally:
+                self._threads_busy -= 1
+        return partial(self._in_thread, threads, call)
+
+    async def _in_thread(self, threads: Threads, call: Call) -> Any:
         self._threads_busy += 1
         try:
-            return await run_in_thread(fn, args)
+            return await threads.run(call)
         finally:
             self._threads_busy -= 1
+
+    async def _wait_for_thread(self, threads: Threads, call: Call) -> None:
+        """Wait until a thread is free; whoever looks is told, if that takes long."""
+        with anyio.move_on_after(WAITS_UNSEEN_SECONDS) as brief:
+            await threads.wait(call)
+        if brief.cancelled_caught:
+            await self._wait_visibly(threads, call)
+        if self.draining:
+            # Nothing new is begun. It has not been called, and is when the instance is run again.
+            threads.give_back(call)
+            await self.never()
+
+    async def _wait_visibly(self, threads: Threads, call: Call) -> None:
+        step = current_scope.get()
+        if not isinstance(step, Place):
+            await threads.wait(call)
+            return
+        _log.warning(
+            "%s of instance %s waits for a thread: all %d are taken by plain functions that have not returned",
+            step.what,
+            self.facts.instance_id,
+            threads.most,
+        )
+        wait = Wait(step.location, "thread", step.name, step.path, messages=())
+        self._waits.show(wait)
+        try:
+            await self.flush(stay=True)
+            await threads.wait(call)
+        finally:
+            self._waits.hide(wait)
 
     async def flush(self, *, stay: bool = False) -> None:
         if self.world is not None:
@@ -205,7 +256,7 @@ class Execution(Sorting):
         except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             await self.never()
-        if asked is not None:
+        if asked is not None and not is_answer(asked):
             self.journal.write_outside(key, Answer(raw).pack())
         await self.flush()
 
@@ -319,7 +370,15 @@ class Execution(Sorting):
             self.wary.end()
             self.wary = None
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        self.host.meet(workflow)
+
     # What its host asks for.
+
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
+        return [what.id for what in self.journal.outside.values() if what.kind == "child"]
 
     async def beware(self, store: Scannable) -> None:
         """Workers have died under the instance: from now on, note what is executed."""

@@ -7,7 +7,7 @@ its own for that: it tells its host what changed, and is told what has come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
@@ -16,9 +16,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.driver import Batch
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.execution.clock import Activity, Clock, pause
+from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.stalls import Watched, stalls_watched
+from workflow_sdk.execution.threads import Threads, threads_of_the_loop
 from workflow_sdk.operations.cancelling import asyncio_task
 
 __all__ = ["Alone", "Guest", "Host", "Waiting"]
@@ -57,6 +61,11 @@ class Guest(Waiting, Protocol):
         """Whether a message is awaited."""
         ...
 
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
+        ...
+
     def activity(self) -> Activity:
         """What is under way."""
         ...
@@ -91,6 +100,8 @@ class Host(Protocol):
 
     answers: dict[bytes, Callable[[bytes], None]]
     """Who in this process waits for which answer, by its key."""
+    threads: Threads
+    """In which plain functions run."""
     beats: bool
     """It has a heartbeat of its own, for all that it runs, and is told of messages."""
 
@@ -118,6 +129,10 @@ class Host(Protocol):
 
     def rests(self, guest: Waiting, idle: bool) -> None:
         """It waits in memory now, or goes on."""
+        ...
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """The code has named this workflow as that of a child."""
         ...
 
     def may_go_on(self, guest: Waiting) -> bool:
@@ -151,11 +166,14 @@ class Alone:
     beats = False
     crowded = False
 
-    def __init__(self, clock: Clock, worker: WorkerKeys, lease_ttl: float) -> None:
+    def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        self._driver = driver
+        self.threads: Threads = threads_of_the_loop()
         self._clock = clock
         self._worker = worker
         self._ttl = lease_ttl
+        self._family = family
         self._signal = anyio.Event()
         self._watching = False
         self._hears = False
@@ -174,10 +192,13 @@ class Alone:
         """Run an execution, and what it takes beside it."""
         self._starter = asyncio_task()
         self._cancelled_before = 0 if self._starter is None else self._starter.cancelling()
-        async with anyio.create_task_group() as self._group:
+        async with (
+            stalls_watched(self._driver, self._clock, self._worker, self._ttl) as watched,
+            anyio.create_task_group() as self._group,
+        ):
             self._group.start_soon(self._keep_time, guest)
             self._group.start_soon(self._beat, guest)
-            self._group.start_soon(self._hear)
+            self._group.start_soon(self._hear, watched)
             # A task of its own: then whoever cancels this run cancels a scope around the author's code.
             self._group.start_soon(self._run, guest, root)
 
@@ -191,6 +212,7 @@ class Alone:
             while True:
                 self._signal = signal = anyio.Event()
                 guest.fire()
+                self._family.see(guest.children)
                 if (guest.listens or self._hears) and not self._watching:
                     self._watching = True
                     self.spawn(lambda: self._watch(guest))
@@ -204,12 +226,13 @@ class Alone:
         self._watching = False
         self._signal.set()
 
-    async def _hear(self) -> None:
+    async def _hear(self, watched: Watched) -> None:
         """The instance may be cancelled, evicted, woken or taken over at any time: each changes its nudge."""
         # A run that is soon over is not worth it.
         await anyio.sleep(HEAR_AFTER_SECONDS)
         self._hears = True
         self._signal.set()
+        await watched.go_round()
 
     def evict(self, guest: Guest) -> None:
         """Put it away, as it was asked for."""
@@ -249,6 +272,10 @@ class Alone:
     def rests(self, guest: Waiting, idle: bool) -> None:
         """Look at it again."""
         self._signal.set()
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """Then its instances can be run here."""
+        self._family.meet(workflow)
 
     def may_go_on(self, guest: Waiting) -> bool:
         """There is nobody else."""

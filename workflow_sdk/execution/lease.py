@@ -47,7 +47,7 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import AlreadyExistsError, ErrorInfo, StorageLimitError
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.living import lives_here, may_live
+from workflow_sdk.execution.living import lives_here
 from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
@@ -113,6 +113,8 @@ class Claimant:
     """Whether it claims what this worker has. If not, that is left alone."""
     is_alive: Callable[[str], bool] = lambda worker: False
     """Whether it is known that this worker is alive: then it is no death that something is taken from it."""
+    is_dead: Callable[[str], bool] = lambda worker: False
+    """Whether somebody has watched this worker for as long as its lease, and has heard nothing of it."""
     creates: bool = True
     """Whether it creates the instance if there is none."""
     beats: bool = True
@@ -370,6 +372,8 @@ class _Patience:
     def __init__(self, who: Claimant) -> None:
         self._who = who
         self._until: float | None = None
+        self._heard: dict[str, bytes] = {}
+        """What the heartbeats were when they were looked at first."""
         self.waits: bool = False
         """Whether it is to be looked at again."""
 
@@ -380,19 +384,30 @@ class _Patience:
         blame = worst(deaths, tries)
         if len(blame.leases) < DEATHS_MAX:
             return deaths, blame
-        alive = {
-            name
-            for name in blame.leases
-            if who.is_alive(worker_of_lease(name)) or await may_live(who.driver, worker_of_lease(name), who.now())
-        }
+        alive = {name for name in blame.leases if await self._may_live(worker_of_lease(name))}
         if alive and who.beats:
             if self._until is None:
                 self._until = monotonic() + who.lease_ttl
             if monotonic() < self._until:
                 self.waits = True
                 await anyio.sleep(LOOK_AGAIN_SECONDS)
+                return deaths, blame
+            alive = {name for name in alive if await self._may_live(worker_of_lease(name), waited=True)}
         left = [death for death in deaths if death.lease not in alive]
         return left, worst(left, tries)
+
+    async def _may_live(self, worker: str, *, waited: bool = False) -> bool:
+        """Whether a worker may be alive: its heartbeat is there; or has changed, if we have waited for that."""
+        who = self._who
+        here = lives_here(worker)
+        if here is not None:
+            return here
+        if who.is_alive(worker):
+            return True
+        raw = None if who.is_dead(worker) else await who.driver.get(worker_keys(worker).heartbeat)
+        if raw is None:
+            return False
+        return self._heard.setdefault(worker, raw) != raw or not waited
 
 
 async def read_tries(store: Scannable, keys: InstanceKeys) -> dict[bytes, Try]:

@@ -1,4 +1,4 @@
-"""Which workers are alive: those of this process for certain, others as far as their heartbeats tell."""
+"""Which workers of this process are alive."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.core.wire import unpack_record
-from workflow_sdk.driver import Driver
-
-__all__ = ["lives_here", "living", "may_live"]
+__all__ = ["lives_here", "living"]
 
 REMEMBERED_MAX = 10_000
 """Workers of this process that have ended and are remembered."""
@@ -36,15 +32,6 @@ def living(worker: str) -> Generator[None]:
 def lives_here(worker: str) -> bool | None:
     """Whether a worker of this process is alive; None if it is not one of this process, or ended long ago."""
     return True if worker in _living else False if worker in _ended else None
-
-
-async def may_live(driver: Driver, worker: str, now: float) -> bool:
-    """Whether a worker may be alive: it has not ended here, and its heartbeat has not run out."""
-    here = lives_here(worker)
-    if here is not None:
-        return here
-    raw = await driver.get(WorkerKeys(worker).heartbeat)
-    return raw is not None and float(unpack_record(raw)[0]) > now
 
 
 def _forget() -> None:

@@ -20,7 +20,7 @@ from workflow_sdk.execution.snapshot import StoredRows
 
 __all__ = ["Mail"]
 
-PAGE_MIN, PAGE_MAX = 16, 256
+PAGE_MIN, PAGE_MAX = 16, 64
 PAGE_BYTES = 1_000_000
 """A page of the inbox has about so many bytes, if its messages are like those of the page before."""
 KEPT_MAX = 64

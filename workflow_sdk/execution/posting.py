@@ -16,17 +16,17 @@ from secrets import token_bytes
 from workflow_sdk.core.entries import Entry, ListenData, read_token
 from workflow_sdk.core.fields import WaitRow, unpack_wait
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import DELIVERED, HISTORY, INBOX, INBOX_MAX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.keys import HISTORY, INBOX, INBOX_MAX, Field, InstanceKeys, waits_of
 from workflow_sdk.core.limits import INBOX_MAX_DEFAULT, SENT_ROWS, counted, messages_in, taken_by
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.status import EntryStatus, Status
 from workflow_sdk.core.times import DUE_AT_ONCE_MAX, due_at_once
 from workflow_sdk.core.tokens import wait_of
-from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import InboxFullError
 from workflow_sdk.execution.heartbeats import time_of_workers
+from workflow_sdk.execution.keyed import use_key
 from workflow_sdk.execution.lease import put_new, tell_owner
 from workflow_sdk.execution.snapshot import Snapshot
 
@@ -133,7 +133,7 @@ async def post(
     if letter.token is not None or letter.expected_version is not None:
         # Whether a wait is over is not for the clock of a sender to say.
         by = await time_of_workers(driver, now)
-    refused = await _check_letter(driver, keys, fields, letter, wait, batch, by)
+    refused = await _check_letter(driver, keys, fields, letter, wait, batch, by, again=again)
     if refused is not None:
         return Posted(refused)
     count = await _count(driver, batch, keys, found, again=again) if isinstance(letter.message, str) else None
@@ -210,14 +210,12 @@ async def _check_letter(
     wait: bytes | None,
     batch: Batch,
     now: float,
+    *,
+    again: bool,
 ) -> Delivery | None:
     """Hold the batch to what the letter asks for; what is refused already is said."""
-    if letter.key is not None:
-        delivered = keys.space + DELIVERED + pack((letter.key,))
-        if await driver.get(delivered) is not None:
-            return Delivery.DUPLICATE
-        batch.check(delivered, None)
-        batch.set(delivered, b"")
+    if letter.key is not None and not await use_key(driver, batch, keys, letter.key, now, again=again):
+        return Delivery.DUPLICATE
     if letter.token is not None:
         return Delivery.STALE if wait is None else await _check_token(driver, keys, fields, letter, wait, batch, now)
     if letter.expected_version is not None:

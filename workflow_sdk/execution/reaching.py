@@ -28,7 +28,7 @@ from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, unknown_fields
 from workflow_sdk.execution.posting import Letter, create, post
 from workflow_sdk.execution.snapshot import Snapshot, read_standing
-from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.operations.engine import Effect, Start
 from workflow_sdk.operations.inputs import check_same_start
 
@@ -69,11 +69,10 @@ class Reaching(Idling):
             if not posted.is_stored:
                 batch = Batch()
             outcome = posted.delivery.value
-            if await self._dispatch(target, batch, effect, outcome, len(payload)):
-                if posted.is_here and posted.is_stored:
-                    self._message_came(target)
-                elif posted.is_stored:
-                    self.host.is_due(target)
+            tell = None
+            if posted.is_stored:
+                tell = partial(self._message_came if posted.is_here else self.host.is_due, target)
+            if await self._dispatch(target, batch, effect, outcome, len(payload), tell=tell):
                 return
             again = True
 
@@ -119,8 +118,8 @@ class Reaching(Idling):
                     watchers = [[self.instance_id, pack_segment(version) + start.location]]
                     return [(keys.field(Field.WATCHERS), pack_record([watchers]))]
 
-                if await self._dispatch(id, batch, effect, id, len(start.input), watch if start.is_watched else None):
-                    self.host.is_due(id)
+                more, tell = watch if start.is_watched else None, partial(self.host.is_due, id)
+                if await self._dispatch(id, batch, effect, id, len(start.input), more, tell):
                     return None
                 if not start.is_given:
                     break  # it is there by now, or has been all the time
@@ -171,13 +170,19 @@ class Reaching(Idling):
         outcome: str,
         weight: int,
         more: Callable[[int], list[tuple[bytes, bytes]]] | None = None,
+        tell: Callable[[], None] | None = None,
     ) -> bool:
-        """Whether it is done; False if what it reaches has moved on."""
+        """Whether it is done; False if what it reaches has moved on. `tell` is called when it is, cancelled or not."""
 
         def rows(version: int) -> list[tuple[bytes, bytes]]:
             return effect.rows(version, outcome) + (more(version) if more is not None else [])
 
-        part = Part(target, batch, rows, effect.stored, effect.is_wanted, weight)
+        def stored() -> None:
+            effect.stored()
+            if tell is not None:
+                tell()
+
+        part = Part(target, batch, rows, stored, effect.is_wanted, weight)
         self.flusher.stage(part)
         await self.flush()
         if part.state is PartState.WITHDRAWN:
@@ -224,6 +229,11 @@ class Reaching(Idling):
                 batch.check(task_key(id), raw)
                 after = replace(row, status=TaskStatus.EXPIRED, ended_at=now)
                 change_task(batch, row, after, TaskEvent("expired", None, now))
+                try:
+                    await forget_oldest(self.driver, batch, row.instance)
+                except Exception as error:  # noqa: BLE001  # the store failed
+                    self.storage_failed(error)
+                    await self.never()
             if await self._dispatch(f"task {id}", batch, effect, id, 0):
                 return True
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import deadline_of, due_at_once
 from workflow_sdk.core.wire import NewerFormatError, unpack_record
@@ -34,10 +36,13 @@ from workflow_sdk.errors import (
 )
 from workflow_sdk.execution.clock import Activity, Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.execution import Execution, Mode
+from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.host import Alone, Host
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, forget_worker, new_seed
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.load import load_for_run
+from workflow_sdk.execution.shown import Wait, read_troubles, read_waits
 from workflow_sdk.execution.snapshot import read_fields, read_standing
 from workflow_sdk.execution.survivors import take_back_death
 from workflow_sdk.execution.unwinding import Unwinding
@@ -71,6 +76,8 @@ class RunResult(Generic[OutputT]):
     waiting_for: list[str] = field(default_factory=list[str])
     """The names of the messages that are awaited."""
     instance_id: str = field(default="", compare=False)
+    waits: list[Wait] = field(default_factory=list[Wait], compare=False)
+    """Everything that is awaited, by the instance itself and by its children that were run with it."""
 
 
 @overload
@@ -86,6 +93,7 @@ async def run_workflow(
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
     handlers: Iterable[Handler] = (),
+    workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> RunResult[OutputT]: ...
 @overload
 async def run_workflow(
@@ -99,6 +107,7 @@ async def run_workflow(
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
     handlers: Iterable[Handler] = (),
+    workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> RunResult[OutputT]: ...
 async def run_workflow(
     workflow: Workflow[Any, Any],
@@ -112,6 +121,7 @@ async def run_workflow(
     max_value_bytes: int = VALUE_BYTES_MAX,
     codec: Wrappers | None = None,
     handlers: Iterable[Handler] = (),
+    workflows: Iterable[Workflow[Any, Any]] = (),
 ) -> RunResult[Any]:
     """Run an instance until it ends or, in `mode="yield"`, until all it does is wait; go on where it was.
 
@@ -120,38 +130,131 @@ async def run_workflow(
     `LeaseLostError`. How the workflow ended is in the result, failure included; what is raised is a mistake of the
     call, a failure of the store, or the cancellation of the run. `handlers` are functions that undo steps, and that
     the store may name: beside those in the module of the workflow, and those that are decorated with `@step`.
+
+    Its children are run by the same call: in `mode="yield"` as far as they go, in `mode="live"` until they end.
+    `workflows` are those of children that the code starts by name. A child that another worker runs is left to it.
     """
     _check_call(workflow, instance_id, mode, max_value_bytes)
     if not is_driver(driver):
-        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {driver!r}")
+        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {shown(driver)}")
     keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
     clock = clock_of(clock)
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
-    known = KnownHandlers.of(workflow, handlers)
     ttl = seconds(lease_ttl, "lease_ttl")
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
     driver = overseen(driver, clock)
-    worker = worker_keys(uuid4().hex)
-    # Before the first heartbeat is stored, since others may see that at once.
-    with clock.life(worker.worker), living(worker.worker):
-        claimant = Claimant(
-            driver, keys, workflow, values, clock.time, ttl, worker=worker.worker, is_alive=clock.is_alive
-        )
+    call = _Call(driver, clock, values, _given(handlers), ttl, mode, Family(driver, clock, [*workflows]))
+    call.family.meet(workflow)
+    try:
+        if mode == "live":
+            root = partial(call.run_once, workflow, keys, _everybody, input, creates=True)
+            return await call.family.together(root, call.run_once)
+        return await call.run(workflow, keys, _everybody, input, creates=True)
+    except BaseExceptionGroup as group:
+        raise _innermost(group) from None
+
+
+def _given(handlers: Iterable[Handler]) -> Iterable[Handler]:
+    """The same, to be gone through more than once."""
+    return handlers if isinstance(handlers, KnownHandlers) else tuple(handlers)
+
+
+def _everybody(worker: str) -> bool:
+    return True
+
+
+def _nobody(worker: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What one call of `run_workflow` runs its instance and the children of that with."""
+
+    driver: Driver
+    clock: Clock
+    codec: Codec
+    handlers: Iterable[Handler]
+    ttl: float
+    mode: Mode
+    family: Family
+
+    async def run(
+        self,
+        workflow: Workflow[Any, Any],
+        keys: InstanceKeys,
+        takes_over: Callable[[str], bool],
+        value: object = None,
+        *,
+        creates: bool = False,
+    ) -> RunResult[Any]:
+        """Run an instance and its children as far as they go."""
         while True:
-            claimed = await claim(claimant, input)
-            if claimed.lease is None:
-                return _stored(workflow, values, claimed.fields, keys.instance_id)
-            run = Run(workflow, driver, keys, values, known, clock, claimed, mode, Alone(clock, worker, ttl))
-            try:
-                await run.go()
-            except LeaseLostError:
-                if not await _goes_on(driver, clock, keys, worker):
-                    raise
-            except BaseExceptionGroup as group:
-                raise _innermost(group) from None
-            else:
-                return run.result()
+            left = await self.run_once(workflow, keys, takes_over, value, creates=creates)
+            children = await self.family.as_far_as_they_go(left, self._run_child)
+            if not any(child.status.is_terminal for child in children):
+                break
+            # It goes on by itself, unless somebody else has it by now.
+            takes_over, creates = _nobody, False
+        times = [child.wake_at for child in (left, *children) if child.wake_at is not None]
+        waits = [wait for child in (left, *children) for wait in child.waits]
+        return replace(left, wake_at=min(times, default=None), waits=waits)
+
+    async def _run_child(self, id: str) -> RunResult[Any] | None:
+        return await self.family.run_child(id, self.run)
+
+    async def run_once(
+        self,
+        workflow: Workflow[Any, Any],
+        keys: InstanceKeys,
+        takes_over: Callable[[str], bool],
+        value: object = None,
+        *,
+        creates: bool = False,
+    ) -> RunResult[Any]:
+        """Run one instance until it ends or waits."""
+        driver, clock, codec, worker = self.driver, self.clock, self.codec, worker_keys(uuid4().hex)
+        known = KnownHandlers.of(workflow, self.handlers)
+        # Before the first heartbeat is stored, since others may see that at once.
+        with clock.life(worker.worker), living(worker.worker):
+            claimant = Claimant(
+                driver,
+                keys,
+                workflow,
+                codec,
+                clock.time,
+                self.ttl,
+                worker=worker.worker,
+                takes_over=takes_over,
+                is_alive=clock.is_alive,
+                creates=creates,
+            )
+            while True:
+                claimed = await claim(claimant, value)
+                if claimed.lease is None:
+                    return await self._shown(_stored(workflow, codec, claimed.fields, keys.instance_id))
+                host = Alone(driver, clock, worker, self.ttl, self.family)
+                run = Run(workflow, driver, keys, codec, known, clock, claimed, self.mode, host)
+                try:
+                    await run.go()
+                except LeaseLostError:
+                    if not await _goes_on(driver, clock, keys, worker):
+                        raise
+                except BaseExceptionGroup as group:
+                    raise _innermost(group) from None
+                else:
+                    return await self._shown(run.result())
+
+    async def _shown(self, result: RunResult[Any]) -> RunResult[Any]:
+        """With what is awaited."""
+        if result.status.is_terminal or result.status is Status.STUCK:
+            return result
+        keys = InstanceKeys(result.instance_id)
+        fields = await read_fields(self.driver, keys)
+        seed: bytes = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
+        troubles = await read_troubles(self.driver, keys)
+        return replace(result, waits=await read_waits(self.driver, keys, self.codec, troubles, seed))
 
 
 async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: WorkerKeys) -> bool:
@@ -195,9 +298,9 @@ async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes,
 
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
     if not isinstance(workflow, Workflow):
-        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {workflow!r}")
+        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {shown(workflow)}")
     if mode not in ("yield", "live"):
-        raise DefinitionError(f'mode is "yield" or "live", not {mode!r}')
+        raise DefinitionError(f'mode is "yield" or "live", not {shown(mode)}')
     if instance_id is not None and name_problem(instance_id) is not None:
         raise DefinitionError(
             f"an instance id is a text of 1 to 1000 characters, which can be encoded; not {instance_id!r:.100}"
@@ -208,7 +311,7 @@ def _check_call(workflow: object, instance_id: object, mode: str, max_value_byte
 def check_value_bytes(size: object) -> None:
     """The limit of an author's values is one that every store can keep."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= VALUE_BYTES_LIMIT:
-        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {size!r}")
+        raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {shown(size)}")
 
 
 def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -555,16 +658,20 @@ class Run:
         Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
         """
         execution = self.execution
-        if execution.is_away:
-            return None
-        if not write:
-            self.journal.discard()
-        batch = Batch()
-        execution.standing.let_go(batch, due_at_once(execution.now()))
-        error = await execution.flusher.try_commit(batch)
-        if isinstance(error, ConflictError) and write:
-            await self._live_on()
-        return error
+        # What is in flight may change what is to be written; and may put it away.
+        cancelled = await come_what_may(execution.flusher.until_landed)
+        not_released: Exception | None = None
+        if not execution.is_away:
+            if not write:
+                self.journal.discard()
+            batch = Batch()
+            execution.standing.let_go(batch, due_at_once(execution.now()))
+            not_released = await execution.flusher.try_commit(batch)
+            if isinstance(not_released, ConflictError) and write:
+                await self._live_on()
+        if cancelled is not None:
+            raise cancelled
+        return not_released
 
     async def _live_on(self) -> None:
         """Others have taken the instance over: say that this worker has not died, if they took it for dead."""

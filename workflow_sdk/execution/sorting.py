@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import anyio
 
-from workflow_sdk.core.answers import Answer, AnswerKind
+from workflow_sdk.core.answers import Answer, AnswerKind, is_answer
 from workflow_sdk.core.entries import read_token
 from workflow_sdk.core.fields import unpack_wait
 from workflow_sdk.core.inbox import Fit, InboxMessage, SetAside
@@ -145,8 +145,8 @@ class Sorting(Reaching):
             part = Part(f"message {message.id.hex()}", batch, _nothing, _done, lambda: not self.halted, len(payload))
             self.flusher.stage(part)
             await self.flusher.flush()
+            tell(part.state is PartState.STORED)
             if part.state is PartState.STORED:
-                tell()
                 _log.warning("%s was set aside: %s", self._what(name), reason)
                 return
             if part.state is PartState.MOVED_ON and await self._is_gone(message):
@@ -175,24 +175,27 @@ class Sorting(Reaching):
             batch.check(key, raw)
             batch.set(key, pack_record(row._replace(promised=max(0, row.promised - 1))))
 
-    async def _tell_asker(self, batch: Batch, message: InboxMessage, text: str) -> Callable[[], None]:
-        """Have the one who asked get an error. What is returned is to be called once that is stored."""
+    async def _tell_asker(self, batch: Batch, message: InboxMessage, text: str) -> Callable[[bool], None]:
+        """Have the one who asked get an error. What is returned is to be told whether that is stored."""
         key = message.reply_to
         if key is None:
-            return _done
+            return _nobody_here
         raw = Answer(self.codec.encode(text), AnswerKind.UNFIT).pack()
-        take = self.host.answers.get(key)
+        # Whoever waits here has to know that its row is gone because it is told otherwise.
+        take = self.host.answers.pop(key, None)
         if take is None:
             asked = await self.driver.get(key)
-            if asked is not None:
+            if asked is not None and not is_answer(asked):
                 batch.check(key, asked)
                 batch.set(key, raw)
-            return _done
+            return _nobody_here
         batch.clear(key)
 
-        def hand_over() -> None:
-            self.host.answers.pop(key, None)
-            take(raw)
+        def hand_over(stored: bool) -> None:
+            if stored:
+                take(raw)
+            else:
+                self.host.answers[key] = take
 
         return hand_over
 
@@ -202,4 +205,8 @@ def _nothing(version: int) -> list[tuple[bytes, bytes]]:
 
 
 def _done() -> None:
+    pass
+
+
+def _nobody_here(stored: bool) -> None:
     pass

@@ -99,6 +99,15 @@ class Waits:
             self._timers = [timer for timer in self._timers if not timer[2].fired]
             heapify(self._timers)
 
+    def show(self, wait: Wait) -> None:
+        """A branch waits for something of the worker's: it is told to the world, and does not count as parked."""
+        about = WaitRow(wait.kind, wait.name, wait.path, wait.until, wait.count, 0)
+        self._journal.begin_wait(wait.location, wait.messages, about, wait.entry)
+
+    def hide(self, wait: Wait) -> None:
+        """It waits no more."""
+        self._journal.end_wait(wait.location, wait.messages)
+
     def let_all_go(self) -> None:
         """The run is over: whoever waits is told, and finds that there is nothing to go on with."""
         # Each waits for a message or a time.
@@ -131,8 +140,13 @@ class Waits:
 
     def hungry(self, mail: Mail) -> list[str]:
         """The names of messages that are awaited and were passed over, and of which there are too few in memory."""
-        inbox = self._journal.inbox
-        return [name for name in self.messages if mail.has_passed((name,)) and inbox.count(name) < self.needed(name)]
+        return [
+            name for name in self.messages if mail.has_passed((name,)) and any(map(self._lacks, self._waits_for(name)))
+        ]
+
+    def _lacks(self, wait: Wait) -> bool:
+        found = self._journal.inbox.find(wait.messages, wait.count, wait.at, wait.fit)
+        return not wait.fired and len(found) < wait.count
 
     def awaits(self, message: str | bytes) -> bool:
         """Whether the message is awaited."""

@@ -22,6 +22,7 @@ from workflow_sdk.core.outside import Ending
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
 from workflow_sdk.operations.cancelling import is_cancelled, is_failure_of_scope
@@ -160,6 +161,9 @@ class Walk:
     async def answer(self, key: bytes, raw: bytes) -> None:
         """It was given."""
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """Nothing is run."""
+
     async def note_try(self, location: bytes, path: str) -> None:
         raise AssertionError("a walk calls nothing")
 
@@ -216,7 +220,7 @@ class Walk:
     def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
         raise AssertionError("a walk runs no step")
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
         raise AssertionError("a walk runs no step")
 
 

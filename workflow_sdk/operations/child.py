@@ -16,6 +16,7 @@ from workflow_sdk.core.entries import ChildData, Entry, token_of
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.outside import Ending, Hanging
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind, Status
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, ChildFailedError, CodecError, DefinitionError, ErrorInfo
@@ -47,7 +48,7 @@ def start_child(scope: Scope, name: str, what: Begin, on_cancel: str) -> Corouti
     place = register(scope, Kind.CHILD, name)
     raw = _check(place, what)
     if on_cancel not in ("cancel", "abandon"):
-        raise place.slip(f'{place.what}: on_cancel is "cancel" or "abandon", not {on_cancel!r}')
+        raise place.slip(f'{place.what}: on_cancel is "cancel" or "abandon", not {shown(on_cancel)}')
     return scope.start(_child(place, what, raw, cancels=on_cancel == "cancel"))
 
 
@@ -61,9 +62,9 @@ def _check(place: Place, what: Begin) -> bytes:
     """The input as it is stored. What can be seen to be wrong is a slip."""
     workflow, engine = what.workflow, place.scope.engine
     if not isinstance(workflow, (Workflow, str)):
-        raise place.slip(f"{place.what} takes a function decorated with @workflow, or its name, not {workflow!r:.100}")
+        raise place.slip(f"{place.what} takes a function decorated with @workflow, or its name, not {shown(workflow)}")
     if isinstance(workflow, str) and (problem := name_problem(workflow)) is not None:
-        raise place.slip(f"{place.what}: a workflow can't be called {workflow!r:.100}: {problem}")
+        raise place.slip(f"{place.what}: a workflow can't be called {shown(workflow)}: {problem}")
     if what.id is not None and name_problem(what.id) is not None:
         raise place.slip(f"{place.what}: an id is a text of 1 to 1000 characters, not {what.id!r:.100}")
     try:
@@ -92,6 +93,8 @@ async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any
     try:
         if not place.open():
             await engine.never()
+        if isinstance(what.workflow, Workflow):
+            engine.meet(what.workflow)
         entry = place.entry
         if entry is None:
             entry = await _begin_child(place, what, raw, cancels=cancels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -51,7 +51,7 @@ class Wait:
 
     location: bytes
     kind: str
-    """`timer`, `retry`, `message`, `child` or `task`."""
+    """`timer`, `retry`, `message`, `child`, `task` or `thread`."""
     name: str
     path: str
     until: float | None = None
@@ -165,8 +165,11 @@ class Engine(Protocol):
         """Cancel what runs inside once it has taken this long."""
         ...
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Run a plain function in a worker thread. A cancelled call does not wait for it."""
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
+        """Have a worker thread for a plain function, which has to wait for one if there are too many.
+
+        What this returns runs it there, and has to be called. A cancelled call does not wait for the function.
+        """
         ...
 
     async def flush(self, *, stay: bool = False) -> None:
@@ -206,6 +209,10 @@ class Engine(Protocol):
 
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
         """Send a message to an instance. InstanceNotFoundError, if there is none."""
+        ...
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """The code names this workflow as that of a child."""
         ...
 
     async def begin(self, start: Start, effect: Effect) -> Ending | None:

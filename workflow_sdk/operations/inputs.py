@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import Field
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, CodecError, InputError
@@ -19,7 +20,7 @@ def encode_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> b
     if value is None:
         value = workflow.default_input
     if value is not None and not workflow.takes_input:
-        raise InputError(f"workflow {workflow.name!r} takes no input, and was given {value!r:.100}")
+        raise InputError(f"workflow {workflow.name!r} takes no input, and was given {shown(value)}")
     try:
         return codec.encode_checked(value, workflow.input_hint)
     except CodecError as error:
@@ -52,7 +53,7 @@ def check_same_start(codec: Codec, id: str, fields: Mapping[Field, bytes], asked
     if not same_value(codec, stored, raw):
         was, wanted = codec.decode(stored, plain=True), codec.decode(raw, plain=True)
         raise AlreadyExistsError(
-            f"instance {id!r} of workflow {name!r} was started with the input {was!r:.200}, not {wanted!r:.200}; "
+            f"instance {id!r} of workflow {name!r} was started with the input {shown(was)}, not {shown(wanted)}; "
             "give this one another id"
         )
 

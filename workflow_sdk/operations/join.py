@@ -9,7 +9,9 @@ from workflow_sdk.core.entries import BranchesData, Entry
 from workflow_sdk.core.hints import return_hint
 from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments, split_last
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.definitions import is_function
 from workflow_sdk.errors import HistoryDivergedError, JoinError, RollbackError
 from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
 from workflow_sdk.operations.place import Place, register
@@ -54,7 +56,7 @@ def start_map(
 def check_limit(place: Place, limit: int | None) -> None:
     """A limit is a number of branches."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise place.slip(f"{place.what}: limit is a number of branches from 1 on, not {limit!r}")
+        raise place.slip(f"{place.what}: limit is a number of branches from 1 on, not {shown(limit)}")
 
 
 def check_branches(place: Place, branches: Mapping[str, BranchFn]) -> None:
@@ -63,8 +65,8 @@ def check_branches(place: Place, branches: Mapping[str, BranchFn]) -> None:
         raise place.slip(f"{place.what}: branches are a dict of name: function, not {type(branches).__name__}")
     for label, fn in branches.items():
         if (problem := name_problem(label)) is not None:
-            raise place.slip(f"{place.what}: a branch can't be called {label!r}: {problem}")
-        if not callable(fn):
+            raise place.slip(f"{place.what}: a branch can't be called {shown(label)}: {problem}")
+        if not is_function(fn):
             raise place.slip(f"{place.what}: branch {label!r} is not a function but {type(fn).__name__}")
 
 

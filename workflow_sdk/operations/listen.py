@@ -6,6 +6,7 @@ something for it: it takes the message itself, in one go with recording it, so t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,10 +14,12 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from workflow_sdk.core.codec import SealedError, is_sealed
 from workflow_sdk.core.entries import Entry, ListenData, Taken, token_of
-from workflow_sdk.core.inbox import Fit, InboxMessage
+from workflow_sdk.core.inbox import UNREAD, Fit, InboxMessage
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, ListenTimeoutError
 from workflow_sdk.operations.effect import Recorded
@@ -25,6 +28,8 @@ from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.sleep import begins_anew, deadline
+
+_log = logging.getLogger("workflow_sdk.operations")
 
 __all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
 
@@ -103,15 +108,15 @@ def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any,
     place = register(scope, Kind.LISTEN, name)
     wanted = name if how.messages is None else how.messages
     if not isinstance(wanted, Iterable):
-        raise place.slip(f"{place.what}: messages are a name or a sequence of names, not {wanted!r}")
+        raise place.slip(f"{place.what}: messages are a name or a sequence of names, not {shown(wanted)}")
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if not names:
         raise place.slip(f"{place.what} listens to no message; leave `messages` out to listen to {name!r}")
     for message in names:
         if (problem := name_problem(message)) is not None:
-            raise place.slip(f"{place.what}: a message can't be called {message!r}: {problem}")
+            raise place.slip(f"{place.what}: a message can't be called {shown(message)}: {problem}")
     if isinstance(how.count, bool) or not isinstance(how.count, int) or how.count < 1:
-        raise place.slip(f"{place.what} takes a count of 1 or more, not {how.count!r}")
+        raise place.slip(f"{place.what} takes a count of 1 or more, not {shown(how.count)}")
     until = deadline(place, how.timeout, how.until)
     return scope.start(_listen(place, ListenData(tuple(dict.fromkeys(names)), until, how.count), how))
 
@@ -205,6 +210,13 @@ def _judge(place: Place, how: Listening) -> Callable[[InboxMessage], str | None]
     def problem(message: InboxMessage) -> str | None:
         try:
             codec.decode_checked(message.payload, how.type)
+        except SealedError as error:
+            if is_sealed(message.payload):
+                _log.error(
+                    "message %r to %r is left where it is: %s", message.name, place.engine.facts.instance_id, error
+                )
+                return UNREAD
+            return f"it is not what {place.what} takes: {error}"
         except CodecError as error:
             return f"it is not what {place.what} takes: {error}"
         return None

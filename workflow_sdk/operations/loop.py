@@ -14,6 +14,7 @@ from workflow_sdk.core.entries import Entry, LoopData
 from workflow_sdk.core.hints import parameter_hint, return_hint
 from workflow_sdk.core.location import escape, pack_pair, segments, split_last
 from workflow_sdk.core.names import NameTable
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope
@@ -56,9 +57,9 @@ class LoopSettings:
             or not isinstance(self.commit_interval, int)
             or self.commit_interval < 1
         ):
-            return f"commit_interval is a number of turns from 1 on, not {self.commit_interval!r}"
+            return f"commit_interval is a number of turns from 1 on, not {shown(self.commit_interval)}"
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
-            return f"history_keep is a number of turns from 0 on, not {keep!r}"
+            return f"history_keep is a number of turns from 0 on, not {shown(keep)}"
         return None
 
 
@@ -210,7 +211,8 @@ class _Turns:
         self.place.fold()
         if data.first > before.first:
             journal.clear_turns(self.turn_location(before.first), self.turn_location(data.first))
-            journal.settle_turns(self.turn_location(0), self.turn_location(data.first))
+            if journal.takings:
+                journal.settle_turns(self.turn_location(0), self.turn_location(data.first))
             names.prune(data.first)
         if last is not None:
             journal.keep_bases(self.turn_location(last), row)

@@ -14,6 +14,7 @@ from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.status import Kind
+from workflow_sdk.definitions import is_function
 from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
 from workflow_sdk.operations.call_sites import is_called_in_a_loop
 from workflow_sdk.operations.engine import Engine, Unwound
@@ -250,7 +251,7 @@ class Place:
 
     def check_function(self, fn: object) -> None:
         """What an operation is to call can be called."""
-        if not callable(fn):
+        if not is_function(fn):
             raise self.slip(f"{self.what} is given a function to call, not {type(fn).__name__}")
 
     def release(self) -> None:

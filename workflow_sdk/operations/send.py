@@ -7,6 +7,7 @@ from typing import Any
 
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, InboxFullError, InstanceNotFoundError
 from workflow_sdk.operations.effect import Recorded
@@ -23,9 +24,9 @@ def start_send(scope: Scope, name: str, target: object, message: str, payload: o
     place = register(scope, Kind.SEND, name)
     id = target if isinstance(target, str) else getattr(target, "id", None)
     if not isinstance(id, str) or name_problem(id) is not None:
-        raise place.slip(f"{place.what}: the target is the id of an instance or a handle, not {target!r:.100}")
+        raise place.slip(f"{place.what}: the target is the id of an instance or a handle, not {shown(target)}")
     if not isinstance(message, str) or name_problem(message) is not None:
-        raise place.slip(f"{place.what}: a message can't be called {message!r:.100}")
+        raise place.slip(f"{place.what}: a message can't be called {shown(message)}")
     try:
         raw = scope.engine.codec.encode(payload)
     except CodecError as error:

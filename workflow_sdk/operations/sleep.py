@@ -7,6 +7,7 @@ from datetime import datetime
 
 from workflow_sdk.core.entries import Entry, SleepData
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.times import AHEAD_SECONDS
 from workflow_sdk.errors import DefinitionError
@@ -41,7 +42,7 @@ def deadline(place: Place, timeout: Duration | None, until: datetime | None) -> 
     if until is None:
         return None
     if not isinstance(until, datetime) or until.utcoffset() is None:
-        raise place.slip(f"{place.what} takes an aware datetime (`datetime.now(UTC)`), not {until!r}")
+        raise place.slip(f"{place.what} takes an aware datetime (`datetime.now(UTC)`), not {shown(until)}")
     return until.timestamp()
 
 

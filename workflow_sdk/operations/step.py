@@ -203,9 +203,11 @@ async def attempt(
         if options.timeout is None:
             return await call(engine, fn, args)
         limit = seconds(options.timeout, "timeout")
+        # The time of an attempt begins when it has the thread that it runs in.
+        run = None if is_async(fn) else await engine.thread_for(unwrapped(fn), args)
         with engine.time_limit(limit) as timing:
             try:
-                return await call(engine, fn, args)
+                return await call(engine, fn, args) if run is None else await _awaited(await run())
             except BaseException as error:
                 if timing.cancel_called and is_failure(error, lambda: True):
                     # The function made an error of its own of being cancelled.
@@ -222,8 +224,7 @@ def with_key(engine: Engine, path: str, fn: Callable[..., Any], *, undoes: bool 
 
     What was undone and happens again is another one: whoever knows the key by now would do nothing.
     """
-    while isinstance(fn, Step):
-        fn = fn.fn
+    fn = unwrapped(fn)
     salt = b"undo" if undoes else b""
     restarts = engine.facts.restarts
     what = f"{restarts}\0{path}" if restarts else path
@@ -241,12 +242,21 @@ async def watched(engine: Engine, path: str) -> None:
 
 async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Call an author's function: a coroutine function here, a plain one in a worker thread."""
-    while isinstance(fn, Step):
-        fn = fn.fn
+    fn = unwrapped(fn)
     if type(fn) is FunctionType and fn.__code__.co_flags & CO_COROUTINE:
         return await contained(fn(*args))
-    value = fn(*args) if is_async(fn) else await engine.in_thread(fn, args)
-    # A lambda around a coroutine function is a plain function that returns a coroutine.
+    return await _awaited(fn(*args) if is_async(fn) else await (await engine.thread_for(fn, args))())
+
+
+def unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, without its options as a step."""
+    while isinstance(fn, Step):
+        fn = fn.fn
+    return fn
+
+
+async def _awaited(value: Any) -> Any:
+    """What was returned. A lambda around a coroutine function is a plain function that returns a coroutine."""
     if iscoroutine(value):
         return await contained(value)
     return await value if isawaitable(value) else value

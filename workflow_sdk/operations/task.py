@@ -17,6 +17,7 @@ from workflow_sdk.core.keys import Field
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.outside import Hanging, TaskDone
 from workflow_sdk.core.retry import Duration
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.errors import CodecError, ListenTimeoutError
@@ -66,7 +67,7 @@ def start_task(scope: Scope, name: str, asked: Asked) -> Coroutine[Any, Any, Tas
     roles = (asked.roles,) if isinstance(asked.roles, str) else tuple(asked.roles)
     for who in (*roles, *([] if asked.assignee is None else [asked.assignee])):
         if not isinstance(who, str) or name_problem(who) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise place.slip(f"{place.what}: assignee and roles are texts, not {who!r:.100}")
+            raise place.slip(f"{place.what}: assignee and roles are texts, not {shown(who)}")
     until = deadline(place, asked.timeout, asked.until)
     try:
         raw = scope.engine.codec.encode(asked.payload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
@@ -16,7 +17,7 @@ def start_version(scope: Scope, name: str, latest: int) -> Coroutine[Any, Any, i
     """Register a version; its coroutine decides it, once."""
     place = register(scope, Kind.VERSION, name)
     if isinstance(latest, bool) or not isinstance(latest, int) or latest < 1:
-        raise place.slip(f"{place.what}: versions are whole numbers from 1 on, not {latest!r}")
+        raise place.slip(f"{place.what}: versions are whole numbers from 1 on, not {shown(latest)}")
     return scope.start(_version(place, latest))
 
 

@@ -20,8 +20,14 @@ class Resident(Protocol):
 
     lease: bytes
     mail: Mail
-    handed: bytes | None
-    """The row that counts what was handed over to it in this process."""
+
+    @property
+    def handed(self) -> bytes | None:
+        """The row that counts what was handed over to it in this process."""
+        ...
+
+    @handed.setter
+    def handed(self, raw: bytes | None) -> None: ...
 
     @property
     def message_count(self) -> int:

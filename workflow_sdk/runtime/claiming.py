@@ -179,7 +179,7 @@ class Claiming:
                 await self._driver.changed(*await find_unreadable(self._driver, InstanceKeys(id)))
             self._watched.discard(id)
             if id in self._failing:
-                self._failing[id] = self._clock.time()
+                self._failing[id] = self._clock.monotonic()
                 self._rung.set()
                 self._lost.set()
 
@@ -357,6 +357,7 @@ class Claiming:
             worker=self._worker.worker,
             takes_over=takes_over,
             is_alive=self._clock.is_alive,
+            is_dead=lambda worker: worker in self._watch.dead,
             creates=False,
             beats=False,
             retention=self._retention,
@@ -451,7 +452,7 @@ class Claiming:
         driver = self._driver
         for key, _ in await driver.scan(*dead.all_claimed()):
             id = id_in(key)
-            if id is None or self._failing.get(id, 0.0) > self._clock.time():
+            if id is None or self._failing.get(id, -inf) > self._clock.monotonic():
                 continue
             await self._begin_in_turn(id, lambda worker: worker == dead.worker)
         await self._until_claimed()

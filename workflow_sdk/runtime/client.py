@@ -8,18 +8,18 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-import anyio
-
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
@@ -56,6 +56,7 @@ class Client:
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock_of(clock)
         self._access: Access | None = None
+        self._is_open = False
         self._retention: float | None = None
         """How many seconds after their end instances are forgotten, where their workflow does not say."""
 
@@ -72,7 +73,16 @@ class Client:
         return self._access
 
     async def __aenter__(self) -> Self:
-        driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        if self._is_open:
+            raise DefinitionError(
+                f"this {type(self).__name__} is open already; leave its block first, or make another one"
+            )
+        self._is_open = True
+        try:
+            driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        except BaseException:
+            self._is_open = False
+            raise
         self._access = self._make_access(overseen(driver, self._clock))
         return self
 
@@ -83,8 +93,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         access, self._access = self._access, None
-        if access is not None and isinstance(self._store, str):
-            await access.driver.aclose()
+        try:
+            if access is not None and isinstance(self._store, str):
+                await access.driver.aclose()
+        finally:
+            self._is_open = False
 
     @overload
     async def start(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> Handle[T]: ...
@@ -99,7 +112,7 @@ class Client:
         access = self.access
         definition = self._definition(workflow)
         if id is not None and name_problem(id) is not None:
-            raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {id!r:.100}")
+            raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {shown(id)}")
         name, known, raw = self._prepare(workflow, definition, input)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else str(uuid7(now)))
@@ -139,19 +152,29 @@ class Client:
             return await self._commit_new(batch)
         fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
         put_new(batch, keys, fields)
-        created = False
+        created: list[bool] = []
+
+        async def commit() -> None:
+            is_again = bool(created)
+            created.append(False)
+            created[-1] = await self._commit_new(batch)
+            if is_again and not created[-1]:
+                # Was it by us that it was created, before we were cancelled?
+                created[-1] = await self.access.driver.get(keys.lease) == lease
+
         try:
             # Not to be cancelled between the commit and the run: nobody would give the instance back.
-            with anyio.CancelScope(shield=True):
-                created = await self._commit_new(batch)
+            cancelled = await come_what_may(commit)
         except BaseException:
             self._let_go(keys, is_dropped=True)
             raise
-        if created:
+        if created[-1]:
             self._go_on(known, keys, fields, lease)
         else:
             self._let_go(keys, is_dropped=False)
-        return created
+        if cancelled is not None:
+            raise cancelled
+        return created[-1]
 
     async def _commit_new(self, batch: Batch) -> bool:
         try:
@@ -191,7 +214,7 @@ class Client:
             return workflow
         if isinstance(workflow, str):
             return None
-        raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {workflow!r}")
+        raise DefinitionError(f"a workflow is a function decorated with @workflow, or its name, not {shown(workflow)}")
 
     @overload
     async def run(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> T: ...
@@ -263,10 +286,10 @@ class Client:
     ) -> Page[InstanceInfo]:
         """Instances, oldest first, a page at a time."""
         access = self.access
-        if created_after is not None and created_after.utcoffset() is None:
-            raise DefinitionError(f"created_after is an aware datetime, not {created_after!r}")
-        if not 1 <= limit <= 1000:
-            raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {limit!r}")
+        if created_after is not None and (not isinstance(created_after, datetime) or created_after.utcoffset() is None):
+            raise DefinitionError(f"created_after is an aware datetime, not {shown(created_after)}")
+        if not isinstance(limit, int) or not 1 <= limit <= 1000:
+            raise DefinitionError(f"limit is a number of instances from 1 to 1000, not {shown(limit)}")
         return await list_instances(
             access.looking,
             access.codec,
@@ -311,7 +334,7 @@ class Client:
 
 def _status(status: Status | str) -> Status:
     try:
-        return Status(status)
+        return Status(status if isinstance(status, str) else "")
     except ValueError:
         known = ", ".join(Status)
-        raise DefinitionError(f"there is no status {status!r}; there are {known}") from None
+        raise DefinitionError(f"there is no status {shown(status)}; there are {known}") from None

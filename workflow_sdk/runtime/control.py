@@ -7,12 +7,14 @@ from secrets import token_bytes
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import (
     Field,
+    answers_of,
     listed,
     listed_by_reference,
     listed_by_status,
     listed_by_workflow,
     purge_key,
 )
+from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Driver
@@ -117,6 +119,7 @@ async def delete(driver: Driver, instance_id: str) -> None:
         created_at = float(unpack_record(found.fields[Field.BIRTH])[0])
         workflow = str(unpack_record(found.fields[Field.VERSION])[0])
         batch.clear_range(*keys.all())
+        batch.clear_range(*subtree(answers_of(instance_id)))
         batch.clear(listed(created_at, instance_id))
         batch.clear(listed_by_status(found.status.value, created_at, instance_id))
         batch.clear(listed_by_workflow(workflow, created_at, instance_id))

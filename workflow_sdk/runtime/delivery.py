@@ -8,11 +8,12 @@ from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.names import name_problem
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.clock import TimeSource, overseen
-from workflow_sdk.execution.posting import Delivery, Letter, check_room, post, put
+from workflow_sdk.execution.posting import Delivery, Letter, Posted, check_room, post, put
 from workflow_sdk.execution.snapshot import read_standing
 from workflow_sdk.runtime.access import Here, Resident
 
@@ -42,7 +43,7 @@ async def send_message(
 def encode_payload(codec: Codec, instance_id: str, message: str, payload: object) -> bytes:
     """The payload as bytes; the error says of which message."""
     if (problem := name_problem(message)) is not None:
-        raise DefinitionError(f"a message can't be called {message!r}: {problem}")
+        raise DefinitionError(f"a message can't be called {shown(message)}: {problem}")
     try:
         return codec.encode(payload)
     except CodecError as error:
@@ -53,7 +54,11 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
     """Deliver a letter, whoever has the instance. If that is a worker `here`, it is told without a detour."""
     keys = InstanceKeys(instance_id)
     if here is not None and (there := here.resident(instance_id)) is not None:
-        done = await _hand_over(driver, keys, letter, now, there, here.inbox_max)
+        try:
+            done = await _hand_over(driver, keys, letter, now, there, here.inbox_max)
+        except BaseException:
+            here.message_came(instance_id)  # it may be stored all the same
+            raise
         if done is not None:
             here.message_came(instance_id)
             return done
@@ -63,7 +68,7 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
         if Field.STATUS not in found.fields:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {letter.message!r} to")
         batch = Batch()
-        is_worker = here.is_worker if here else lambda _: False
+        is_worker = here.is_worker if here else _nobody
         posted = await post(driver, batch, keys, found, letter, now, is_worker, again=again)
         if not posted.is_stored:
             return posted.delivery
@@ -76,14 +81,32 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
             if baseless > BASELESS_MAX:
                 raise
             continue
-        if here is not None:
-            if posted.is_here:
-                if posted.count is not None and (there := here.resident(instance_id)) is not None:
-                    there.mail.sent.update([posted.count])
-                here.message_came(instance_id)
-            else:
-                here.is_due(instance_id)
+        except BaseException:
+            _tell(here, posted, instance_id)  # it may be stored all the same
+            raise
+        if (
+            posted.is_here
+            and posted.count is not None
+            and here is not None
+            and (there := here.resident(instance_id)) is not None
+        ):
+            there.mail.sent.update([posted.count])
+        _tell(here, posted, instance_id)
         return posted.delivery
+
+
+def _nobody(worker: str) -> bool:
+    return False
+
+
+def _tell(here: Here | None, posted: Posted, instance_id: str) -> None:
+    """Have the instance look into its inbox, if it is for this process to tell it."""
+    if here is None:
+        return
+    if posted.is_here:
+        here.message_came(instance_id)
+    else:
+        here.is_due(instance_id)
 
 
 async def _hand_over(

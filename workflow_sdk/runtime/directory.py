@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import DIRECTORY, last_of, shards_of
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.driver import Driver
@@ -59,8 +60,8 @@ async def list_instances(
 def _from_cursor(cursor: str, part: bytes) -> bytes:
     try:
         key = bytes.fromhex(cursor)
-    except ValueError:
+    except (ValueError, TypeError):
         key = b""
     if not key.startswith(part):
-        raise DefinitionError(f"the cursor {cursor!r} is not of a list with these filters")
+        raise DefinitionError(f"the cursor {shown(cursor)} is not of a list with these filters")
     return key[len(part) :] + b"\x00"

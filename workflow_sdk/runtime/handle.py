@@ -12,6 +12,7 @@ from workflow_sdk.core.history import History
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
@@ -108,12 +109,12 @@ class Handle(Generic[T_co]):
     ) -> Delivery:
         """Put a message into the inbox of the instance. It is stored when this returns."""
         if key is not None and (problem := name_problem(key)) is not None:
-            raise DefinitionError(f"the key of a message can't be {key!r:.100}: {problem}")
+            raise DefinitionError(f"the key of a message can't be {shown(key)}: {problem}")
         if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"a token is a text, as `info().waits` has it, not {token!r:.100}")
+            raise DefinitionError(f"a token is a text, as `info().waits` has it, not {shown(token)}")
         version = expected_version
         if version is not None and (isinstance(version, bool) or not isinstance(version, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"expected_version is a number, as `info().version` has it, not {version!r:.100}")
+            raise DefinitionError(f"expected_version is a number, as `info().version` has it, not {shown(version)}")
         raw = encode_payload(self._access.codec, self.id, message, payload)
         letter = Letter(message, raw, key, token, expected_version)
         return await self._deliver(letter)

@@ -21,6 +21,7 @@ from workflow_sdk.core.codec import Codec, SealedError, Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.kinds import is_divergence
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
@@ -141,7 +142,7 @@ def _checked(workflows: Iterable[Workflow[Any, Any]]) -> Sequence[Workflow[Any, 
     found = list(workflows)
     for flow in found:
         if not isinstance(flow, Workflow):
-            raise DefinitionError(f"workflows are functions decorated with @workflow, not {flow!r}")
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(flow)}")
     return found
 
 

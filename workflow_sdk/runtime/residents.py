@@ -13,10 +13,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import Field
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
 from workflow_sdk.execution.run import Run
+from workflow_sdk.execution.threads import THREADS_MAX, Threads
 from workflow_sdk.runtime.access import Here
 from workflow_sdk.runtime.crew import Crew, crew_of
 from workflow_sdk.runtime.slots import Slots
@@ -43,7 +45,9 @@ class Residents:
 
     beats = True
 
-    def __init__(self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float) -> None:
+    def __init__(
+        self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float, threads: int = THREADS_MAX
+    ) -> None:
         self._clock = clock
         self._max_resident = max_resident
         self._max_idle = max_idle
@@ -51,6 +55,7 @@ class Residents:
         """Who in this process waits for which answer, by its key."""
         self.runs: dict[str, Run] = {}
         self.slots: Slots = Slots(concurrency)
+        self.threads: Threads = Threads(threads)
         self.stopping: bool = False
         """Nothing new is begun."""
         self.busy: int = 0
@@ -72,6 +77,8 @@ class Residents:
         self._signal = anyio.Event()
         self._ended = anyio.Event()
         self._crew: Crew | None = None
+        self._patience: anyio.CancelScope | None = None
+        """In which all are put away."""
 
     def open(self, group: TaskGroup) -> None:
         """Run everything in this group from now on."""
@@ -145,6 +152,9 @@ class Residents:
         """An instance is to be run by whoever is free."""
         if self.here is not None:
             self.here.is_due(id)
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """It runs those that it was given."""
 
     def evict(self, guest: Guest) -> None:
         """A letter says so as well."""
@@ -271,7 +281,7 @@ class Residents:
         self.stopping = True
         for id in list(self.runs):
             self.put_away(id)
-        with anyio.move_on_after(grace):
+        with anyio.move_on_after(grace) as self._patience:
             while self.runs or self.busy:
                 self._ended = anyio.Event()
                 await self._ended.wait()
@@ -280,6 +290,11 @@ class Residents:
         if self._crew is not None:
             # At the same moment: what is cancelled is given back, and what only ends is not.
             self._crew.cancel()
+
+    def hurry(self) -> None:
+        """Wait no longer for what is under way."""
+        if self._patience is not None:
+            self._patience.cancel()
 
     def look_again(self) -> None:
         """Have every one look at whether it is still ours."""

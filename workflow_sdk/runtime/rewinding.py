@@ -37,7 +37,7 @@ from workflow_sdk.core.status import Kind
 from workflow_sdk.core.wire import damaged, pack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.deciding import errand_key
+from workflow_sdk.execution.deciding import INBOX_PAGE, errand_key
 from workflow_sdk.runtime.left_children import Left, find_left
 from workflow_sdk.runtime.loop_tape import LoopTape, turn_of
 from workflow_sdk.runtime.regaining import regain_names
@@ -104,9 +104,12 @@ class Tape:
         tape._changed = [at for at, _ in await part(CHANGES)]
         tape._folded = dict(await part(FOLDED))
         tape._attic = [at for at, _ in await part(ATTIC)]
-        for id, raw in await part(INBOX):
-            if (only_for := InboxMessage.unpack(id, raw).only_for) is not None:
-                tape._elsewhere.append(read_token(only_for)[1])
+        begin, end = keys.range(INBOX)
+        while rows := await driver.scan(begin, end, limit=INBOX_PAGE):  # nobody needs all of a long inbox at once
+            for _, raw in rows:
+                if (only_for := InboxMessage.unpack(b"", raw).only_for) is not None:
+                    tape._elsewhere.append(read_token(only_for)[1])
+            begin = rows[-1][0] + b"\x00"
         for at, entry in tape._entries.items():
             if isinstance(entry.data, ChildData) and not entry.is_final and at not in tape._outside:
                 left = await find_left(driver, keys, at, entry, entry.data)

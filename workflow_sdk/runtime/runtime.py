@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,7 @@ from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
 from workflow_sdk.core.keys import INBOX_MAX, SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
@@ -24,11 +25,15 @@ from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import TimeSource, pause
 from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, new_lease
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.posting import read_inbox_max
+from workflow_sdk.execution.stalls import STALL_SECONDS, watch_for_stalls
+from workflow_sdk.execution.threads import THREADS_MAX
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.answers import Answers
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.hosting import Hosting, new_hosting
@@ -51,9 +56,11 @@ IDLE_SECONDS = 300.0
 class Runtime(Client):
     """A client that also executes.
 
-    Of the instances that are ready, at most `concurrency` run at once, in turns. Those that wait stay in memory, where
+    Of the instances that are ready, at most `concurrency` run at once, in turns. Steps that are plain functions run in
+    `threads` threads; one that has timed out has its thread until it returns. Those that wait stay in memory, where
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
-    away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
+    away, and cost no memory at all. While its event loop is blocked, it keeps what it has for `stall_max`, and says so
+    in the log. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
 
     What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
@@ -71,8 +78,10 @@ class Runtime(Client):
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
         concurrency: int = 256,
+        threads: int = THREADS_MAX,
         clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
+        stall_max: Duration = STALL_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
         codec: Wrappers | None = None,
@@ -88,28 +97,42 @@ class Runtime(Client):
         self._ttl = _seconds(lease_ttl, "lease_ttl")
         if self._ttl < LEASE_SECONDS_MIN:
             raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
+        self._stall_max = _seconds(stall_max, "stall_max")
         self._grace = _seconds(grace, "grace")
         self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
-        self._worker = WorkerKeys(uuid4().hex)
-        self._residents = Residents(
+        self._new_residents = partial(
+            Residents,
             self._clock,
             max_resident=_number(max_resident, "max_resident", 0),
             concurrency=_number(concurrency, "concurrency", 1),
+            threads=_number(threads, "threads", 1, of="threads"),
             max_idle=_seconds(max_idle, "max_idle"),
         )
+        self._be_a_new_worker()
+        self._is_used = False
         self._claiming: Claiming | None = None
+        self._hosting: Hosting | None = None
+        self._signals = ExitStack()
+        self._received: AsyncIterator[signal.Signals] | None = None
+        """The signals that come to a runtime that serves."""
+        self._life = ExitStack()
+
+    def _be_a_new_worker(self) -> None:
+        """For every block that it is opened for: nobody takes one worker for another."""
+        self._worker = WorkerKeys(uuid4().hex)
+        self._residents = self._new_residents()
         self._watch = Watch(self._clock, self._worker.worker, self._ttl)
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
         self._beats = 0
         self._alive_until = 0.0, 0.0
         """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
-        self._hosting: Hosting | None = None
-        self._signals = ExitStack()
-        self._life = ExitStack()
 
     async def __aenter__(self) -> Self:
+        if self._is_used and not self._is_open:
+            self._be_a_new_worker()
         await super().__aenter__()
+        self._is_used = True
         try:
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
@@ -118,9 +141,8 @@ class Runtime(Client):
             await self._agree_on_limits(self._inbox_max)
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
-        except BaseException:
-            with self._life:
-                await super().__aexit__(None, None, None)
+        except BaseException as error:
+            await self._shut(type(error), error, error.__traceback__)
             raise
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
@@ -137,12 +159,16 @@ class Runtime(Client):
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
+        self._group.start_soon(
+            watch_for_stalls, self.access.driver, self._clock, self._worker, self._ttl, self._stall_max
+        )
         # Looking for what was left never stops: others may die at any time.
         for loop in (
             self._read_letters,
             claiming.claim_what_is_due,
             claiming.claim_what_was_left,
             ticking.start_what_is_due,
+            Answers(self.access.driver, self._clock).sweep,
         ):
             self._group.start_soon(self._forever, loop)
         kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
@@ -156,22 +182,33 @@ class Runtime(Client):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._residents.put_all_away(self._grace)
+            await self._put_all_away()
         finally:
             try:
                 with self._signals:
                     await self._close()
             finally:
-                with anyio.CancelScope(shield=True):
-                    try:
-                        with self._life:
-                            await self._leave()
-                    finally:
-                        await super().__aexit__(kind, error, trace)
+                await self._shut(kind, error, trace)
+
+    async def _shut(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Forget the worker, and let go of the store, whoever cancels that."""
+        with anyio.CancelScope(shield=True):
+            try:
+                with self._life:
+                    cancelled = await come_what_may(self._leave)
+            finally:
+                await super().__aexit__(kind, error, trace)
+            if cancelled is not None:
+                raise cancelled
 
     async def _close(self) -> None:
         assert self._hosting is not None, "it was opened"
-        await self._hosting.close()
+        try:
+            await self._hosting.close()
+        finally:
+            self._residents.threads.close()
 
     @property
     def resident(self) -> int:
@@ -191,14 +228,31 @@ class Runtime(Client):
     async def serve(self) -> int:
         """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
 
-        Leaving the block then shuts down gracefully, which further signals do not disturb.
+        Leaving the block then shuts down gracefully; at a second signal it waits for nothing any more.
         """
         if self._access is None:
             raise DefinitionError("a runtime serves while it is open: in `async with`")
-        signals = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
-        async for _ in signals:
-            break
+        self._received = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        await anext(self._received)
         return 0
+
+    async def _put_all_away(self) -> None:
+        received, self._received = self._received, None
+        if received is None:
+            await self._residents.put_all_away(self._grace)
+            return
+
+        async def hurry() -> None:
+            await anext(received)
+            _log.warning("a second signal has come: what is under way is cancelled")
+            self._residents.hurry()
+            # From now on signals do what they do to any process: nothing is to keep this one.
+            self._signals.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(hurry)
+            await self._residents.put_all_away(self._grace)
+            group.cancel_scope.cancel()
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
@@ -356,13 +410,13 @@ class Runtime(Client):
 def _seconds(value: Duration, what: str) -> float:
     found = seconds(value, what)
     if found < 0:
-        raise DefinitionError(f"{what} is no less than nothing, not {value!r}")
+        raise DefinitionError(f"{what} is no less than nothing, not {shown(value)}")
     return found
 
 
-def _number(value: object, what: str, least: int) -> int:
+def _number(value: object, what: str, least: int, *, of: str = "instances") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{what} is a number of instances from {least} on, not {value!r}")
+        raise DefinitionError(f"{what} is a number of {of} from {least} on, not {shown(value)}")
     return value
 
 
@@ -370,7 +424,7 @@ def _by_name(workflows: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any,
     found: dict[str, Workflow[Any, Any]] = {}
     for flow in workflows:
         if not isinstance(flow, Workflow):
-            raise DefinitionError(f"workflows are functions decorated with @workflow, not {flow!r}")
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(flow)}")
         if found.setdefault(flow.name, flow) is not flow:
             raise DefinitionError(f"two workflows are called {flow.name!r}; give one of them another name")
     return found

@@ -21,6 +21,7 @@ from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import NAME_CHARACTERS_MAX, name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, ScheduleRow
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.times import deadline_of
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, ScheduleNotFoundError
@@ -195,7 +196,7 @@ class Schedules:
 def _new(id: str, workflow: str, raw_input: bytes, options: ScheduleOptions, now: float) -> ScheduleRow:
     """A schedule that begins now; DefinitionError, if there is anything wrong with it."""
     if name_problem(id) is not None or len(id) > ID_CHARACTERS_MAX:
-        raise DefinitionError(f"the id of a schedule is a text of 1 to {ID_CHARACTERS_MAX} characters, not {id!r:.100}")
+        raise DefinitionError(f"the id of a schedule is a text of 1 to {ID_CHARACTERS_MAX} characters, not {shown(id)}")
     if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
         raise TypeError(f"a schedule has no {', '.join(sorted(unknown))}")
     cron, every = options.get("cron"), options.get("every")
@@ -203,9 +204,9 @@ def _new(id: str, workflow: str, raw_input: bytes, options: ScheduleOptions, now
         raise DefinitionError(f"the schedule {id!r} ticks by `cron` or `every` so often: give one of the two")
     timezone, overlap, catch_up = (options.get(name, default) for name, default in _DEFAULTS.items())
     if overlap not in OVERLAPS:
-        raise DefinitionError(f'overlap is "skip", "queue" or "allow", not {overlap!r:.100}')
+        raise DefinitionError(f'overlap is "skip", "queue" or "allow", not {shown(overlap)}')
     if catch_up not in CATCH_UPS:
-        raise DefinitionError(f'catch_up is "last", "all" or "none", not {catch_up!r:.100}')
+        raise DefinitionError(f'catch_up is "last", "all" or "none", not {shown(catch_up)}')
     time_zone(timezone)
     row = ScheduleRow(
         workflow=workflow,
@@ -272,7 +273,7 @@ def instance_of(id: str, tick: float) -> str:
 
 def _key(id: object) -> bytes:
     if not isinstance(id, str) or name_problem(id) is not None:
-        raise DefinitionError(f"the id of a schedule is a text, not {id!r:.100}")
+        raise DefinitionError(f"the id of a schedule is a text, not {shown(id)}")
     return schedule_key(id)
 
 

@@ -12,6 +12,7 @@ from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys, last_of
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.outside import Hanging, TaskDone
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.tasks import (
     TaskEvent,
     TaskRow,
@@ -38,7 +39,7 @@ from workflow_sdk.errors import (
 from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.posting import Letter, post
 from workflow_sdk.execution.snapshot import read_fields, read_standing
-from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.info import Page
 
@@ -105,7 +106,7 @@ class Tasks:
         """The open tasks, oldest first, a page at a time; of several conditions, all hold."""
         access = self._open()
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1000:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"limit is a number of tasks from 1 to 1000, not {limit!r}")
+            raise DefinitionError(f"limit is a number of tasks from 1 to 1000, not {shown(limit)}")
         if instance is not None:
             prefix = tasks_of(instance)
         elif assignee is not None:
@@ -205,9 +206,15 @@ class Tasks:
             batch.check(hangs, hanging)
             done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
             change_task(batch, row, done, TaskEvent("completed", by, now))
-            if await _commit(access.driver, batch):
-                if posted.is_here and here is not None:
+            await forget_oldest(access.driver, batch, row.instance)
+            is_done = True
+            try:
+                is_done = await _commit(access.driver, batch)
+            finally:
+                # Also if this is cancelled: it may be stored all the same.
+                if is_done and posted.is_here and here is not None:
                     here.message_came(row.instance)
+            if is_done:
                 return
 
     async def _read(self, driver: Driver, id: str) -> tuple[TaskRow, bytes]:
@@ -239,7 +246,7 @@ async def _commit(driver: Driver, batch: Batch) -> bool:
 def _check_who(who: object, what: str) -> None:
     if not isinstance(who, str) or name_problem(who) is not None:
         raise DefinitionError(
-            f"a task is {what} someone, whose name is a text of 1 to 1000 characters, not {who!r:.100}"
+            f"a task is {what} someone, whose name is a text of 1 to 1000 characters, not {shown(who)}"
         )
 
 
@@ -272,8 +279,8 @@ async def _task(row: TaskRow, access: Access) -> Task:
 def _from_cursor(cursor: str, prefix: bytes) -> bytes:
     try:
         key = bytes.fromhex(cursor)
-    except ValueError:
+    except (ValueError, TypeError):
         key = b""
     if not key.startswith(prefix):
-        raise DefinitionError(f"the cursor {cursor!r} is not of a list with these filters")
+        raise DefinitionError(f"the cursor {shown(cursor)} is not of a list with these filters")
     return key + b"\x00"

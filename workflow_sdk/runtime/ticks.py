@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.schedules import After, ScheduleRow
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.wire import MOMENT_MAX
 from workflow_sdk.errors import DefinitionError
 
@@ -69,14 +70,14 @@ def _parsed(cron: str, begin: datetime) -> CronSim:
     except Exception as error:  # whatever it trips over
         raise DefinitionError(
             f"cron is five fields: minute, hour, day of the month, month, day of the week, "
-            f'such as "0 3 * * *", not {cron!r:.100}: {error}'
+            f'such as "0 3 * * *", not {shown(cron)}: {error}'
         ) from error
 
 
 def check_cron(cron: object) -> str:
     """An expression of cron; DefinitionError, if it is none."""
     if not isinstance(cron, str):
-        raise DefinitionError(f'cron is a text such as "0 3 * * *", not {cron!r:.100}')
+        raise DefinitionError(f'cron is a text such as "0 3 * * *", not {shown(cron)}')
     _parsed(cron, datetime(2000, 1, 1, tzinfo=UTC))
     return cron
 
@@ -85,7 +86,7 @@ def check_every(every: Duration) -> int:
     """A duration in microseconds; DefinitionError, if it is none, or too short."""
     found = round(seconds(every, "every") * MICROSECONDS)
     if found < EVERY_MICROSECONDS_MIN:
-        raise DefinitionError(f"every is a millisecond or more, not {every!r}")
+        raise DefinitionError(f"every is a millisecond or more, not {shown(every)}")
     return found
 
 

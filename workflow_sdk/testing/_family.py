@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from workflow_sdk.core.codec import Codec, Wrappers
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
@@ -29,7 +30,7 @@ def by_name(workflow: Workflow[Any, Any], others: Iterable[Workflow[Any, Any]]) 
     found = {workflow.name: workflow}
     for other in others:
         if not isinstance(other, Workflow):
-            raise DefinitionError(f"workflows are functions decorated with @workflow, not {other!r}")
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(other)}")
         found[other.name] = other
     return found
 

@@ -14,6 +14,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.shown import shown
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.clock import Activity, Timeout
@@ -94,8 +95,8 @@ class VirtualClock:
     """
 
     def __init__(self, start: datetime | None = None, *, quiet: float = QUIET_SECONDS) -> None:
-        if start is not None and start.utcoffset() is None:
-            raise DefinitionError(f"the clock starts at an aware datetime, not {start!r}")
+        if start is not None and (not isinstance(start, datetime) or start.utcoffset() is None):
+            raise DefinitionError(f"the clock starts at an aware datetime, not {shown(start)}")
         self._now = (start or _START).timestamp()
         self._quiet = quiet
         self._in_thread = 0.0

@@ -13,6 +13,7 @@ from uuid import uuid4
 from workflow_sdk.core.codec import Wrappers
 from workflow_sdk.core.history import History
 from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
+from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
@@ -73,7 +74,7 @@ async def crash_everywhere(
     same. `handlers` are those that a Runtime is given.
     """
     if not isinstance(workflow, Workflow):
-        raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {workflow!r}")
+        raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {shown(workflow)}")
     driver = await open_driver(store) if isinstance(store, str) else store
     try:
         flows = by_name(workflow, workflows)
@@ -87,7 +88,7 @@ async def crash_everywhere(
 
 def _messages(script: Script | None) -> list[tuple[str, Any]]:
     if isinstance(script, str) or not isinstance(script, Sequence | None):
-        raise DefinitionError(f"a script is a list of messages, not {script!r}")
+        raise DefinitionError(f"a script is a list of messages, not {shown(script)}")
     return [(message, None) if isinstance(message, str) else message for message in script or ()]
 
 

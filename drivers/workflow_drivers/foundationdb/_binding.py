@@ -153,7 +153,7 @@ _loading = Lock()
 INSTALL = (
     "fdb:// needs FoundationDB's client library, libfdb_c, which pip does not install: take the package "
     "`foundationdb-clients` of your cluster's version from https://github.com/apple/foundationdb/releases, and the "
-    "Python package of the same version: pip install 'workflow-sdk[fdb]' 'foundationdb==<that version>'"
+    "Python package of the same version: pip install 'foundationdb==<that version>'"
 )
 
 

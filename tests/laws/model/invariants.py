@@ -23,7 +23,7 @@ from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Driver, Set
 
-__all__ = ["CheckedDriver"]
+__all__ = ["CheckedDriver", "check_standing"]
 
 COUNTED = (1, 2, 5, 6, 7, 11, 12, 13, 20)
 """The parts of what an instance has done; not what is copied of them for a rollback."""
@@ -110,6 +110,14 @@ class CheckedDriver:
                     self.on_final(new.path(location))
         for id in after.spaces:
             _check_outside(after, after.space(id))
+
+
+def check_standing(rows: dict[bytes, bytes]) -> None:
+    """What holds of every instance that is stored, whatever has happened to it: it waits, is woken and is listed."""
+    store = Store(rows)
+    for id in store.spaces:
+        _check_waits(store.space(id))
+        _check_outside(store, store.space(id))
 
 
 def _touches(batch: Batch, prefix: bytes) -> bool:
@@ -265,7 +273,9 @@ def _check_outside(store: Store, space: Space) -> None:
     id, status, lease = space.id, space.status, space.lease
     assert status is not None, "an instance has a status"
     alarms = [when for other, when in store.alarms if other == id]
-    assert alarms == ([] if space.alarm is None else [space.alarm]), "its alarm is not where it says"
+    assert alarms == ([] if space.alarm is None else [space.alarm]), (
+        f"{id} has alarms at {alarms}, and says {space.alarm}"
+    )
     worker = [] if lease is None else [str(unpack_record(lease)[0])]
     assert [who for other, who in store.claims if other == id] == worker, "it is not claimed by who has it"
     listed = [row for row in store.listed if row[-1] == id]

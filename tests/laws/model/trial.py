@@ -15,6 +15,7 @@ from tests.laws.model.invariants import CheckedDriver
 from tests.laws.model.messages import BAD
 from tests.laws.model.plain import MARGIN, Expected, Row
 from tests.laws.model.programs import Cancel, Letter, Program
+from tests.leftovers import check_nothing_left
 from tests.patience import PATIENCE
 from workflow_sdk import (
     Batch,
@@ -299,6 +300,7 @@ class Trial:
         assert abs(late) < MARGIN, f"it ended {late} seconds late"
         if not any(fault.kind == "fight" for fault in self.had):
             assert {path: self.world.calls[path] for path in self.settled} == self.settled
+        await check_nothing_left(self.driver if self.checked is None else self.checked.driver)
 
     async def late(self, right: Expected) -> float:
         """By how much it ended too late. The clock itself may have gone on: nobody waits for it any more."""

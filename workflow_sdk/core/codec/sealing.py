@@ -158,6 +158,11 @@ class Seals:
         )
 
 
+def is_sealed(data: bytes) -> bool:
+    """Whether a codec has written the bytes."""
+    return data.startswith(SEAL)
+
+
 def no_seals() -> SealedError:
     """What to say of an encoded value where there is no codec."""
     return SealedError("the value is encoded, and can't be read without codec=; give the codec that has written it")
