@@ -144,7 +144,9 @@ async def run_workflow(
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
     driver = overseen(driver, clock)
-    call = _Call(driver, clock, values, _given(handlers), ttl, mode, Family(driver, clock, [*workflows]))
+    flows = [*workflows]
+    family = Family(driver, clock, flows)
+    call = _Call(driver, clock, values, KnownHandlers.of(flows, handlers), ttl, mode, family)
     call.family.meet(workflow)
     try:
         if mode == "live":
@@ -153,11 +155,6 @@ async def run_workflow(
         return await call.run(workflow, keys, _everybody, input, creates=True)
     except BaseExceptionGroup as group:
         raise _innermost(group) from None
-
-
-def _given(handlers: Iterable[Handler]) -> Iterable[Handler]:
-    """The same, to be gone through more than once."""
-    return handlers if isinstance(handlers, KnownHandlers) else tuple(handlers)
 
 
 def _everybody(worker: str) -> bool:
@@ -175,7 +172,7 @@ class _Call:
     driver: Driver
     clock: Clock
     codec: Codec
-    handlers: Iterable[Handler]
+    known: KnownHandlers
     ttl: float
     mode: Mode
     family: Family
@@ -215,7 +212,7 @@ class _Call:
     ) -> RunResult[Any]:
         """Run one instance until it ends or waits."""
         driver, clock, codec, worker = self.driver, self.clock, self.codec, worker_keys(uuid4().hex)
-        known = KnownHandlers.of(workflow, self.handlers)
+        known = self.known.beside(workflow)
         # Before the first heartbeat is stored, since others may see that at once.
         with clock.life(worker.worker), living(worker.worker):
             claimant = Claimant(
