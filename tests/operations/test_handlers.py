@@ -186,3 +186,13 @@ def test_looking_up_a_name_runs_no_hook(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("lazy:proxy", "lazy:proxy.deeper", "lazy:absent"):
         assert KNOWN.find(name) is None
     assert asked == []
+
+
+def test_one_more_workflow_makes_its_module_known() -> None:
+    known = KnownHandlers([], [Shop.of_the_class])
+    more = known.beside(trip)
+    assert known.name_of(undo) is None
+    assert more.name_of(undo) == f"{HERE}:undo"
+    assert more.name_of(Shop.of_the_class) is not None
+    assert more.beside(trip) is more
+    assert KnownHandlers.of([], more) is more

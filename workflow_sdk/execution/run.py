@@ -144,7 +144,9 @@ async def run_workflow(
     if ttl <= 0:
         raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
     driver = overseen(driver, clock)
-    call = _Call(driver, clock, values, _given(handlers), ttl, mode, Family(driver, clock, [*workflows]))
+    flows = [*workflows]
+    family = Family(driver, clock, flows)
+    call = _Call(driver, clock, values, KnownHandlers.of(flows, handlers), ttl, mode, family)
     call.family.meet(workflow)
     try:
         if mode == "live":
@@ -153,11 +155,6 @@ async def run_workflow(
         return await call.run(workflow, keys, _everybody, input, creates=True)
     except BaseExceptionGroup as group:
         raise _innermost(group) from None
-
-
-def _given(handlers: Iterable[Handler]) -> Iterable[Handler]:
-    """The same, to be gone through more than once."""
-    return handlers if isinstance(handlers, KnownHandlers) else tuple(handlers)
 
 
 def _everybody(worker: str) -> bool:
@@ -175,7 +172,7 @@ class _Call:
     driver: Driver
     clock: Clock
     codec: Codec
-    handlers: Iterable[Handler]
+    known: KnownHandlers
     ttl: float
     mode: Mode
     family: Family
@@ -215,7 +212,7 @@ class _Call:
     ) -> RunResult[Any]:
         """Run one instance until it ends or waits."""
         driver, clock, codec, worker = self.driver, self.clock, self.codec, worker_keys(uuid4().hex)
-        known = KnownHandlers.of(workflow, self.handlers)
+        known = self.known.beside(workflow)
         # Before the first heartbeat is stored, since others may see that at once.
         with clock.life(worker.worker), living(worker.worker):
             claimant = Claimant(
@@ -354,7 +351,7 @@ def _restarts(fields: dict[Field, bytes]) -> int:
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
-    __slots__ = ("_checks_input", "began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
+    __slots__ = ("began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
 
     def __init__(
         self,
@@ -376,8 +373,6 @@ class Run:
         self.journal: Journal = Journal(keys)
         created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
         generation, began_at = _generation(claimed.fields, created_at)
-        self._checks_input = False
-        """Whether it begins with an input that nobody has checked."""
         self.began_at: float = began_at
         """When this generation of it has begun."""
         lenient = workflow.divergence == "lenient"
@@ -507,7 +502,8 @@ class Run:
             # Whoever had it may have written until it was claimed.
             fields = await read_fields(self.driver, journal.keys)
         await load_for_run(rows or self.driver, journal, fields)
-        self._checks_input = not (self.claimed.checked or journal.loaded or Field.GENERATION in fields)
+        if journal.loaded or Field.GENERATION in fields:
+            self.claimed.checked = True
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
@@ -597,7 +593,7 @@ class Run:
         fn = self.workflow.fn
         raw = unpack_record(self.journal.fields[Field.INPUT])[0]
         if not self.workflow.takes_input:
-            if self._checks_input:
+            if not self.claimed.checked:
                 return lambda scope: fn(Context(scope, *self._no_input(raw)))
             return lambda scope: fn(Context(scope))
         default = self.workflow.default_input
@@ -612,7 +608,7 @@ class Run:
                 self.execution.unreadable(error)
                 raise Unwound from None
             except CodecError as error:
-                if self._checks_input and self._is_a_value(raw):
+                if not self.claimed.checked and self._is_a_value(raw):
                     raise InputError(f"the input of workflow {self.workflow.name!r}: {error}") from None
                 self.execution.diverged(
                     HistoryDivergedError(

@@ -36,9 +36,17 @@ class KnownHandlers:
         self._given = _by_name(handlers)
 
     @classmethod
-    def of(cls, workflow: Workflow[Any, Any], handlers: Iterable[Handler]) -> KnownHandlers:
-        """What is known to the run of a workflow that was given these handlers."""
-        return handlers if isinstance(handlers, KnownHandlers) else cls([workflow], handlers)
+    def of(cls, workflows: Iterable[Workflow[Any, Any]], handlers: Iterable[Handler]) -> KnownHandlers:
+        """What is known with these workflows, and with handlers that may have been made known before."""
+        return handlers if isinstance(handlers, KnownHandlers) else cls(workflows, handlers)
+
+    def beside(self, workflow: Workflow[Any, Any]) -> KnownHandlers:
+        """The same, with the functions in the module of one more workflow."""
+        if workflow.__module__ in self._modules:
+            return self
+        made = KnownHandlers([])
+        made._modules, made._given = self._modules | {workflow.__module__}, self._given
+        return made
 
     def __iter__(self) -> Iterator[Handler]:
         """Those that were given."""

@@ -9,11 +9,11 @@ from cbor2 import loads
 from workflow_sdk.core.codec.problem import Problem
 from workflow_sdk.core.wire import AFTER, BEFORE, MARK
 
-__all__ = ["behind", "read_one", "read_simple"]
+__all__ = ["HEAD_SIZES", "behind", "read_one", "read_simple"]
 
 _TEXT_OR_BYTES: Final = (2, 3)
-_SIZES: Final = {**dict.fromkeys(range(24), 1), 24: 2, 25: 3, 26: 5, 27: 9}
-"""How many bytes the head of a value has, by the last five bits of the first one."""
+HEAD_SIZES: Final = (*[1] * 24, 2, 3, 5, 9, 0, 0, 0, 0)
+"""How many bytes the head of a value has, by the last five bits of the first one; 0 where that does not tell."""
 
 
 def read_one(data: bytes, **how: Any) -> Any:
@@ -27,12 +27,12 @@ def read_one(data: bytes, **how: Any) -> Any:
 def read_simple(data: bytes) -> Any:
     """The same for a value that holds no others: an integer, bytes, text, a float, True, False or None."""
     head = data[0]
-    size = _SIZES.get(head & 31)
-    if size is None:
+    size = HEAD_SIZES[head & 31]
+    if not size:
         return read_one(data)
     if head >> 5 in _TEXT_OR_BYTES:
         size += head & 31 if size == 1 else int.from_bytes(data[1:size], "big")
-    if len(data) > size:
+    if data[size:]:
         raise behind()
     return loads(data)
 

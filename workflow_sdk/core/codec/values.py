@@ -16,7 +16,7 @@ from cbor2 import CBORError, dumps, loads
 
 from workflow_sdk.core.codec.classes import Known, classes_of
 from workflow_sdk.core.codec.fitting import fitter
-from workflow_sdk.core.codec.framing import read_simple
+from workflow_sdk.core.codec.framing import HEAD_SIZES, read_simple
 from workflow_sdk.core.codec.lifting import Mode, lift
 from workflow_sdk.core.codec.lowering import ATOMS, lower, text_problem
 from workflow_sdk.core.codec.problem import Problem, error_text
@@ -66,7 +66,9 @@ class Codec:
 
         `plain` gives dicts for objects and values for enum members: for those who do not have the classes.
         """
-        return self._from_bytes(self._opened(data), hint, "plain" if plain else "exact")
+        if self._seals is not None or data[:3] == SEAL:
+            data = self._opened(data)
+        return self._from_bytes(data, hint, "plain" if plain else "exact")
 
     def roundtrip(self, value: object, hint: object = Any) -> tuple[bytes, Any]:
         """The bytes of `value`, and the value that a later `decode` will give."""
@@ -152,7 +154,8 @@ class Codec:
     def _from_bytes(self, data: bytes, hint: object, mode: Mode, *, own: bool = False) -> Any:
         try:
             if data[0] >> 5 in _TAGLESS_KINDS:
-                return loads(data) if own else read_simple(data)
+                # Most have nothing behind their head.
+                return loads(data) if own or not data[HEAD_SIZES[data[0] & 31] :] else read_simple(data)
             return lift(data, self._classes(hint), mode, own=own)
         except Problem as problem:
             raise CodecError(str(problem)) from problem.__cause__
