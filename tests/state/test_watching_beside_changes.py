@@ -20,6 +20,8 @@ from tests.settings import Setting
 from tests.support import open_store
 from workflow_sdk import Client, Context, Driver, Handle, InstanceInfo, Status, run_workflow, workflow
 
+pytestmark = pytest.mark.law(9)
+
 Change = Callable[[], Awaitable[object]]
 
 
@@ -61,7 +63,8 @@ async def test_a_change_at_every_call(driver: Driver, at_once: int, after: bool)
                 await handle.send("message")
                 await run()
 
-            left: list[Change] = [run, take, handle.cancel][3 - at_once :]
+            changes: tuple[Change, ...] = (run, take, handle.cancel)
+            left: list[Change] = [*changes[3 - at_once :]]
 
             async def change(left: list[Change] = left) -> None:
                 async with one_at_a_time:
@@ -70,6 +73,7 @@ async def test_a_change_at_every_call(driver: Driver, at_once: int, after: bool)
 
             beside = Beside(driver, dict.fromkeys(range(first, first + at_once), change), after=after)
             seen: list[InstanceInfo] = []
+            was_late = False
 
             async def is_done(left: list[Change] = left, beside: Beside = beside) -> bool:
                 return not left or beside.waiting == 2
