@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import fdb_store
 from tests.hosts import Opening, opening_its_fixtures, run_in
+from tests.leftovers import check_nothing_left
 from tests.patience import PATIENCE
 from tests.settings import HOSTS, PYTEST_ASYNCIO, SETTINGS, TRIO, Host, Setting, pick
 from tests.support import World, open_store
@@ -46,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "deep: too long for the quick tier; runs with --deep.",
         "every_host: about the tasks of a worker; with --deep it runs in every host, on every loop.",
         "settings(store=, mode=, host=, loop=): holds only in settings with these parts.",
+        "leaves(what): writes or damages rows by itself, which are left when all instances are deleted.",
     ):
         config.addinivalue_line("markers", line)
     os.environ.setdefault("WORKFLOW_SDK_CHAOS", DEEP_CHAOS if config.getoption("--deep") else QUICK_CHAOS)
@@ -202,7 +204,9 @@ def host(request: pytest.FixtureRequest) -> Host:
 
 
 @pytest.fixture
-def world(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opening[World]:
+def world(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Opening[World]:
     """A store and a clock, and someone who runs instances on them to their end."""
     # Times are looked at to the second, and a plain function may be kept waiting for its thread.
     monkeypatch.setattr("workflow_sdk.testing.clock.SHORT_SECONDS", PATIENCE)
@@ -212,6 +216,7 @@ def world(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         driver = await open_store(setting.store, tmp_path)
         try:
             yield World(setting, driver, tmp_path)
+            await _check_nothing_left(driver, request)
         finally:
             await driver.aclose()
 
@@ -227,7 +232,7 @@ def place(request: pytest.FixtureRequest) -> Setting:
 
 
 @pytest.fixture
-def driver(place: Setting, tmp_path: Path) -> Opening[Driver]:
+def driver(place: Setting, tmp_path: Path, request: pytest.FixtureRequest) -> Opening[Driver]:
     """An open store."""
 
     @asynccontextmanager
@@ -235,7 +240,14 @@ def driver(place: Setting, tmp_path: Path) -> Opening[Driver]:
         found = await open_store(place.store, tmp_path)
         try:
             yield found
+            await _check_nothing_left(found, request)
         finally:
             await found.aclose()
 
     return Opening(opened)
+
+
+async def _check_nothing_left(driver: Driver, request: pytest.FixtureRequest) -> None:
+    """After a test that has passed, unless it says what it leaves behind."""
+    if request.node.get_closest_marker("leaves") is None:
+        await check_nothing_left(driver)

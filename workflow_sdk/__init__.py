@@ -18,6 +18,7 @@ from workflow_sdk.errors import (
     DuplicateNameError,
     ErrorInfo,
     HistoryDivergedError,
+    InboxFullError,
     InputError,
     InstanceNotFoundError,
     InstanceStateError,
@@ -52,6 +53,7 @@ from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message
 from workflow_sdk.runtime.handle import Handle
 from workflow_sdk.runtime.info import InstanceInfo, Page, Progress, Wait
+from workflow_sdk.runtime.mailbox import QueuedMessage
 from workflow_sdk.runtime.reading import read_history
 from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.runtime.runtime import Runtime
@@ -83,6 +85,7 @@ __all__ = [
     "History",
     "HistoryDivergedError",
     "HistoryEntry",
+    "InboxFullError",
     "InputError",
     "InstanceInfo",
     "InstanceNotFoundError",
@@ -96,6 +99,7 @@ __all__ = [
     "Page",
     "PayloadTooLargeError",
     "Progress",
+    "QueuedMessage",
     "RaceError",
     "RaceResult",
     "ReplayProblem",

@@ -70,7 +70,7 @@ class StepOverrides(TypedDict, total=False):
     timeout: Duration | None
     retry_on_timeout: bool
     no_retry: type[Exception] | tuple[type[Exception], ...]
-    ephemeral: bool
+    repeatable: bool
     rollback: UNDO | None
 
 
@@ -98,8 +98,10 @@ class StepOptions:
     retry_on_timeout: bool = False
     no_retry: type[Exception] | tuple[type[Exception], ...] = ()
     """Exceptions that end the step at once."""
-    ephemeral: bool = False
-    """The record rides with the next commit instead of being one of its own."""
+    repeatable: bool = False
+    """It may safely run again: the record rides with the next commit instead of being one of its own, and whatever is
+    not repeatable waits for that commit first.
+    """
     rollback: UNDO | None = None
     """Undoes the step, given its value, if the workflow fails later."""
 
@@ -117,6 +119,13 @@ class StepOptions:
             raise DefinitionError(f"backoff takes a Backoff, not {shown(self.backoff)}")
         if self.rollback is not None and not is_function(self.rollback):
             raise DefinitionError(f"rollback takes a function, not {shown(self.rollback)}")
+        if not isinstance(self.repeatable, bool):
+            raise DefinitionError(f"repeatable is True or False, not {shown(self.repeatable)}")
+        if self.repeatable and self.rollback is not None:
+            raise DefinitionError(
+                "a step with a rollback can't be repeatable: what it did a second time would not be undone; leave one "
+                "of the two out"
+            )
 
     def override(self, overrides: StepOverrides) -> StepOptions:
         """The options with some of them changed."""
@@ -180,7 +189,7 @@ def step(
     timeout: Duration | None = None,
     retry_on_timeout: bool = False,
     no_retry: type[Exception] | tuple[type[Exception], ...] = (),
-    ephemeral: bool = False,
+    repeatable: bool = False,
     rollback: UNDO | None = None,
 ) -> _StepDecorator: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:

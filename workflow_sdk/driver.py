@@ -25,6 +25,7 @@ __all__ = [
     "ConflictError",
     "Driver",
     "Set",
+    "Sibling",
     "StorageError",
     "StorageLimitError",
     "Transacting",
@@ -32,8 +33,14 @@ __all__ = [
     "check_limits",
     "is_driver",
     "open_driver",
+    "sibling_of",
     "transacting",
 ]
+
+
+class ProcessDied(BaseException):
+    """As far as the store can tell, the process has died: nothing lives on that was under way. Tests raise it."""
+
 
 ENTRY_POINT_GROUP = "workflow_sdk.drivers"
 
@@ -219,6 +226,25 @@ class Transacting(Protocol):
 def transacting(driver: object) -> Transacting | None:
     """The driver, if it lets others write in its transactions; for one that wraps another, if that one does."""
     return cast("Transacting", driver) if callable(getattr(driver, "transact", None)) else None
+
+
+class Sibling(Protocol):
+    """A driver that can be opened once more, for another thread. No driver has to.
+
+    With it, a worker whose event loop is blocked goes on saying that it lives.
+    """
+
+    async def sibling(self) -> Driver:
+        """Another handle of the same store, for the event loop of the thread that asks. It is closed by itself.
+
+        This is called in that thread, while the loop in which the driver was opened may be blocked.
+        """
+        ...
+
+
+def sibling_of(driver: object) -> Sibling | None:
+    """The driver, if it can be opened once more; for one that wraps another, if that one can."""
+    return cast("Sibling", driver) if callable(getattr(driver, "sibling", None)) else None
 
 
 async def open_driver(url: str) -> Driver:

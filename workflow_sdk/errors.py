@@ -23,6 +23,7 @@ WorkflowSDKError
 ├── ConflictError                   a check of a batch did not hold; nothing was written
 ├── LeaseLostError                  another worker owns the instance now
 ├── InstanceNotFoundError           no instance has this id
+├── InboxFullError                  the instance has as many messages as it may have
 ├── ScheduleNotFoundError           no schedule has this id
 ├── AlreadyExistsError              the id is taken by another workflow or input
 ├── InstanceStateError              the instance's status does not allow the call
@@ -49,6 +50,7 @@ __all__ = [
     "DuplicateNameError",
     "ErrorInfo",
     "HistoryDivergedError",
+    "InboxFullError",
     "InputError",
     "InstanceNotFoundError",
     "InstanceStateError",
@@ -252,6 +254,13 @@ class InstanceNotFoundError(WorkflowSDKError):
 
     path: str = ""
     """Of the operation that asked for it, if it was one."""
+
+
+class InboxFullError(WorkflowSDKError):
+    """The instance has as many messages as it may have, which it has not taken. Nothing was stored."""
+
+    path: str = ""
+    """Of the operation that sent the message, if it was one."""
 
 
 class ScheduleNotFoundError(WorkflowSDKError):

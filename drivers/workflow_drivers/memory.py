@@ -218,6 +218,11 @@ class MemoryDriver:
                 store.forget(key, waiter)
         self._check_open()
 
+    async def sibling(self) -> MemoryDriver:
+        """Another handle of the same store, for another thread."""
+        self._check_open()
+        return MemoryDriver(_store=self._store)
+
     async def aclose(self) -> None:
         """Let go of the store: a fresh one is gone, a named one stays, and so do its other handles."""
         if self._closed:

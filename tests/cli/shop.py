@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 
 from workflow_sdk import Backoff, Context, Runtime, Workflow, workflow
+from workflow_sdk.codecs import plain
 
 STORE = os.environ.get("SHOP_STORE", "memory://")
 
@@ -40,6 +41,12 @@ async def checkout(ctx: Context, order: str) -> dict[str, object]:
 @workflow
 async def fails(ctx: Context) -> None:
     raise ValueError("no tea\nleft")
+
+
+@workflow
+async def grumbles(ctx: Context) -> str:
+    ctx.log.warning("no tea")
+    return "done"
 
 
 @workflow
@@ -134,6 +141,10 @@ class Reversed:
 reverse = Reversed()
 
 
+codecs = [reverse, plain]
+no_codecs = [reverse, 3]
+
+
 def make_codec() -> Reversed:
     return reverse
 
@@ -152,7 +163,16 @@ async def tells_its_loop(ctx: Context) -> str:
     return await ctx.step(loop_here)
 
 
-WORKFLOWS: list[Workflow[Any, Any]] = [checkout, fails, slips, kills_once, exits_once, takes_its_time, tells_its_loop]
+WORKFLOWS: list[Workflow[Any, Any]] = [
+    checkout,
+    fails,
+    grumbles,
+    slips,
+    kills_once,
+    exits_once,
+    takes_its_time,
+    tells_its_loop,
+]
 runtime = Runtime(STORE, workflows=WORKFLOWS, lease_ttl=1)
 
 

@@ -16,7 +16,7 @@ def in_the_shop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(os.path.dirname(__file__))
 
 
-@pytest.mark.parametrize("name", ["shop:reverse", "shop:Reversed", "shop:make_codec"])
+@pytest.mark.parametrize("name", ["shop:reverse", "shop:Reversed", "shop:make_codec", "shop:codecs"])
 def test_values_pass_through_it(line: Line, name: str) -> None:
     line("start", "checkout", '"a cup"', "--id", "order-1", "--codec", name)
     assert '"input": "a cup"' in line("--codec", name, "show", "order-1", "--json").output
@@ -34,7 +34,7 @@ def test_it_may_be_in_the_environment(line: Line, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WORKFLOW_CODEC", "shop:reverse")
     line("start", "checkout", '"a cup"', "--id", "order-1")
     monkeypatch.setenv("WORKFLOW_CODEC", "")
-    assert "no value" in line("show", "order-1", code=1).stderr
+    assert "codec=" in line("show", "order-1", code=1).stderr
     output = line("doctor").output
     assert "instances  can't be read: " in output
 
@@ -53,7 +53,8 @@ async def rows(driver: Driver) -> list[tuple[bytes, bytes]]:
 
 def test_values_that_it_can_not_read(line: Line) -> None:
     line.run(fails, id="f1")
-    assert "not reversed" in line("show", "f1", "--codec", "shop:reverse", code=1).stderr
+    assert "not encoded" in line("show", "f1", "--codec", "shop:reverse", code=1).stderr
+    assert '"no tea' in line("show", "f1", "--codec", "shop:codecs", "--json").output
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_values_that_it_can_not_read(line: Line) -> None:
         ("shop:none", "the module 'shop' has no 'none'", 2),
         ("shop:STORE", "shop:STORE is 'str': no codec", 2),
         ("shop:no_runtime", "shop:no_runtime is 'int': no codec", 2),
+        ("shop:no_codecs", "shop:no_codecs is 'list': no codec", 2),
         ("shop:no_codec", "shop:no_codec has made no codec: RuntimeError: no key (", 1),
     ],
 )

@@ -7,9 +7,12 @@ import math
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -17,10 +20,13 @@ import pytest
 
 from tests.cli.launcher import Running
 from tests.cli.line import Line
+from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_sdk import Driver
 from workflow_sdk.cli import team
 from workflow_sdk.core.keys import WorkerKeys
+
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
@@ -66,6 +72,27 @@ def test_a_worker_runs_what_is_due_until_it_is_stopped(line: Line, target: str, 
         output, errors = worker.communicate(timeout=PATIENCE)
         assert (worker.returncode, output) == (0, ""), errors
     assert line("send", "order-3", "packed").output in ("accepted\n", "queued\n"), "it is left for the next"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_to_which_nobody_listens_ends_as_others_do(line: Line, processes: int) -> None:
+    """Python makes an exit code of its own of what is left to be printed."""
+    argv = [sys.executable, "-m", "workflow_sdk.cli", "worker", "shop:make", "--processes", str(processes)]
+    folders = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    env = clean_environment(PYTHONPATH=folders, SHOP_STORE=line.store)
+    worker = subprocess.Popen(argv, cwd=line.folder, env=env, stderr=subprocess.PIPE, text=True)
+    try:
+        assert worker.stderr is not None
+        for _ in range(processes):
+            pid_in(worker.stderr.readline())
+        worker.stderr.close()
+        line("start", "grumbles", "--id", "g1")
+        assert line("result", "g1", "--timeout", str(PATIENCE)).output == '"done"\n'
+        worker.terminate()
+        assert worker.wait(timeout=PATIENCE) == 0
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def test_several_processes_are_stopped_together(line: Line) -> None:

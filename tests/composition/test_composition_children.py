@@ -88,7 +88,8 @@ async def test_by_function_and_by_name(world: World) -> None:
 async def test_with_a_run_of_its_own_for_each(world: World) -> None:
     @workflow
     async def asks(ctx: Context) -> int:
-        return (await ctx.child("one", sells, Order("book", NOW))).total
+        # By its name: the call does not know it, and leaves it to others.
+        return int((await ctx.child("one", "sells", Order("book", NOW)))["total"])
 
     first = await world.once(asks, mode="yield")
     assert (first.status, first.waiting_for) == (Status.WAITING, [])

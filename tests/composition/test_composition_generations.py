@@ -33,7 +33,7 @@ async def give(value: Any) -> Any:
 async def sums(ctx: Context, total: int) -> int | ContinueAsNew:
     """Adds what it is sent, one number in each generation, up to 100."""
     number = await ctx.listen("number", type=int)
-    await ctx.step("rides along", give, number, ephemeral=True)
+    await ctx.step("rides along", give, number, repeatable=True)
     total = await ctx.step("add", give, total + number)
     return total if total >= 100 else ContinueAsNew(total)
 

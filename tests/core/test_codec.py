@@ -468,7 +468,7 @@ def test_the_limit_is_in_encoded_bytes() -> None:
 
 
 def test_bytes_of_a_later_release_say_so() -> None:
-    for tag in (57624, tags.LAST, 99_999):
+    for tag in (tags.SEALED + 1, tags.LAST, 99_999):
         with pytest.raises(CodecError, match=f"tag {tag} is not known here"):
             CODEC.decode(cbor2.dumps([1, cbor2.CBORTag(tag, 1)]))
 
@@ -497,10 +497,10 @@ def test_a_wrapper_sees_every_value_and_its_failure_is_a_codec_error() -> None:
     for value in (None, 1, "x" * 1000, Order("x")):
         data, seen = codec.roundtrip(value)
         assert codec.decode(data) == seen == value
-        assert zlib.decompress(data) == CODEC.encode(value)
+        assert zlib.decompress(cbor2.loads(data).value)[8:] == CODEC.encode(value)
     assert len(codec.encode("x" * 1000)) < 100
     with pytest.raises(CodecError, match="wrapper failed: error"):
-        codec.decode(b"not squeezed")
+        codec.decode(cbor2.dumps(cbor2.CBORTag(tags.SEALED, b"not squeezed")))
 
 
 # -- Hints that are not hashable, or lead nowhere ---------------------------------------------------------------------

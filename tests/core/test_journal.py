@@ -27,7 +27,7 @@ from workflow_sdk.core.keys import (
     sequence_key,
     waits_of,
 )
-from workflow_sdk.core.location import pack_pair, pack_segment, subtree
+from workflow_sdk.core.location import pack_pair, pack_segment, split_last, subtree
 from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.core.wire import pack_record
 
@@ -88,6 +88,16 @@ class Model:
                 self.expected, WriteSet([subtree(KEYS.space + part + location)], {KEYS.space + part + location: None})
             )
 
+    def clear_losers(self, winner: bytes) -> None:
+        """Of a race around the last segment, which is that of the winner."""
+        race, _ = split_last(winner)
+        self.journal.clear_losers(race, winner)
+        for part in (HISTORY, METADATA):
+            begin, end = subtree(KEYS.space + part + race)
+            for key in [key for key in self.expected if begin <= key < end]:
+                if not key.startswith(KEYS.space + part + winner):
+                    del self.expected[key]
+
     def set_field(self, value: int) -> None:
         fields: list[object] | None = [value] if value else None
         self.journal.set_field(Field.ALARM, fields)
@@ -114,7 +124,7 @@ class Model:
 
 
 OPERATIONS = st.one_of(
-    st.tuples(st.sampled_from(["put", "trouble", "clear_history"]), locations),
+    st.tuples(st.sampled_from(["put", "trouble", "clear_history", "clear_losers"]), locations),
     st.tuples(st.just("set_field"), st.integers(0, 3)),
     st.tuples(st.just("take"), st.none()),
     st.tuples(st.just("land"), st.booleans()),
@@ -205,6 +215,23 @@ def test_turns_are_cleared_up_to_one() -> None:
     assert sorted(Entry.unpack(raw).ordinal for raw in rows.values()) == [0, 1, 2, 298, 299]
 
 
+def test_of_a_race_only_the_winner_is_kept() -> None:
+    journal, race = Journal(KEYS), pack_segment(1)
+    around, winner = pack_segment(0), race + pack_segment(3)
+    losers = [race + pack_segment(number) for number in (2, 4, 300)]
+    for location in (around, race, winner, *losers):
+        journal.put(location, Entry(Kind.STEP, 0, 1.0))
+        journal.load_entry(location + pack_segment(5), Entry(Kind.ATTEMPT, 0, 1.0).pack())
+        if location != race:
+            table = journal.names.open(location + pack_segment(6), journal.names.root, 0, 1)
+            table.intern(f"of {location.hex()}")
+    journal.clear_losers(race, winner)
+    kept = {KEYS.space + HISTORY + location for location in (around, race, winner)}
+    assert {key for key in changed(journal.take()) if key.startswith(KEYS.space + HISTORY)} == kept
+    assert set(journal.loaded) == {around, race, winner}
+    assert set(journal.names.texts.values()) == {f"of {location.hex()}" for location in (around, winner)}
+
+
 def test_a_cleared_scope_is_not_loaded() -> None:
     journal = Journal(KEYS)
     for location in (pack_segment(1), pack_segment(1) + pack_segment(2), pack_segment(10)):
@@ -251,8 +278,8 @@ def test_compensations_are_numbered_and_forgotten() -> None:
     journal, rows = Journal(KEYS), Rows()
     for number in range(3):
         assert journal.next_sequence == number
-        journal.compensate(Compensation(number, b"", "s", None, b"v", tagged=True))
-    journal.compensate(Compensation(1, b"", "s", None, b"v", tagged=True).done())
+        journal.register(Compensation(journal.new_sequence(), b"", "s", None, b"v", tagged=True))
+    journal.update(Compensation(1, b"", "s", None, b"v", tagged=True).done())
     assert (journal.compensations, journal.next_sequence) == (3, 3)
     journal.keep_in_attic([(pack_segment(1), b"row")])
     write(rows, journal.take())

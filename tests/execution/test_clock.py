@@ -15,7 +15,7 @@ import pytest
 from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run_workflow, workflow
-from workflow_sdk.execution.clock import Activity, Clock, SystemClock
+from workflow_sdk.execution.clock import Activity, Clock, SystemClock, clock_of, pause
 from workflow_sdk.testing import VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS, SHORT_SECONDS
 
@@ -45,7 +45,7 @@ async def test_the_clock_on_the_wall() -> None:
         await clock.wait(event, clock.time() + 100, IDLE)
 
 
-async def test_a_clock_that_was_set_meanwhile_is_looked_at_within_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clock_that_was_set_meanwhile_is_looked_at_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now, naps = [1_900_000_000.0], list[float]()
     day, nap = 86_400.0, anyio.move_on_after
 
@@ -55,10 +55,44 @@ async def test_a_clock_that_was_set_meanwhile_is_looked_at_within_a_day(monkeypa
         return nap(0)
 
     module = "workflow_sdk.execution.clock"
-    monkeypatch.setattr(f"{module}.time", SimpleNamespace(time=lambda: now[0]))
     monkeypatch.setattr(f"{module}.anyio", SimpleNamespace(move_on_after=sleep_and_set_the_clock))
-    await SystemClock().wait(anyio.Event(), now[0] + 90 * day, IDLE)
-    assert naps == [day]
+    await SystemClock(lambda: now[0]).wait(anyio.Event(), now[0] + 90 * day, IDLE)
+    assert len(naps) == 1
+    assert naps[0] < 1
+
+
+async def test_who_waits_for_a_span_of_time_does_not_look_at_the_clock() -> None:
+    """However it is set."""
+    began, looks = time.monotonic(), list[float]()
+
+    def look() -> float:
+        looks.append(-1e9 * len(looks))
+        return looks[-1]
+
+    clock = SystemClock(look)
+    await clock.wait(anyio.Event(), None, IDLE, by=clock.monotonic() + 0.05)
+    await clock.wait(anyio.Event(), None, IDLE, lazily=clock.monotonic() + 0.05)
+    await pause(clock, 0.05)
+    assert time.monotonic() - began >= 0.14
+    assert looks == []
+
+
+class OnlyTime:
+    """All that a user has to give."""
+
+    def time(self) -> int:
+        """As some clocks give it."""
+        return 1_900_000_000
+
+
+async def test_any_object_that_knows_the_time_is_a_clock() -> None:
+    clock = clock_of(OnlyTime())
+    assert clock.time() == 1_900_000_000
+    await clock.wait(anyio.Event(), 1_900_000_000.0, IDLE)
+    virtual = VirtualClock()
+    assert clock_of(virtual) is virtual
+    with pytest.raises(DefinitionError, match=r"time\(\) -> float"):
+        clock_of(time.time)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def test_an_event_ends_a_wait_on_the_wall() -> None:

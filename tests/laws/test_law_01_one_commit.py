@@ -180,7 +180,7 @@ async def test_a_failure_with_compensations_is_recorded_with_the_status(world: W
 async def test_putting_away_is_one_commit(world: World) -> None:
     @workflow
     async def nap(ctx: Context) -> None:
-        await ctx.step("rides along", give, 1, ephemeral=True)
+        await ctx.step("rides along", give, 1, repeatable=True)
         await ctx.sleep("nap", 60)
 
     driver = WatchedDriver(world.driver)

@@ -234,7 +234,7 @@ async def test_a_failed_commit_is_made_up_for_by_the_next(world: World) -> None:
 
     @workflow
     async def wait(ctx: Context) -> int:
-        kept = await ctx.step("kept for later", give, 1, ephemeral=True)
+        kept = await ctx.step("kept for later", give, 1, repeatable=True)
         return kept + await ctx.listen("number", type=int)
 
     driver = WatchedDriver(world.driver, before=disturb)

@@ -329,7 +329,7 @@ async def test_giving_back_writes_nothing_else(world: World) -> None:
 
     @workflow
     async def two(ctx: Context) -> None:
-        await ctx.step("one", author.work, "one", ephemeral=True)
+        await ctx.step("one", author.work, "one", repeatable=True)
         await ctx.step("two", author.work, "two")
 
     watched = WatchedDriver(world.driver)

@@ -375,7 +375,7 @@ async def test_being_idle_is_recorded_in_memory_too(world: World) -> None:
     @workflow
     async def twice(ctx: Context) -> None:
         await ctx.sleep("nap", 60)
-        await ctx.step("rest", work, ephemeral=True)
+        await ctx.step("rest", work, repeatable=True)
         await ctx.listen("word", timeout=60, default=None)
 
     driver = WatchedDriver(world.driver)

@@ -44,7 +44,7 @@ class Around:
 Node = Do | Around
 Block = tuple[Node, ...]
 
-LEAVES = st.sampled_from(["step", "step", "fails", "ephemeral", "sleep", "listen", "version", "uuid"]).map(Do)
+LEAVES = st.sampled_from(["step", "step", "fails", "repeatable", "sleep", "listen", "version", "uuid"]).map(Do)
 
 
 def around(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
@@ -77,8 +77,8 @@ class Interpreter:
         match node.kind:
             case "step":
                 return await ctx.step(name, self.report, path)
-            case "ephemeral":
-                return await ctx.step(name, self.report, path, ephemeral=True)
+            case "repeatable":
+                return await ctx.step(name, self.report, path, repeatable=True)
             case "fails":
                 try:
                     return await ctx.step(name, self.fails, path, retries=0)

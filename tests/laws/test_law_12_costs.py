@@ -173,7 +173,7 @@ async def test_a_resume_reads_in_ranges_not_once_per_operation(world: World) -> 
     @workflow
     async def job(ctx: Context) -> None:
         for number in range(2000):
-            await ctx.step(f"step {number}", give, ephemeral=True)
+            await ctx.step(f"step {number}", give, repeatable=True)
         await ctx.listen("more")
 
     driver = await rows_on_resume(world, job)

@@ -10,8 +10,22 @@ import anyio.lowlevel
 import pytest
 
 from tests.laws.counting_driver import WatchedDriver, rows_of
+from tests.patience import PATIENCE
+from tests.runtime.polling import until
 from tests.support import World
-from workflow_sdk import Context, RunResult, Status, StorageError, Workflow, workflow
+from workflow_sdk import (
+    Break,
+    Context,
+    Continue,
+    LeaseLostError,
+    RunResult,
+    Status,
+    StorageError,
+    Workflow,
+    run_workflow,
+    workflow,
+)
+from workflow_sdk.core.keys import TRIES, WAITS, Field, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 
@@ -257,3 +271,203 @@ async def test_deaths_while_it_is_rolled_back_count_and_the_failure_is_kept(worl
     assert result.status is Status.ROLLED_BACK
     assert result.error is not None
     assert (result.error.message, undone) == ("no", ["hotel"])
+
+
+class Beside:
+    """A step that kills its process once `meanwhile` has come true, in a branch beside others."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.worker = Worker(world.driver)
+        self.tries = 0
+        self.turns = 0
+        self.mended = False
+
+    async def parked(self) -> bool:
+        """Whether it is stored that a sibling waits."""
+        return bool(await self.world.driver.scan(*InstanceKeys("i").range(WAITS)))
+
+    async def kills(self) -> str:
+        """A step, or a handler."""
+        self.tries += 1
+        if self.mended:
+            return "alive"
+        await until(self.parked)
+        self.worker.die()
+        raise AssertionError("nobody lives on")
+
+    async def kills_later(self) -> str:
+        """A step that dies when its sibling has got on by two turns."""
+        self.tries += 1
+        if self.mended:
+            return "alive"
+        before = self.turns
+
+        async def got_on() -> bool:
+            return self.turns >= before + 2
+
+        await until(got_on)
+        self.worker.die()
+        raise AssertionError("nobody lives on")
+
+    def turn(self) -> None:
+        """What a sibling does."""
+        self.turns += 1
+
+    async def run(self, job: Workflow[Any, Any]) -> RunResult[Any] | None:
+        """One process; None if it died."""
+        self.worker = Worker(self.world.driver)
+        try:
+            return await self.world.once(job, driver=self.worker)
+        except* SimulatedCrash:
+            pass
+        return None
+
+    async def check(self, job: Workflow[Any, Any], path: str) -> None:
+        """Five processes die of it, and no more; then it is mended."""
+        for _ in range(5):
+            assert await self.run(job) is None
+        result = await self.run(job)
+        await check_stuck(self.world, result)
+        assert result is not None
+        assert result.error is not None
+        assert repr(path) in result.error.message, "it says what they died of"
+        assert self.tries == 5
+        self.mended = True
+        result = await self.run(workflow(name=job.name, version=2)(job.fn))
+        assert result is not None
+        assert (result.status, result.output) == (Status.COMPLETED, "alive")
+        assert await self.world.driver.get(InstanceKeys("i").field(Field.DEATHS)) is None
+        assert await self.world.driver.scan(*InstanceKeys("i").range(TRIES)) == []
+
+
+async def test_a_sibling_that_parks_is_no_progress(world: World) -> None:
+    beside = Beside(world)
+
+    async def acts(ctx: Context) -> str:
+        return await ctx.step("kills", beside.kills)
+
+    async def waits(ctx: Context) -> str:
+        await ctx.sleep("nap", 10_000)
+        return "late"
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return (await ctx.race("race", {"acts": acts, "waits": waits})).value
+
+    await beside.check(job, "race/acts/kills")
+
+
+async def test_a_sibling_that_gets_on_is_no_progress_of_what_kills(world: World) -> None:
+    beside = Beside(world)
+
+    async def acts(ctx: Context) -> str:
+        await ctx.step("harmless", lambda: None)
+        return await ctx.step("kills", beside.kills_later)
+
+    async def beats(ctx: Context) -> str:
+        async def turn(ctx: Context, state: None) -> Continue[None] | Break[str]:
+            await ctx.step("turn", beside.turn)
+            await ctx.sleep("nap", 1)
+            return Continue(None)
+
+        return await ctx.loop("beats", turn)
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return (await ctx.race("race", {"acts": acts, "beats": beats})).value
+
+    await beside.check(job, "race/acts/kills")
+
+
+async def test_a_handler_that_kills_is_named(world: World) -> None:
+    beside = Beside(world)
+
+    async def undo(result: object) -> None:
+        beside.tries += 1
+        if not beside.mended:
+            beside.worker.die()
+
+    @workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step("book", lambda: "hotel", rollback=undo)
+        raise ValueError("no")
+
+    for _ in range(5):
+        assert await beside.run(job) is None
+    result = await beside.run(job)
+    await check_stuck(world, result)
+    assert result is not None
+    assert result.error is not None
+    assert "'~undo book'" in result.error.message
+    assert beside.tries == 5
+
+
+async def test_siblings_that_die_with_what_kills_and_end_are_not_blamed(world: World) -> None:
+    """Each process does one item of a list, and dies in the next one: it makes progress, and so do the others."""
+    beside = Beside(world)
+    items = [f"item {number}" for number in range(8)]
+    done: list[str] = []
+    lives: set[str] = set()
+
+    async def work(item: str) -> str:
+        if item == next(item for item in items if item not in done) and item not in lives:
+            lives.add(item)
+            beside.worker.die()
+        done.append(item)
+        return item
+
+    @workflow
+    async def job(ctx: Context) -> list[str]:
+        async def act(ctx: Context, item: str) -> str:
+            return await ctx.step("work", work, item)
+
+        return await ctx.map("items", act, items, limit=2)
+
+    result: RunResult[Any] | None = None
+    deaths = -1
+    while result is None:
+        result = await beside.run(job)
+        deaths += 1
+    assert (result.status, result.output) == (Status.COMPLETED, items)
+    assert deaths == len(lives) > 5
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_runs_that_overlap_are_no_deaths(world: World, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes the instance from the one before, which lives. Elsewhere nobody knows that before it says so."""
+    go_on, lost = anyio.Event(), list[int]()
+    begun = [anyio.Event() for _ in range(9)]
+    tries = 0
+
+    async def slow() -> str:
+        nonlocal tries
+        tries += 1
+        begun[tries - 1].set()
+        await go_on.wait()
+        return "done"
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return await ctx.step("slow", slow)
+
+    if where == "elsewhere":
+        monkeypatch.setattr("workflow_sdk.execution.lease.lives_here", lambda worker: None)
+        monkeypatch.setattr("workflow_sdk.execution.living.lives_here", lambda worker: None)
+    results: list[RunResult[Any]] = []
+
+    async def run(number: int) -> None:
+        try:
+            results.append(await run_workflow(job, driver=world.driver, instance_id="i", mode=world.setting.mode))
+        except LeaseLostError:
+            lost.append(number)
+
+    async with anyio.create_task_group() as group:
+        for number in range(9):
+            group.start_soon(run, number)
+            with anyio.fail_after(PATIENCE):
+                await begun[number].wait()
+        go_on.set()
+    assert [(result.status, result.output) for result in results] == [(Status.COMPLETED, "done")]
+    assert sorted(lost) == list(range(8))
+    assert tries == 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_sdk import CriticalError
+from workflow_sdk import CriticalError, step
 
 undone: list[Any] = []
 """What the handlers were given, in the order in which they ran."""
@@ -39,16 +39,19 @@ async def refuse() -> None:
     raise CriticalError("refused")
 
 
+@step
 async def undo(result: Any) -> None:
     """A handler."""
     undone.append(result)
 
 
+@step
 def undo_plainly(result: Any) -> None:
     """A handler that is a plain function."""
     undone.append(result)
 
 
+@step
 async def undo_with(first: Any, result: Any, *, last: Any = None) -> None:
     """A handler with arguments of its own."""
     undone.append((first, result, last))

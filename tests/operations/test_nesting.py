@@ -62,9 +62,9 @@ async def nest(ctx: Context, kinds: list[str], leaf: Inner) -> int:
         return await leaf(ctx)
 
     async def inner(ctx: Context) -> int:
-        await ctx.step("in", lambda: None, ephemeral=True)
+        await ctx.step("in", lambda: None, repeatable=True)
         value = await nest(ctx, kinds[1:], leaf)
-        await ctx.step("out", lambda: None, ephemeral=True)
+        await ctx.step("out", lambda: None, repeatable=True)
         return value
 
     return await within(ctx, kinds[0], inner)

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
 from tests.support import World
 from workflow_sdk import (
     Backoff,
@@ -22,7 +20,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.definitions import StepOverrides
-from workflow_sdk.testing import FaultyDriver, SimulatedCrash
+from workflow_sdk.testing import FaultyDriver
 
 
 @dataclass
@@ -209,36 +207,22 @@ async def test_a_decorated_step_is_still_a_function() -> None:
     assert (decorated.__name__, repr(decorated)) == ("decorated", "<step decorated>")
 
 
-async def test_the_record_of_an_ephemeral_step_rides_with_the_next_commit(world: World) -> None:
+async def test_the_record_of_a_repeatable_step_rides_with_the_next_commit(world: World) -> None:
     commits: dict[bool, int] = {}
-    for ephemeral in (False, True):
+    for repeatable in (False, True):
 
         @workflow(name="counted")
-        async def counted(ctx: Context, ephemeral: bool) -> int:
+        async def counted(ctx: Context, repeatable: bool) -> int:
             for number in range(10):
-                await ctx.step(f"s{number}", plain_one, number, ephemeral=ephemeral)
+                await ctx.step(f"s{number}", plain_one, number, repeatable=repeatable)
             return await ctx.step("last", plain_one, 0)
 
         driver = FaultyDriver(world.driver)
-        assert (await world.run(counted, ephemeral, id=f"{ephemeral}", driver=driver)).output == 1
-        commits[ephemeral] = driver.commits
-        assert len(await world.history(f"{ephemeral}")) == 11
-    assert commits[False] - commits[True] == 10
-
-
-async def test_an_ephemeral_step_runs_again_if_its_record_was_lost(world: World) -> None:
-    ran: list[str] = []
-
-    @workflow
-    async def crashes(ctx: Context) -> None:
-        await ctx.step("first", ran.append, "first", ephemeral=True)
-        await ctx.step("second", ran.append, "second")
-
-    driver = FaultyDriver(world.driver, crash_before=2)
-    with pytest.raises(SimulatedCrash):
-        await world.once(crashes, driver=driver)
-    assert (await world.run(crashes)).status is Status.COMPLETED
-    assert ran == ["first", "second"] * 2
+        assert (await world.run(counted, repeatable, id=f"{repeatable}", driver=driver)).output == 1
+        commits[repeatable] = driver.commits
+        assert len(await world.history(f"{repeatable}")) == 11
+    # Ten records in one commit, which the last step waits for.
+    assert commits[False] - commits[True] == 9
 
 
 async def test_what_is_recorded_of_a_step(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.ledger import Gate, add, read, total
@@ -16,6 +17,7 @@ from workflow_sdk import (
     Context,
     Continue,
     CriticalError,
+    Driver,
     LeaseLostError,
     RollbackError,
     Status,
@@ -24,6 +26,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
+from workflow_sdk.driver import transacting
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 pytestmark = pytest.mark.law(1)
@@ -179,6 +182,10 @@ async def test_it_is_not_tried_again_if_that_is_no_use(world: World) -> None:
     assert await read(world.driver, "a") == 0, "what can't be recorded is not written"
 
 
+async def number(value: int) -> int:
+    return value
+
+
 async def take_back(amount: int) -> None:
     taken_back.append(amount)
 
@@ -204,6 +211,61 @@ async def test_it_is_undone_like_a_step(world: World) -> None:
     assert result.status is Status.ROLLED_BACK
     assert taken_back == [2, 1]
     assert await read(world.driver, "c") == 0
+
+
+class SlowToTell:
+    """A store that says late that a transaction is committed."""
+
+    def __init__(self, driver: Driver, told: anyio.Event) -> None:
+        self._driver = driver
+        self._told = told
+        self.committed = anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    async def transact(self, fn: Any, finish: Any, /) -> None:
+        await transacting(self._driver).transact(fn, finish)  # type: ignore[union-attr]
+        self.committed.set()
+        await self._told.wait()
+
+
+@pytest.mark.law(11)
+@transacts
+async def test_a_step_that_completes_while_it_commits_is_undone_too(world: World) -> None:
+    taken_back.clear()
+    completed, may_tell = anyio.Event(), anyio.Event()
+    driver = SlowToTell(world.driver, may_tell)
+
+    async def while_it_commits() -> int:
+        await driver.committed.wait()
+        completed.set()
+        return 100
+
+    async def tells() -> None:
+        await completed.wait()
+        for _ in range(20):  # until it is registered, too: that waits for nothing
+            await anyio.lowlevel.checkpoint()
+        may_tell.set()
+
+    @workflow
+    async def saga(ctx: Context) -> None:
+        async def writes(ctx: Context) -> None:
+            await ctx.transact("write", add, "a", 1, rollback=take_back)
+
+        async def steps(ctx: Context) -> None:
+            await ctx.step("meanwhile", while_it_commits, rollback=take_back)
+
+        async def other(ctx: Context) -> None:
+            await ctx.step("tell", tells)
+
+        await ctx.step("first", number, 1000, rollback=take_back)
+        await ctx.join("both", {"writes": writes, "steps": steps, "other": other})
+        raise RollbackError("enough")
+
+    result = await world.run(saga, driver=driver)
+    assert result.status is Status.ROLLED_BACK, result.error
+    assert taken_back == [100, 1, 1000]
 
 
 @transacts

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.chaos import effort
 from tests.settings import IN_MEMORY
 from tests.support import World
-from workflow_sdk import Break, Context, Continue, EntryStatus, Kind, Status, Workflow, open_driver, workflow
+from workflow_sdk import Break, Context, Continue, Kind, Status, Workflow, open_driver, workflow
 from workflow_sdk.core.entries import Entry, LoopData
 from workflow_sdk.core.keys import BASES, HISTORY, InstanceKeys
 from workflow_sdk.core.location import split_last
@@ -44,7 +44,7 @@ class Plan:
         return values[self.state] if self.state != "large, seldom" else [turn // 3, "x" * 11_000]
 
 
-LEAVES: st.SearchStrategy[Any] = st.sampled_from(["step", "data", "sleep", "version", "ephemeral"])
+LEAVES: st.SearchStrategy[Any] = st.sampled_from(["step", "data", "sleep", "version", "repeatable"])
 
 
 def loops(body: st.SearchStrategy[Any], turns: int) -> st.SearchStrategy[Plan]:
@@ -114,7 +114,7 @@ class Trial:
             path = f"{path} {number} {ctx.now().timestamp()}"
             assert await ctx.step(path.rpartition("/")[2], self.report, path) == path
         else:
-            assert await ctx.step(name, self.report, path, ephemeral=part == "ephemeral") == path
+            assert await ctx.step(name, self.report, path, repeatable=part == "repeatable") == path
 
     async def run(self) -> Any:
         result = await self.world.run(self.workflow)
@@ -156,13 +156,7 @@ async def try_out(plan: Plan, stop: int, choices: list[tuple[int, bool, int]]) -
             break
         world.clock.advance(60)
     for choice, as_turn, crash_at in choices:
-        # A branch that is under way has no row, and can't begin again by its own path.
-        found = [
-            entry.path
-            for entry in await world.history()
-            if not entry.path.startswith("race/b")
-            and (entry.kind is not Kind.BRANCH or entry.status is EntryStatus.COMPLETED)
-        ]
+        found = [entry.path for entry in await world.history() if not entry.path.startswith("race/b")]
         path = found[choice % len(found)]
         if as_turn and "~" in path:
             path = path[: path.rindex("~")] + path[path.rindex("~") :].partition("/")[0]

@@ -9,7 +9,7 @@ import anyio
 from tests.runtime.parts import Rows
 from tests.runtime.polling import until
 from workflow_sdk import Driver, Runtime, Workflow
-from workflow_sdk.execution.clock import Clock, SystemClock
+from workflow_sdk.execution.clock import TimeSource
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 __all__ = ["TTL", "Mortal"]
@@ -20,11 +20,9 @@ TTL = 0.3
 class Mortal:
     """A runtime that can die: from then on it reaches its store no more."""
 
-    def __init__(self, driver: Driver, workflows: list[Workflow[Any, Any]], clock: Clock | None = None) -> None:
+    def __init__(self, driver: Driver, workflows: list[Workflow[Any, Any]], clock: TimeSource | None = None) -> None:
         self.driver: FaultyDriver = FaultyDriver(driver)
-        self.runtime: Runtime = Runtime(
-            self.driver, workflows=workflows, lease_ttl=TTL, clock=clock or SystemClock(), grace=0
-        )
+        self.runtime: Runtime = Runtime(self.driver, workflows=workflows, lease_ttl=TTL, clock=clock, grace=0)
         self.is_open: anyio.Event = anyio.Event()
         self._end = anyio.Event()
 

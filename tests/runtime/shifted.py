@@ -11,6 +11,8 @@ from typing import NoReturn
 import anyio
 from anyio.lowlevel import checkpoint
 
+from tests.runtime.polling import settle
+from workflow_sdk import Driver
 from workflow_sdk.execution.clock import Activity, Timeout
 
 __all__ = ["ByHand", "Shifted"]
@@ -45,6 +47,10 @@ class Shifted:
         """Seconds since 1970."""
         return time.time() + self.offset
 
+    def monotonic(self) -> float:
+        """Seconds, whatever the offset is."""
+        return time.monotonic()
+
     def real_seconds(self, seconds: float) -> float:
         """How much real time passes until it is so much later, if nobody sets the clock."""
         return seconds
@@ -55,15 +61,17 @@ class Shifted:
         until: float | None,
         activity: Callable[[], Activity],
         *,
+        by: float | None = None,
         lazily: float | None = None,
     ) -> None:
         """Return when the event is set, or when it is `until`, on this clock as it is set then."""
-        due = min((time for time in (until, lazily) if time is not None), default=math.inf)
-        if due <= self.time():
+        passed = min((time for time in (by, lazily) if time is not None), default=math.inf)
+        due = math.inf if until is None else until
+        if due <= self.time() or passed <= self.monotonic():
             await checkpoint()
         while not event.is_set():
             is_set = self._when_set()
-            seconds = due - self.time()
+            seconds = min(due - self.time(), passed - self.monotonic())
             if seconds <= 0:
                 break
             with anyio.move_on_after(self.real_seconds(seconds)):
@@ -113,6 +121,20 @@ class ByHand(Shifted):
     def time(self) -> float:
         """Seconds since 1970."""
         return self._began + self.offset
+
+    def monotonic(self) -> float:
+        """It counts everything: whatever takes its time takes it on this clock."""
+        return self.time()
+
+    async def go_on(self, seconds: float, stride: float, driver: Driver) -> None:
+        """Let time pass in strides, after each of which whoever watches something gets to look.
+
+        A worker that looks only once in all that time takes nobody for dead: it may have stood still itself.
+        """
+        end = self.offset + seconds
+        while self.offset < end:
+            self.offset = min(end, self.offset + stride)
+            await settle(driver)
 
     def real_seconds(self, seconds: float) -> float:
         """It stands still."""

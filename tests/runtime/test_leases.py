@@ -13,7 +13,19 @@ from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, naps, until_status
 from tests.runtime.polling import until
 from tests.runtime.shifted import ByHand
-from workflow_sdk import Client, Context, Driver, EntryStatus, Handle, Runtime, Status, Workflow, run_workflow, workflow
+from workflow_sdk import (
+    Client,
+    Context,
+    DefinitionError,
+    Driver,
+    EntryStatus,
+    Handle,
+    Runtime,
+    Status,
+    Workflow,
+    run_workflow,
+    workflow,
+)
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.execution.clock import Clock
@@ -97,13 +109,14 @@ async def test_they_are_inherited_when_their_lease_is_over(driver: Driver) -> No
         stop[0] = Stop()
         stop[0].go_on.set()
         counting = Counting(driver)
-        # It looks for what was left every third of its own lease, of which the first is over before the other's lease
-        # is, and the second comes only after it is.
+        # It counts from when it has first seen the last heartbeat. It looks for what was left every third of its own
+        # lease, of which the first is over before the other's lease is, and the second comes only after it is.
         async with Runtime(counting, workflows=FLOWS, lease_ttl=2 * TTL, clock=clock):
             await counting.until_quiet()
             scans = counting.scans
-            clock.offset = TTL - 0.01
-            await counting.until_quiet()
+            for offset in (TTL / 3, TTL * 0.67, TTL - 0.01):
+                clock.offset = offset
+                await counting.until_quiet()
             assert counting.scans > scans, "it has looked for what was left"
             assert log == ["a", "b"]
             clock.offset = TTL + 0.01
@@ -122,6 +135,7 @@ async def test_a_waiting_instance_is_inherited(driver: Driver, flow: Any) -> Non
             await handle.send("m", "letter to a dead worker")
         async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL, clock=clock):
             clock.offset = 601
+            await clock.go_on(2 * TTL, TTL / 3, driver)
             assert await handle.result(timeout=PATIENCE) == ("awake" if flow is naps else "letter to a dead worker")
 
 
@@ -254,3 +268,10 @@ async def test_one_commit_that_fails(driver: Driver, number: int) -> None:
     assert [log.count(what) <= 2 for what in "abc"] == [True] * 3
     rows = await Rows.of(driver)
     assert (rows.leases, rows.alarms) == ([], [])
+
+
+@pytest.mark.parametrize("seconds", [0, 0.29, -1, float("nan")])
+async def test_a_lease_that_is_too_short_is_refused(driver: Driver, seconds: float) -> None:
+    with pytest.raises(DefinitionError, match="lease_ttl"):
+        Runtime(driver, workflows=FLOWS, lease_ttl=seconds)
+    Runtime(driver, workflows=FLOWS, lease_ttl=0.3)

@@ -63,8 +63,8 @@ async def step(ctx: Context) -> None:
     await ctx.step(nothing)
 
 
-async def ephemeral(ctx: Context) -> None:
-    await ctx.step(nothing, ephemeral=True)
+async def repeatable(ctx: Context) -> None:
+    await ctx.step(nothing, repeatable=True)
 
 
 async def retried(ctx: Context) -> None:
@@ -127,7 +127,7 @@ async def shown(ctx: Context) -> None:
 
 COUNTS: list[tuple[Scene, int]] = [
     (step, 1),
-    (ephemeral, 0),
+    (repeatable, 0),
     (retried, 4),
     (sleep, 2),
     (no_sleep, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chaos import effort
+from tests.laws.test_law_11_walking import DiesRollingBack
 from workflow_sdk import (
     Break,
     Context,
@@ -21,10 +23,12 @@ from workflow_sdk import (
     Status,
     Workflow,
     open_driver,
+    read_history,
     run_workflow,
     workflow,
 )
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.runtime import control
 from workflow_sdk.runtime.info import read_info
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
@@ -70,13 +74,27 @@ class Program:
 
     body: Block
     reads: dict[str, Any] = field(default_factory=dict)
+    fails: bool = False
+    """In the end, so that a handler which only the code knows is called."""
+    others: list[str] = field(default_factory=list)
+    """Where something else was read than the first time."""
+    undone: list[tuple[object, ...]] = field(default_factory=list)
+    """What the handler saw."""
 
     def workflow(self) -> Workflow[None, Any]:
         """The workflow."""
 
         @workflow
         async def program(ctx: Context) -> Any:
+            if self.fails:
+
+                async def undo(result: int) -> None:
+                    self.undone.append((dict(ctx.state), ctx.reference))
+
+                await ctx.step("first", int, rollback=undo)
             await self.block(ctx, self.body, "")
+            if self.fails:
+                raise ValueError("it fails")
             return dict(ctx.state)
 
         return program
@@ -152,7 +170,9 @@ class Program:
             return
         seen = {key: value for key, value in ctx.state.items() if key.startswith(pool) or pool.startswith(key[:-1])}
         now = repr((sorted(seen.items()), ctx.reference if not pool else None))
-        assert self.reads.setdefault(where, now) == now, f"at {where}: {self.reads[where]} became {now}"
+        if self.reads.setdefault(where, now) != now:
+            self.others.append(f"at {where}: {self.reads[where]} became {now}")
+        assert not self.others
 
 
 async def look(driver: Driver) -> InstanceInfo:
@@ -195,6 +215,33 @@ async def in_pieces(body: Block, crash: int | None) -> tuple[Program, InstanceIn
     raise AssertionError("no end")
 
 
+async def undone_elsewhere(body: Block) -> tuple[Program, InstanceInfo]:
+    """It fails, and what it did is undone by a process that has not seen it."""
+    driver, clock = await open_driver("memory://"), VirtualClock(quiet=0.1)
+    program = Program(body, fails=True)
+    flow, dying = program.workflow(), DiesRollingBack(driver, "i")
+    with suppress(SimulatedCrash, BaseExceptionGroup):
+        await run_workflow(flow, driver=dying, instance_id="i", clock=clock, mode="live")
+    result = await run_workflow(flow, driver=driver, instance_id="i", clock=clock, mode="live")
+    assert result.status is Status.ROLLED_BACK, result.error
+    return program, await look(driver)
+
+
+async def restarted(body: Block, choices: list[int]) -> tuple[Program, InstanceInfo]:
+    """It begins again anywhere, several times."""
+    program, driver, clock = Program(body), await open_driver("memory://"), VirtualClock(quiet=0.1)
+    flow = program.workflow()
+    for choice in choices:
+        result = await run_workflow(flow, driver=driver, instance_id="i", clock=clock, mode="live")
+        assert result.status is Status.COMPLETED, result.error
+        paths = [entry.path for entry in await read_history(driver, "i")]
+        if paths:
+            await control.restart_from(driver, "i", paths[choice % len(paths)], clock.time())
+    result = await run_workflow(flow, driver=driver, instance_id="i", clock=clock, mode="live")
+    assert result.status is Status.COMPLETED, result.error
+    return program, await look(driver)
+
+
 def shown(info: InstanceInfo) -> tuple[object, ...]:
     """What the workflow shows."""
     return info.state, info.reference, info.progress
@@ -207,6 +254,30 @@ def test_the_same_is_read_in_every_replay(body: Block, crash: int | None) -> Non
         whole, expected = await at_one_go(body)
         pieces, found = await in_pieces(body, crash)
         assert pieces.reads == whole.reads
+        assert shown(found) == shown(expected)
+
+    anyio.run(main)
+
+
+@pytest.mark.law(11)
+@settings(max_examples=effort(40), deadline=None)
+@given(body=blocks(deep=2))
+def test_the_same_is_read_when_handlers_are_looked_for(body: Block) -> None:
+    async def main() -> None:
+        program, info = await undone_elsewhere(body)
+        assert program.others == []
+        assert program.undone == [(info.state, info.reference)]
+
+    anyio.run(main)
+
+
+@settings(max_examples=effort(40), deadline=None)
+@given(body=blocks(deep=2), choices=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
+def test_the_same_is_read_after_it_began_again(body: Block, choices: list[int]) -> None:
+    async def main() -> None:
+        whole, expected = await at_one_go(body)
+        again, found = await restarted(body, choices)
+        assert again.reads == whole.reads
         assert shown(found) == shown(expected)
 
     anyio.run(main)

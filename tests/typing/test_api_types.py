@@ -63,12 +63,12 @@ def plain(order: Order, cents: int) -> str:
     return f"{order.id} {cents}"
 
 
-@step
+@step(repeatable=True)
 async def stepped(order: Order) -> int:
     return len(order.id)
 
 
-@step(retries=5, timeout=10, backoff=Backoff(initial=1), no_retry=(ValueError,), ephemeral=True, rollback=plain)
+@step(retries=5, timeout=10, backoff=Backoff(initial=1), no_retry=(ValueError,), rollback=plain)
 def plain_stepped(order: Order, *, cents: int = 0) -> str:
     return f"{order.id} {cents}"
 

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import anyio
 import click
@@ -45,7 +45,9 @@ class App(click.Group):
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
         elif isinstance(out, io.TextIOWrapper):
             out.reconfigure(errors="backslashreplace")
-        sys.exit(self._code(*args, **extra))
+        code = self._code(*args, **extra)
+        _abandon(sys.stderr)
+        sys.exit(code)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a command line."""
@@ -93,11 +95,17 @@ def _tell(message: str, code: int) -> int:
 
 
 def _abandon_output() -> None:
-    """What could not be written is not tried again when Python ends, which would complain of it."""
+    _abandon(sys.stdout)
+
+
+def _abandon(stream: TextIO | None) -> None:
+    """What nobody reads is not tried again when Python ends, which would make an exit code of its own of it: 120."""
+    if stream is None:
+        return
     try:
-        sys.stdout.flush()
+        stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(store: Store, use: Callable[[Client], Awaitable[T]]) -> T:
@@ -108,7 +116,7 @@ def run(store: Store, use: Callable[[Client], Awaitable[T]]) -> T:
             try:
                 return await use(client)
             except CodecError as error:
-                if store.codec is None and "the stored bytes" in str(error):
+                if store.codec is None and any(word in str(error) for word in ("the stored bytes", "without codec=")):
                     raise CodecError(f"{error}; if values pass through a codec, --codec names it") from None
                 raise
 

@@ -53,13 +53,14 @@ def check(
     """
     named = _made(target, find(target, EXAMPLE))
     workflows = _workflows(target, named)
+    handlers = named.handlers if isinstance(named, Runtime) else ()
     given = cast("Given", ctx.obj)
     if dump is not None and store is not None:
         raise click.UsageError("--dump takes the place of a store: give one of the two")
     # A dump has its values as the store has them.
     found = given_store(given, store or ("memory://" if dump is not None else None), codec)
     source = found.url if dump is None else dump
-    report = anyio.run(lambda: replay_check(source, workflows, finished=finished, codec=found.codec))
+    report = anyio.run(lambda: replay_check(source, workflows, finished=finished, codec=found.codec, handlers=handlers))
     if as_json:
         click.echo(in_json(_plain(report)))
     else:

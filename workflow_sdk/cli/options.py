@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TextIO, TypeGuard, TypeVar, cast
@@ -94,7 +94,7 @@ class Store:
     """A store, and what its values pass through."""
 
     url: str
-    codec: Codec | None
+    codec: Codec | Sequence[Codec] | None
 
 
 def store_options(*, creates: bool = False) -> Callable[[F], F]:
@@ -135,13 +135,21 @@ def _existing(url: str) -> str:
     return f"{location}?{query}&mode=rw" if mark and query else f"{location}?mode=rw"
 
 
-def _codec(target: str) -> Codec:
+def _codec(target: str) -> Codec | Sequence[Codec]:
     found = find(target, _CODEC_EXAMPLE)
     if callable(found) and (isinstance(found, type) or not _is_codec(found)):
         found = made(target, found, "codec")
     if _is_codec(found):
         return found
+    several = _several(found)
+    codecs = [codec for codec in several if _is_codec(codec)]
+    if codecs and len(codecs) == len(several):
+        return codecs
     raise click.UsageError(f"{target} is {type(found).__name__!r}: no codec, which has `encode` and `decode`")
+
+
+def _several(found: object) -> Sequence[object]:
+    return cast("Sequence[object]", found) if isinstance(found, (list, tuple)) else ()
 
 
 def _is_codec(found: object) -> TypeGuard[Codec]:

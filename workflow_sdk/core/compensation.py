@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -13,7 +12,7 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.wire import NOTHING, damaged, number, pack_record, shapes, unpack_record
 from workflow_sdk.errors import CodecError
 
-__all__ = ["Compensation", "HandlerRef", "Progress", "importable"]
+__all__ = ["Compensation", "HandlerRef", "Progress"]
 
 _HANDLER = shapes((str,), (list,), (list,))
 _ARGUMENT = shapes((str,), (bytes,))
@@ -34,17 +33,6 @@ class Progress(IntEnum):
 _PROGRESS = frozenset(Progress)
 
 
-def importable(fn: object) -> str | None:
-    """`module:qualname` if that name leads back to `fn` in any process that imports the module, else None."""
-    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(qualname, str) or "<" in qualname:
-        return None
-    found: object = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return f"{module}:{qualname}" if found is fn else None
-
-
 @dataclass(frozen=True, slots=True)
 class HandlerRef:
     """A handler by its name, with the arguments that a `partial` of it holds."""
@@ -54,15 +42,20 @@ class HandlerRef:
     kwargs: tuple[tuple[str, bytes], ...] = ()
 
     @classmethod
-    def of(cls, handler: Callable[..., Any], codec: Codec) -> HandlerRef | None:
-        """The reference to a handler, or None if only the code that made it can give it again."""
+    def of(
+        cls, handler: Callable[..., Any], codec: Codec, name_of: Callable[[Callable[..., Any]], str | None]
+    ) -> HandlerRef | None:
+        """The reference to a handler, or None if only the code that made it can give it again.
+
+        `name_of` gives the name that leads back to a function, or None.
+        """
         args: tuple[object, ...] = ()
         kwargs: dict[str, object] = {}
         while isinstance(handler, partial):
             args = (*handler.args, *args)
             kwargs = {**handler.keywords, **kwargs}
             handler = handler.func
-        name = importable(handler)
+        name = name_of(handler)
         if name is None:
             return None
         try:

@@ -13,7 +13,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, cast
 
 from workflow_sdk import errors
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.codec.classes import class_name
 from workflow_sdk.core.codec.problem import is_a
 from workflow_sdk.core.kinds import kind_of, kind_recorded
@@ -21,7 +21,7 @@ from workflow_sdk.core.rebuild import Parts, make, make_branches, make_group
 from workflow_sdk.core.wire import damaged, shapes
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 
-__all__ = ["describe", "pack_error_info", "pack_failure", "unpack_error_info", "unpack_failure"]
+__all__ = ["describe", "message_of", "pack_error_info", "pack_failure", "unpack_error_info", "unpack_failure"]
 
 MESSAGE_CHARS_MAX: Final = 10_000
 TRACEBACK_CHARS_MAX: Final = 8_000
@@ -36,7 +36,7 @@ _ROOM_MIN: Final = 1_000
 
 _VERSION: Final = 1
 _PLAIN, _GROUP, _BRANCHES = 0, 1, 2
-_INFO: Final = shapes((int,), (str,), (str,), (str,), (str,), (dict,))
+_INFO: Final = shapes((int,), (str,), (str, bytes), (str, bytes), (str,), (dict,))
 
 _PACKAGE: Final = str(PurePath(errors.__file__).parent)
 # `obj` of an AttributeError or NameError is whatever the author's code touched; it says nothing of the failure.
@@ -72,7 +72,7 @@ def describe(error: BaseException, codec: Codec, kind: str | None = None) -> Err
         if not name.startswith("__") and len(data) <= min(VALUE_BYTES_MAX, left):
             attributes[name] = same
             left -= len(data)
-    return ErrorInfo(_type_text(type(error)), _message(error), _traceback(error), attributes, kind or kind_of(error))
+    return ErrorInfo(_type_text(type(error)), message_of(error), _traceback(error), attributes, kind or kind_of(error))
 
 
 def pack_error_info(info: ErrorInfo, codec: Codec) -> list[object]:
@@ -95,7 +95,8 @@ def _pack_info(info: ErrorInfo, codec: Codec, budget: _Budget) -> list[object]:
         message = _clean(message, _SPENT_CHARS_MAX)
     if not budget.spend(len(trace)):
         trace = ""
-    return [_VERSION, _clean(info.type, MESSAGE_CHARS_MAX), message, trace, info.kind, attributes]
+    texts = codec.encode_text(message), codec.encode_text(trace)
+    return [_VERSION, _clean(info.type, MESSAGE_CHARS_MAX), *texts, info.kind, attributes]
 
 
 def unpack_error_info(record: object, codec: Codec) -> ErrorInfo:
@@ -112,7 +113,7 @@ def unpack_error_info(record: object, codec: Codec) -> ErrorInfo:
             except CodecError:
                 continue
             break
-    return ErrorInfo(name, message, trace, attributes, kind_recorded(kind))
+    return ErrorInfo(name, codec.decode_text(message), codec.decode_text(trace), attributes, kind_recorded(kind))
 
 
 # -- A failure to raise again: its record -----------------------------------------------------------------------------
@@ -134,19 +135,24 @@ def unpack_failure(record: object, codec: Codec) -> Exception:
 
 
 def _unpack(record: object, codec: Codec) -> Exception:
-    _, form, names, message, args, state, cause, inner = cast("list[Any]", record)
+    _, form, names, text, args, state, cause, inner = cast("list[Any]", record)
+    message = codec.decode_text(text)
     values = None if args is None else tuple(_unpack_value(arg, codec) for arg in args)
     attributes: dict[str, object] = {}
     for name, packed in state.items():
         try:
             attributes[name] = _unpack_value(packed, codec)
+        except SealedError:
+            raise
         except CodecError:
             continue
     parts = Parts(names, message, values, attributes)
     if form == _BRANCHES:
-        made = make_branches(parts, inner[0], {name: unpack_failure(r, codec) for name, r in inner[1].items()})
+        made = make_branches(
+            parts, codec.decode_text(inner[0]), {name: unpack_failure(r, codec) for name, r in inner[1].items()}
+        )
     elif form == _GROUP:
-        made = make_group(parts, inner[0], [unpack_failure(r, codec) for r in inner[1:]])
+        made = make_group(parts, codec.decode_text(inner[0]), [unpack_failure(r, codec) for r in inner[1:]])
     else:
         made = make(parts)
     if cause is not None:
@@ -158,13 +164,14 @@ def _pack(error: BaseException, codec: Codec, budget: _Budget, depth: int, *, ca
     names = [
         _clean(class_name(cls), MESSAGE_CHARS_MAX) for cls in type(error).__mro__ if issubclass(cls, BaseException)
     ]
-    message = _message(error)
+    message = message_of(error)
     if not budget.spend(len(message) + 100):
         message = _clean(message, _SPENT_CHARS_MAX)
     # Exceptions may refer to each other in any way, so that a walk of them would never end: past the budget, only
     # those that the outermost group itself holds are still recorded with their class and arguments.
     if depth <= 0 or (budget.left < _ROOM_MIN and depth < NESTING_MAX - 1):
-        return [_VERSION, _PLAIN, ["builtins:Exception"], message, [codec.encode(message)], {}, None, None]
+        text = codec.encode_text(message)
+        return [_VERSION, _PLAIN, ["builtins:Exception"], text, [codec.encode(message)], {}, None, None]
     form, inner = _pack_inner(error, codec, budget, depth)
     args: list[object] | None = None
     if form == _PLAIN or not _args_are_group(error):
@@ -178,17 +185,17 @@ def _pack(error: BaseException, codec: Codec, budget: _Budget, depth: int, *, ca
     packed_cause = None
     if cause and isinstance(error.__cause__, Exception):
         packed_cause = _pack(error.__cause__, codec, budget, 1, cause=False)
-    return [_VERSION, form, names, message, args, state, packed_cause, inner]
+    return [_VERSION, form, names, codec.encode_text(message), args, state, packed_cause, inner]
 
 
 def _pack_inner(error: BaseException, codec: Codec, budget: _Budget, depth: int) -> tuple[int, object]:
     if isinstance(error, JoinError | RaceError):
         packed = {name: _pack(e, codec, budget, depth - 1, cause=True) for name, e in error.errors.items()}
-        return _BRANCHES, [_clean(error.message, MESSAGE_CHARS_MAX), packed]
+        return _BRANCHES, [codec.encode_text(_clean(error.message, MESSAGE_CHARS_MAX)), packed]
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
         return _GROUP, [
-            _clean(group.message, MESSAGE_CHARS_MAX),
+            codec.encode_text(_clean(group.message, MESSAGE_CHARS_MAX)),
             *(_pack(e, codec, budget, depth - 1, cause=True) for e in group.exceptions),
         ]
     return _PLAIN, None
@@ -254,6 +261,8 @@ def _unpack_value(packed: Any, codec: Codec) -> object:
             pass
     try:
         return codec.decode(packed)
+    except SealedError:
+        raise
     except CodecError:
         return codec.decode(packed, plain=True)
 
@@ -294,7 +303,8 @@ def _members(cls: type) -> Iterator[str]:
                     yield name
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What an exception says, as it is recorded. Never raises."""
     return _clean(_text_of(str, error), MESSAGE_CHARS_MAX)
 
 

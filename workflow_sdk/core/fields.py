@@ -9,7 +9,16 @@ from workflow_sdk.core.keys import Field
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import MOMENT_MIN, NOTHING, NUMBERS, Shapes, damaged, moment, shapes, unpack_record
 
-__all__ = ["DUE_MAX", "WaitRow", "check_fields", "check_lease", "unpack_name", "unpack_status", "unpack_wait"]
+__all__ = [
+    "DUE_MAX",
+    "WaitRow",
+    "check_field",
+    "check_fields",
+    "check_lease",
+    "unpack_name",
+    "unpack_status",
+    "unpack_wait",
+]
 
 _SHAPES: dict[Field, Shapes] = {
     Field.STATUS: shapes((str,)),
@@ -19,11 +28,12 @@ _SHAPES: dict[Field, Shapes] = {
     Field.INPUT: shapes((bytes,)),
     Field.BIRTH: shapes(NUMBERS, (bytes,)),
     Field.ALARM: shapes(NUMBERS),
-    Field.DEATHS: shapes((int,)),
-    Field.COMMITS: shapes((int,)),
+    Field.DEATHS: shapes((int,)) | shapes((int,), (list,)),
+    Field.COMMITS: shapes((int,)) | shapes((int,), (int,)),
+    Field.HANDED: shapes((int,)),
     Field.STATE: shapes((bytes,)),
     Field.REFERENCE: shapes((str,)),
-    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, NOTHING)),
+    Field.PROGRESS: shapes(NUMBERS, (*NUMBERS, NOTHING), (str, bytes, NOTHING)),
     Field.WATCHERS: shapes((list,)),
     Field.GENERATION: shapes((int,), NUMBERS),
     Field.RETENTION: shapes(NUMBERS),
@@ -31,6 +41,8 @@ _SHAPES: dict[Field, Shapes] = {
     Field.ANSWERED: shapes((int,)),
     Field.BASE: shapes((bytes,)),
     Field.FIRST: shapes((bytes,)),
+    Field.SEALS: shapes((list,)),
+    Field.RESTARTS: shapes((int,)),
 }
 _ALWAYS = (Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH)
 DUE_MAX = 253_402_300_800.0
@@ -51,25 +63,32 @@ def check_fields(fields: Mapping[Field, bytes]) -> None:
         if field not in fields:
             raise damaged(f"an instance without its {field.name.lower()}")
     for field, raw in fields.items():
-        parts = unpack_record(raw)
-        shape = _SHAPES.get(field)
-        if shape is not None and tuple(map(type, parts)) not in shape:
-            raise damaged(f"the {field.name.lower()} of an instance")
-        if field is Field.STATUS:
-            if parts[0] not in _STATUSES:
-                raise damaged("the status of an instance")
-        elif field is Field.VERSION:
-            moment(parts[4])
-        elif field is Field.BIRTH:
-            moment(parts[0])
-        elif field is Field.GENERATION:
-            moment(parts[1])
-        elif field is Field.ALARM or field is Field.PURGE:
-            _due(parts[0])
-        elif field is Field.WATCHERS and not all(type(part) is list and _kinds(part) in _WATCHER for part in parts[0]):
-            raise damaged("the watchers of an instance")
-        elif field is Field.ERROR and not all(type(path) is str for path in parts[2]):
-            raise damaged("the error of an instance")
+        check_field(field, raw)
+
+
+def check_field(field: Field, raw: bytes) -> None:
+    """CodecError, if this can't be that field of an instance."""
+    parts = unpack_record(raw)
+    shape = _SHAPES.get(field)
+    if shape is not None and tuple(map(type, parts)) not in shape:
+        raise damaged(f"the {field.name.lower()} of an instance")
+    if field is Field.STATUS:
+        if parts[0] not in _STATUSES:
+            raise damaged("the status of an instance")
+    elif field is Field.VERSION:
+        moment(parts[4])
+    elif field is Field.BIRTH:
+        moment(parts[0])
+    elif field is Field.SEALS and not all(type(seal) is bytes for seal in parts[0]):
+        raise damaged("the codecs of an instance")
+    elif field is Field.GENERATION:
+        moment(parts[1])
+    elif field is Field.ALARM or field is Field.PURGE:
+        _due(parts[0])
+    elif field is Field.WATCHERS and not all(type(part) is list and _kinds(part) in _WATCHER for part in parts[0]):
+        raise damaged("the watchers of an instance")
+    elif field is Field.ERROR and not all(type(path) is str for path in parts[2]):
+        raise damaged("the error of an instance")
 
 
 def _kinds(parts: list[Any]) -> tuple[type, ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import merge
+from itertools import chain, islice
 
 from workflow_sdk.core.location import check_location
 from workflow_sdk.core.wire import MOMENT_MAX, MOMENT_MIN, NOTHING, NUMBERS, damaged, pack_record, shapes, unpack_record
 
-__all__ = ["Inbox", "InboxMessage"]
+__all__ = ["UNREAD", "Fit", "Inbox", "InboxMessage", "SetAside"]
 
+_ASIDE = shapes((str,), (bytes,), NUMBERS, (bytes,))
 _MESSAGE = shapes((str, bytes), (bytes,), NUMBERS, (bytes, NOTHING), (bytes, NOTHING))
 
 
@@ -30,6 +33,11 @@ class InboxMessage:
     def __lt__(self, other: InboxMessage) -> bool:
         return self.id < other.id
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether there is a limit for such messages: not for the ends of children and tasks, which are waited for."""
+        return isinstance(self.name, str)
+
     def pack(self) -> bytes:
         return pack_record([self.name, self.payload, self.sent_at, self.reply_to, self.only_for])
 
@@ -45,24 +53,94 @@ class InboxMessage:
             check_location(only_for)
         if isinstance(name, bytes):
             check_location(name)
-        return cls(id, name, payload, sent_at + 0.0, reply_to, only_for)
+        return cls(id, name, payload, sent_at, reply_to, only_for)
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A message that fitted no wait, and is kept for whoever looks into the inbox."""
+
+    name: str
+    """Of the message; of the result of a task, the name of the task."""
+    payload: bytes
+    sent_at: float
+    reason: bytes
+    """Why it was set aside: a text, encoded like other values."""
+
+    def pack(self) -> bytes:
+        return pack_record([self.name, self.payload, self.sent_at, self.reason])
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> SetAside:
+        fields = unpack_record(raw)
+        if tuple(map(type, fields)) not in _ASIDE or not MOMENT_MIN <= fields[2] <= MOMENT_MAX:
+            raise damaged("a message that was set aside")
+        return cls(*fields)
 
 
 # Shared by all, and never written to: most instances have no message.
 _NO_NAMES: dict[str | bytes, list[InboxMessage]] = {}
 _NO_IDS: set[bytes] = set()
+_NONE_REFUSED: dict[bytes, tuple[InboxMessage, str]] = {}
+
+FITTING_MAX = 64
+UNREAD = "it can't be read here"
+"""What is said of a message that was encoded with a codec which this worker has not."""
+
+
+class Fit:
+    """Which messages one wait can take. To judge a message means to decode it, so what was found is kept."""
+
+    __slots__ = ("_fitting", "_problem", "_unread", "refused")
+
+    def __init__(self, problem: Callable[[InboxMessage], str | None]) -> None:
+        self._problem = problem
+        self._fitting: set[bytes] = _NO_IDS
+        self._unread: set[bytes] = _NO_IDS
+        """Messages that another worker may be able to read: they are left to it."""
+        self.refused: dict[bytes, tuple[InboxMessage, str]] = _NONE_REFUSED
+        """Messages that do not fit, by id, each with the reason."""
+
+    def takes(self, message: InboxMessage) -> bool:
+        """Whether the wait can take the message."""
+        return self.reason(message) is None
+
+    def reason(self, message: InboxMessage) -> str | None:
+        """Why the wait can't take the message, or None if it can."""
+        if message.id in self._fitting:
+            return None
+        known = self.refused.get(message.id)
+        if known is not None:
+            return known[1]
+        if message.id in self._unread:
+            return UNREAD
+        reason = self._problem(message)
+        if reason is UNREAD:
+            self._unread = self._unread | {message.id}
+            return UNREAD
+        if reason is not None:
+            if self.refused is _NONE_REFUSED:
+                self.refused = {}
+            self.refused[message.id] = (message, reason)
+            return reason
+        if self._fitting is _NO_IDS or len(self._fitting) >= FITTING_MAX:
+            self._fitting = set()
+        self._fitting.add(message.id)
+        return None
 
 
 class Inbox:
     """The messages of one instance, by name."""
 
-    __slots__ = ("_addressed", "_by_name", "_ids")
+    __slots__ = ("_addressed", "_by_name", "_ids", "weight")
 
     def __init__(self) -> None:
         self._by_name: dict[str | bytes, list[InboxMessage]] = _NO_NAMES
         self._ids: set[bytes] = _NO_IDS
         self._addressed = 0
         """How many are for one listen only."""
+        self.weight: int = 0
+        """How many bytes their payloads have."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -75,6 +153,7 @@ class Inbox:
             return False
         self._ids.add(message.id)
         self._addressed += message.only_for is not None
+        self.weight += len(message.payload)
         insort(self._by_name.setdefault(message.name, []), message)
         return True
 
@@ -86,9 +165,20 @@ class Inbox:
         """How many messages have this name."""
         return len(self._by_name.get(name, ()))
 
-    def find(self, names: Iterable[str | bytes], count: int = 1, at: bytes = b"") -> list[InboxMessage]:
-        """Up to `count` messages with one of the names that the wait with this token may take, oldest first."""
+    def has(self, message: InboxMessage) -> bool:
+        """Whether the message is there."""
+        return message.id in self._ids
+
+    def find(
+        self, names: Iterable[str | bytes], count: int = 1, at: bytes = b"", fit: Fit | None = None
+    ) -> list[InboxMessage]:
+        """Up to `count` messages with one of the names that the wait with this token may take, oldest first.
+
+        With `fit`, messages that do not fit are passed over.
+        """
         queues = [queue for name in names if (queue := self._by_name.get(name))]
+        if fit is not None and queues:
+            return list(islice(filter(fit.takes, self._in_turn(queues, at)), count))
         if self._addressed:
             mine = [[message for message in queue if message.only_for == at] for queue in queues]
             rest = [[message for message in queue if message.only_for is None] for queue in queues]
@@ -98,6 +188,14 @@ class Inbox:
         if len(queues) == 1:
             return queues[0][:count]
         return sorted(message for queue in queues for message in queue[:count])[:count]
+
+    def _in_turn(self, queues: list[list[InboxMessage]], at: bytes) -> Iterable[InboxMessage]:
+        """The messages that the wait with this token may take, in the order in which it takes them."""
+        if self._addressed:
+            allowed = [[message for message in queue if message.only_for in (None, at)] for queue in queues]
+            # What is for this wait goes first: nobody else can take it.
+            return sorted(chain(*allowed), key=lambda message: (message.only_for is None, message.id))
+        return queues[0] if len(queues) == 1 else merge(*queues)
 
     def addressed_to(self, at: bytes) -> int:
         """How many are for the wait with this token only."""
@@ -111,5 +209,6 @@ class Inbox:
         queue.remove(message)
         self._ids.discard(message.id)
         self._addressed -= message.only_for is not None
+        self.weight -= len(message.payload)
         if not queue:
             del self._by_name[message.name]

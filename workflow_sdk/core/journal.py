@@ -6,7 +6,7 @@ goes with the next flush; if the write fails, everything is changed still.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedDict
@@ -23,12 +23,14 @@ from workflow_sdk.core.keys import (
     COMPENSATIONS,
     DIRECTORY,
     FIELDS,
+    FOLDED,
     HISTORY,
     INBOX,
     METADATA,
     NAMES,
     OUTSIDE,
     TAKINGS,
+    TRIES,
     WAITS,
     Field,
     InstanceKeys,
@@ -36,9 +38,11 @@ from workflow_sdk.core.keys import (
     sequence_key,
     waits_of,
 )
-from workflow_sdk.core.location import pack_segment, split_last, subtree
+from workflow_sdk.core.limits import taken_by
+from workflow_sdk.core.location import pack_segment, segments, split_last, subtree
 from workflow_sdk.core.names import Names
 from workflow_sdk.core.outside import Hanging
+from workflow_sdk.core.ranges import Ranges
 from workflow_sdk.core.status import EntryStatus
 from workflow_sdk.core.wire import damaged, pack_count, pack_record, shapes, unpack_record
 
@@ -53,6 +57,8 @@ class WriteSet:
 
     clears: list[Range] = field(default_factory=list[Range])
     rows: dict[bytes, bytes | None] = field(default_factory=dict[bytes, "bytes | None"])
+    checks: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """Rows that have to be as they were read: messages that are taken, which may have been discarded meanwhile."""
     counts: bool = False
     """Whether it changes the instance: not that it is run, and waits for the same again."""
 
@@ -78,6 +84,7 @@ _NOTHING_LOADED: SortedDict[bytes, dict[bytes, Entry]] = SortedDict()
 _NOTHING_TAKEN: SortedDict[bytes, InboxMessage] = SortedDict()
 _NOTHING_OUTSIDE: SortedDict[bytes, Hanging] = SortedDict()
 _NOTHING_CHANGED: dict[bytes, bytes] = {}
+_NOTHING_CHECKED: dict[bytes, bytes] = {}
 
 
 class Journal:
@@ -85,6 +92,8 @@ class Journal:
 
     # There may be thousands in memory, most of them new or short: what is empty takes no room.
     __slots__ = (
+        "_before",
+        "_checks",
         "_clears",
         "_counts",
         "_rows",
@@ -98,6 +107,9 @@ class Journal:
         "names",
         "next_sequence",
         "outside",
+        "riding",
+        "settled",
+        "taken",
         "takings",
         "version",
         "weight",
@@ -120,12 +132,22 @@ class Journal:
         self.compensations: int = 0
         """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
         self.next_sequence: int = 0
+        """See `new_sequence`."""
+        self.riding: int = 0
+        """How many steps have left their record to a later commit."""
+        self.settled: int = 0
+        """How many of them are known to be stored."""
         self.weight: int = 0
         """About how many bytes of values the next flush will write."""
         self.version: int = 0
         """How many commits have changed the instance."""
+        self.taken: int = 0
+        """How many messages it has taken."""
         self._rows: dict[bytes, Entry | _Late | bytes | None] = {}
         self._clears: list[Range] = []
+        self._checks: dict[bytes, bytes] = _NOTHING_CHECKED
+        self._before: list[tuple[int, dict[bytes, Entry | _Late | bytes | None]]] = []
+        """Rows that were changed before the clears from that one on."""
         self._counts = False
         """Whether one of the changes is of the instance itself."""
         self._space = keys.space
@@ -133,7 +155,7 @@ class Journal:
     @property
     def is_dirty(self) -> bool:
         """Whether there is something that the store does not know."""
-        return bool(self._rows or self._clears)
+        return bool(self._rows or self._clears or self._before)
 
     def touch(self) -> None:
         """The next write set goes with rows that change the instance."""
@@ -145,6 +167,7 @@ class Journal:
         """Take in the fields of the store."""
         self.fields = fields
         self.version = int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
+        self.taken = taken_by(fields)
 
     def _write_here(self, key: bytes, value: bytes | None) -> None:
         self._counts = True
@@ -193,19 +216,36 @@ class Journal:
     def clear_history(self, location: bytes) -> None:
         """Forget all that is recorded at and under a location, and the names of loops there."""
         self.names.drop(location)
-        for part in (HISTORY, METADATA, BASES, CHANGES):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
             self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
+        if Field.DEATHS in self.fields:
+            self._clear(subtree(self._space + TRIES + location), counts=False)
         self.forget_loaded(location)
+
+    def clear_losers(self, race: bytes, winner: bytes) -> None:
+        """Forget all that is recorded under a race, but for the branch that has won it, whose location is `winner`.
+
+        In as many ranges for a thousand losers as for one.
+        """
+        self.names.drop(race, but=winner)
+        _, after = subtree(winner)
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
+            begin, end = subtree(self._space + part + race)
+            self._clear((begin, self._space + part + winner))
+            self._clear((self._space + part + after, end))
+        for scope in list(self.loaded.irange(race, race + b"\xff")):
+            if scope != race and not winner <= scope < after:
+                del self.loaded[scope]
 
     def clear_turns(self, first: bytes, end: bytes) -> None:
         """Forget the turns of a loop from the location `first`, up to `end` and without it."""
-        for part in (HISTORY, METADATA, BASES, CHANGES):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
             self._clear((self._space + part + first, self._space + part + end))
 
     def start_over(self) -> None:
         """Forget all that was done, but not the instance itself, nor the messages it has not taken."""
-        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES, OUTSIDE):
+        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES, FOLDED, OUTSIDE):
             self._clear(subtree(self._space + part))
         self.forget_waits()
         self.names = Names(self._write_here)
@@ -216,11 +256,30 @@ class Journal:
         self.compensations = self.next_sequence = 0
 
     def _clear(self, cleared: Range, *, counts: bool = True) -> None:
-        begin, end = cleared
         self._counts = self._counts or counts
-        for key in [key for key in self._rows if begin <= key < end]:
-            del self._rows[key]
+        if self._rows:
+            # Which of them are cleared is found out once, when all clears are known: there may be thousands of both.
+            self._before.append((len(self._clears), self._rows))
+            self._rows = {}
         self._clears.append(cleared)
+
+    def _rows_left(self) -> dict[bytes, Entry | _Late | bytes | None]:
+        """The changed rows, without those that were cleared since they were written."""
+        if not self._before:
+            return self._rows
+        cleared = Ranges()
+        at = len(self._clears)
+        left: list[dict[bytes, Entry | _Late | bytes | None]] = [self._rows]
+        for first, rows in reversed(self._before):
+            for begin, end in self._clears[first:at]:
+                cleared.add(begin, end)
+            at = first
+            left.append({key: row for key, row in rows.items() if key not in cleared})
+        self._before = []
+        self._rows = {}
+        for rows in reversed(left):
+            self._rows.update(rows)
+        return self._rows
 
     # Waits.
 
@@ -228,7 +287,9 @@ class Journal:
         """A branch parks. With the next flush, everybody can see what it waits for."""
 
         def pack(version: int) -> bytes:
-            return pack_record(about._replace(since=version if entry is None else entry.since))
+            since = version if entry is None else entry.since
+            promised = self.inbox.addressed_to(pack_segment(since) + location)
+            return pack_record(about._replace(since=since, promised=promised))
 
         for key in _wait_keys(location, messages):
             self._rows[self._space + key] = _Late(pack)
@@ -241,6 +302,17 @@ class Journal:
     def forget_waits(self) -> None:
         """Nothing is waited for any more."""
         self._clear(subtree(self._space + WAITS), counts=False)
+
+    # What workers died of.
+
+    def note_try(self, location: bytes, raw: bytes | None) -> None:
+        """Note that the code of an operation is called, or (None) that it was, and nobody died of it."""
+        self._rows[self._space + TRIES + location] = raw
+
+    def forget_deaths(self) -> None:
+        """The instance has got past what workers died of."""
+        self.set_field(Field.DEATHS, None)
+        self._clear(subtree(self._space + TRIES), counts=False)
 
     # What lies outside.
 
@@ -300,11 +372,20 @@ class Journal:
             self.changes = {}
         self.changes[location] = raw
 
-    def keep_changes(self, location: bytes, changes: bytes, whole: bool) -> None:
-        """Store what a scope has changed of what the world may see; `whole`: with all that stands under it."""
-        if whole:
+    def keep_changes(self, location: bytes, changes: bytes, inside: Mapping[bytes, bytes]) -> None:
+        """Store what a scope has changed of what the world may see.
+
+        That of the scopes inside is in it, and set aside: it counts again when the scope is entered again.
+        """
+        if inside:
             self._clear(subtree(self._space + CHANGES + location))
+        for at, raw in inside.items():
+            self._write_here(FOLDED + at, raw)
         self._write_here(CHANGES + location, changes)
+
+    def keep_beginning(self, turn: bytes, changes: bytes) -> None:
+        """Store what a loop has changed of what the world may see before this turn."""
+        self._write_here(FOLDED + turn, changes)
 
     def forget_loaded(self, location: bytes) -> None:
         """The code does not enter what was recorded under a location any more."""
@@ -316,6 +397,13 @@ class Journal:
     def take_message(self, message: InboxMessage) -> None:
         """A message leaves the inbox, in the same commit as the entry that took it."""
         self.inbox.take(message)
+        if message.is_counted:
+            self.taken += 1
+        key = self._space + INBOX + message.id
+        if self._rows.get(key) is None:  # else it was given back since the last commit, and is not in the store yet
+            if self._checks is _NOTHING_CHECKED:
+                self._checks = {}
+            self._checks[key] = message.pack()
         self._write_here(INBOX + message.id, None)
 
     def keep_taking(self, location: bytes, number: int, message: InboxMessage) -> None:
@@ -345,7 +433,21 @@ class Journal:
             self._write_here(key, None)
             if give_back:
                 self._write_here(INBOX + message.id, message.pack())
+                # If it was taken since the last commit, it is in the store still.
+                self._checks.pop(self._space + INBOX + message.id, None)
+                self.taken -= message.is_counted
                 self.inbox.add(message)
+
+    def settle_turns(self, first: bytes, end: bytes) -> None:
+        """What was taken in turns of a loop that are forgotten is not given back any more.
+
+        The turns are those from the location `first`, up to `end` and without it.
+        """
+        keys = list(self.takings.irange(TAKINGS + first, TAKINGS + end, inclusive=(True, False)))
+        for key in keys:
+            del self.takings[key]
+        if keys:
+            self._clear((self._space + TAKINGS + first, self._space + TAKINGS + end))
 
     def write_outside(self, key: bytes, value: bytes | Callable[[int], bytes] | None) -> None:
         """Write a row that is not in the instance's own space, with what changes there.
@@ -356,11 +458,18 @@ class Journal:
 
     # Compensations.
 
-    def compensate(self, compensation: Compensation) -> None:
-        """Register something to undo, or how far it is."""
-        if compensation.sequence >= self.next_sequence:
-            self.next_sequence = compensation.sequence + 1
-            self.compensations += 1
+    def new_sequence(self) -> int:
+        """The place of what completes now in the order of undoing. Nothing else gets this number, written or not."""
+        self.next_sequence += 1
+        return self.next_sequence - 1
+
+    def register(self, compensation: Compensation) -> None:
+        """Register something to undo, with a sequence number of its own."""
+        self.compensations += 1
+        self.update(compensation)
+
+    def update(self, compensation: Compensation) -> None:
+        """Record how far the undoing is."""
         self._write_here(sequence_key(compensation.sequence), compensation.pack())
 
     def rows_of(self, location: bytes, entry: Entry, compensation: Compensation | None) -> list[tuple[bytes, bytes]]:
@@ -370,9 +479,8 @@ class Journal:
             rows.append((self._space + sequence_key(compensation.sequence), compensation.pack()))
         return rows
 
-    def stored(self, compensation: Compensation) -> None:
+    def registered(self) -> None:
         """A compensation is in the store that was not written through here."""
-        self.next_sequence = compensation.sequence + 1
         self.compensations += 1
 
     def forget_compensations(self) -> None:
@@ -398,7 +506,7 @@ class Journal:
             self.version += 1
         rows: dict[bytes, bytes | None] = {}
         late: list[tuple[bytes, _Late]] = []
-        for key, row in self._rows.items():
+        for key, row in (self._rows_left() if self._before else self._rows).items():
             if type(row) is Entry:
                 if row.status is EntryStatus.WAITING and not row.since:
                     row.since = self.version
@@ -410,13 +518,14 @@ class Journal:
         for key, tells in late:  # of entries, which know by now since when they wait
             rows[key] = tells.pack(self.version)
         if counts:
-            rows[self._space + _COMMITS] = pack_count(self.version)
-        clears = self._clears
+            rows[self._space + _COMMITS] = pack_count(self.version, self.taken or None)
+        clears, checks = self._clears, self._checks
         self._rows = {}
         self._clears = []
+        self._checks = _NOTHING_CHECKED
         self._counts = False
         self.weight = 0
-        return WriteSet(clears, rows, counts)
+        return WriteSet(clears, rows, checks, counts)
 
     def discard(self, *, keep_fields: bool = False) -> None:
         """Forget what the store does not know: the code that did it was wrong, and no effect outside came of it.
@@ -426,25 +535,39 @@ class Journal:
         begin, end = self.keys.range(FIELDS)
         self._rows = {
             key: row
-            for key, row in self._rows.items()
+            for key, row in self._rows_left().items()
             if keep_fields and (begin <= key < end or key.startswith(DIRECTORY))
         }
         self._clears = []
+        self._checks = _NOTHING_CHECKED
         self._counts = False
+
+    def name_row(self, key: bytes, raw: bytes) -> str:
+        """What a row is, in words for people."""
+        rest = key.removeprefix(self._space)
+        if rest is key or not key.startswith(self._space):
+            return "what it writes outside of itself"
+        if rest.startswith(HISTORY):
+            *_, last = segments(rest[len(HISTORY) :])
+            index, number = last if isinstance(last, tuple) else (last, None)
+            name = self.names.texts.get(index, "?")
+            kind = Entry.unpack(raw).kind.value
+            return f"{kind} {name!r}" if number is None else f"{kind} {number} of {name!r}"
+        named = [field.name.lower() for field in Field if rest == field_key(field)]
+        return f"its {named[0]}" if named else "what it keeps beside its history"
 
     def restore(self, failed: WriteSet) -> None:
         """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""
         if failed.counts:
             self.version -= 1
             self._counts = True
-        rows: dict[bytes, Entry | _Late | bytes | None] = {
-            key: value
-            for key, value in failed.rows.items()
-            if not any(begin <= key < end for begin, end in self._clears)
-        }
-        rows.update(self._rows)
-        self._rows = rows
+        count = len(failed.clears)
+        self._before = [(count, {**failed.rows}), *((count + at, rows) for at, rows in self._before)]
         self._clears = failed.clears + self._clears
+        if failed.checks or self._checks:
+            # What the failed write would have put there is not to be found there.
+            unwritten = {key for key in self._checks if failed.rows.get(key) is not None}
+            self._checks = failed.checks | {k: raw for k, raw in self._checks.items() if k not in unwritten}
 
     def load_entry(self, location: bytes, raw: bytes) -> Entry:
         """Take in a row of the history."""

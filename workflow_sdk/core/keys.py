@@ -3,24 +3,26 @@
 Under the root prefix:
 
     (1, id, ...)        the instance's own space, as below
-    (3, shard, time, id) alarm of an instance that nobody runs
+    (3, shard, time, id) alarm of an instance that nobody runs; see `core.times` for what is due at once
     (5, ...)            directory: (1, shard, time, id), (2, status, shard, time, id), (3, workflow, shard, time, id),
                         (4, reference, shard, time, id)
-    (6, worker)         heartbeat: until when the worker is taken for alive
+    (6, worker)         heartbeat: see `execution.heartbeats`
     (7, worker, id)     what the worker has claimed
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
     (10, shard)         bell of the due: another value after every alarm that is set
-    (11, reply)         answer to a message
+    (11, id, reply)     answer to a message, or that it is waited for; once it was (11, reply)
     (12, <append>)      errand: what is still to be done for an instance that has ended a wait early
     (13, ...)           tasks: (1, id), (2, id, <append>) what happened to it; and of the open ones, by what they are
                         looked for: (3, time, id), (4, assignee, time, id), (5, role, time, id),
-                        (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id)
+                        (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id),
+                        and of those that are over, (9, instance, time, id)
     (15, shard, time, id) when an instance that has ended is to be forgotten
     (14, 1, id)         schedule: see `core.schedules`
     (14, 2, time, id)   next tick of a schedule that is not paused
     (14, 3)             bell of the schedules: another value after every change of one
     (14, 4, id)         schedule of which ticks wait for the end of the instance before
+    (30, 1)             how many messages an inbox has room for
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
 have to take all of them.
@@ -34,6 +36,7 @@ In the space of an instance:
     (4, field)          one of the fields below; and in keys of their own, where one read finds them with the fields:
                         (4, 20) lease: who may write the instance; absent when nobody runs it
                         (4, 21) nudge: another value after every message
+                        (4, 21, n) how many messages were sent to it, in several rows: see `core.limits`
     (5, *segments)      metadata of an entry that had trouble: attempts and last error
     (6, sequence)       compensation, in order of completion
     (7, *segments, n)   message taken inside a race that is still open, to be given back if its branch loses
@@ -44,6 +47,9 @@ In the space of an instance:
                         the end of a child or a task)
     (12, *segments)     what hangs on a wait and lies outside: a child, or a task
     (13, *segments)     what a finished scope has changed of what the world may see: see `core.world`
+    (14, <append>)      message that was set aside, at the place that it had in the inbox
+    (15, <append>)      idempotency key, when it was used, and its number
+    (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
 """
 
 from __future__ import annotations
@@ -58,6 +64,8 @@ from workflow_sdk.errors import CodecError
 
 __all__ = [
     "ALARMS",
+    "ANSWERS",
+    "ASIDE",
     "ATTIC",
     "BASES",
     "CHANGES",
@@ -67,8 +75,11 @@ __all__ = [
     "DUE_BELLS",
     "ERRANDS",
     "FIELDS",
+    "FOLDED",
     "HISTORY",
     "INBOX",
+    "INBOX_MAX",
+    "KEYS_IN_ORDER",
     "METADATA",
     "NAMES",
     "OUTSIDE",
@@ -81,14 +92,17 @@ __all__ = [
     "SHARDS",
     "TAKINGS",
     "TASKS",
+    "TRIES",
     "WAITS",
     "Field",
     "InstanceKeys",
     "WorkerKeys",
     "all_by_status",
     "answer_key",
+    "answers_of",
     "due_schedule",
     "field_key",
+    "id_in",
     "last_of",
     "listed",
     "listed_by_reference",
@@ -121,6 +135,10 @@ DELIVERED = pack_segment(10)
 BASES = pack_segment(11)
 OUTSIDE = pack_segment(12)
 CHANGES = pack_segment(13)
+ASIDE = pack_segment(14)
+KEYS_IN_ORDER = pack_segment(15)
+FOLDED = pack_segment(20)
+TRIES = pack_segment(25)
 
 
 class Field(IntEnum):
@@ -139,9 +157,9 @@ class Field(IntEnum):
     CANCEL = 9
     """There once it was cancelled with a rollback: that it ends as cancelled."""
     DEATHS = 8
-    """How many workers died under it in a row; absent if none did."""
+    """How many workers died under it in a row, and their leases; absent if none did."""
     COMMITS = 10
-    """How many commits have changed it."""
+    """How many commits have changed it; and how many messages they have taken, if any."""
     STATE = 11
     """What the world may see of its state."""
     REFERENCE = 12
@@ -160,12 +178,24 @@ class Field(IntEnum):
     """The input that it was started with, if it has started over with another."""
     BASE = 19
     """What the world could see of it when it started over."""
+    SEALS = 23
+    """A value by each codec that wrote values of it, beside the one that wrote its input."""
+    RESTARTS = 40
+    """How often it was restarted after something was undone: what happens again has other idempotency keys."""
     ANSWERED = 18
     """Which state of it, by the number of commits, has been answered by a message."""
+    HANDED = 30
+    """How many messages were handed over to it in the process of its worker: see `core.limits`."""
 
 
 LEASE = FIELDS + pack_segment(20)
+EVICTED = LEASE + pack_one("evict")
+"""Between the lease and the nudge: whoever looks at these sees it."""
 NUDGE = FIELDS + pack_segment(21)
+
+
+INBOX_MAX: bytes = ROOT + pack((30, 1))
+"""The row of the limit of inboxes, if it is not the default."""
 
 
 def field_key(field: Field) -> bytes:
@@ -252,9 +282,17 @@ def purge_key(when: float, instance_id: str) -> bytes:
     return PURGES[shard_of(instance_id)] + pack((when, instance_id))
 
 
-def answer_key(reply: str) -> bytes:
+ANSWERS: bytes = ROOT + pack((11,))
+
+
+def answers_of(instance_id: str) -> bytes:
+    """What the keys of the answers of an instance begin with."""
+    return ANSWERS + pack_one(instance_id)
+
+
+def answer_key(instance_id: str, reply: str) -> bytes:
     """Where the answer to a message goes."""
-    return ROOT + pack((11, reply))
+    return answers_of(instance_id) + pack_one(reply)
 
 
 SCHEDULES: bytes = ROOT + pack((14, 1))
@@ -324,6 +362,14 @@ def last_of(key: bytes) -> str:
     return _text(key, -1)
 
 
+def id_in(key: bytes) -> str | None:
+    """The same; None for a key that nothing here has written."""
+    try:
+        return last_of(key)
+    except CodecError:
+        return None
+
+
 def worker_of(claim: bytes) -> str:
     """Whose claim it is."""
     return _text(claim, 1)
@@ -358,9 +404,18 @@ class InstanceKeys:
         return self.space + LEASE
 
     @property
+    def evicted(self) -> bytes:
+        """The lease under which the instance is to be put away."""
+        return self.space + EVICTED
+
+    @property
     def nudge(self) -> bytes:
         """Another value after every message."""
         return self.space + NUDGE
+
+    def sent(self, number: int) -> bytes:
+        """One of the rows that count what was sent."""
+        return self.space + NUDGE + pack_segment(number)
 
     def alarm(self, when: float) -> bytes:
         """The key of an alarm: alarms sort by their time."""

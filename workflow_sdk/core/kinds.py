@@ -16,6 +16,7 @@ from workflow_sdk.errors import (
     DefinitionError,
     ErrorInfo,
     HistoryDivergedError,
+    InboxFullError,
     LeaseLostError,
     NotAuthorizedError,
     StepError,
@@ -44,7 +45,7 @@ _Classes: TypeAlias = tuple[type[BaseException], ...]
 _BY_CLASS: Final[tuple[tuple[_Classes, ErrorKind], ...]] = (
     ((DefinitionError, CodecError), "definition"),
     ((HistoryDivergedError, ConflictError, LeaseLostError), "consistency"),
-    ((StorageError, ConnectionError), "transport"),
+    ((StorageError, InboxFullError, ConnectionError), "transport"),
     ((NotAuthorizedError, PermissionError), "authorization"),
     ((TimeoutError, StepTimeoutError), "timeout"),
 )

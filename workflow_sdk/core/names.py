@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sortedcontainers import SortedDict
+
 from workflow_sdk.core.keys import NAMES
-from workflow_sdk.core.location import pack_segment
+from workflow_sdk.core.location import pack_segment, segments
 from workflow_sdk.core.wire import damaged, pack_record, pack_text, shapes, unpack_record
 
 __all__ = ["NameTable", "Names", "name_problem"]
@@ -21,7 +23,7 @@ _NAME = shapes((str,)) | shapes((str,), (bytes,), (bool,), (int,))
 
 # Shared by all, and never written to.
 _NEVER_USED: dict[int, int] = {}
-_NO_TABLES: dict[bytes, NameTable] = {}
+_NO_TABLES: SortedDict[bytes, NameTable] = SortedDict()
 
 Write = Callable[[bytes, "bytes | None"], None]
 """Where changed rows go: the key in the instance's space, and the value, or None to clear it."""
@@ -34,7 +36,7 @@ def _key(index: int) -> bytes:
 class NameTable:
     """The names of the root, or of one loop, on top of the names around it."""
 
-    __slots__ = ("_names", "ahead", "index", "last_used", "owner", "parent", "turn")
+    __slots__ = ("_names", "ahead", "first", "index", "last_used", "owner", "parent", "turn")
 
     def __init__(self, names: Names, owner: bytes, parent: NameTable | None) -> None:
         self._names = names
@@ -44,6 +46,8 @@ class NameTable:
         self.last_used: dict[int, int] = _NEVER_USED if parent is None else {}
         """By index: a turn of this loop after which the name was not used, as the store has it. The root has none."""
         self.turn: int = 0
+        self.first: int = 0
+        """The first turn of this loop that is not forgotten."""
         self.ahead: int = 0
         """How many turns more a name is kept for that was used again, so that it is not written in every turn."""
 
@@ -64,8 +68,21 @@ class NameTable:
         index = self.find(text)
         return self._names.add(self, text) if index is None else index
 
+    def has_forgotten(self, location: bytes, names: Names) -> bool:
+        """Whether what stood at a location under this loop is forgotten, with its turn or with all that was done."""
+        if names is not self._names:
+            return True
+        table = self
+        while table.parent is not None:
+            turn = next(segments(location[len(table.owner) :]), None)
+            if isinstance(turn, tuple) and turn[1] < table.first:
+                return True
+            table = table.parent
+        return False
+
     def prune(self, before: int) -> None:
         """Forget the names that no turn from `before` on has used."""
+        self.first = before
         gone = [index for index, turn in self.last_used.items() if turn < before]
         for index in gone:
             self._names.forget(self, index)
@@ -85,7 +102,7 @@ class Names:
         self._write = write
         self._next = 0
         self.root: NameTable = NameTable(self, b"", None)
-        self._tables: dict[bytes, NameTable] = _NO_TABLES
+        self._tables: SortedDict[bytes, NameTable] = _NO_TABLES
 
     def load(self, index: int, value: bytes) -> None:
         """Take in a row of the store."""
@@ -104,7 +121,7 @@ class Names:
 
     def _table(self, owner: bytes) -> NameTable:
         if self._tables is _NO_TABLES:
-            self._tables = {}
+            self._tables = SortedDict()
         if owner not in self._tables:
             self._tables[owner] = NameTable(self, owner, self.root)
         return self._tables[owner]
@@ -157,9 +174,11 @@ class Names:
             self.keep(parent, index, parent.turn, shadowed=shadowed)
         self._tables.pop(table.owner, None)
 
-    def drop(self, packed: bytes) -> None:
-        """Forget the names of every loop under a location whose history is cleared."""
-        for owner in [owner for owner in self._tables if owner.startswith(packed)]:
+    def drop(self, packed: bytes, *, but: bytes | None = None) -> None:
+        """Forget the names of every loop under a location whose history is cleared; `but`: not at or under that one."""
+        for owner in list(self._tables.irange(packed, packed + b"\xff")):
+            if but is not None and owner.startswith(but):
+                continue
             table = self._tables.pop(owner)
             for index in list(table.last_used):
                 self.forget(table, index)

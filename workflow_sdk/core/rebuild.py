@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, cast
 
 from workflow_sdk.core.codec.classes import class_name, find_class
@@ -111,9 +112,21 @@ def _set_args(made: Exception, args: tuple[object, ...]) -> None:
 def _fill(made: Exception, attributes: Mapping[str, object]) -> None:
     for name, value in attributes.items():
         try:
-            object.__setattr__(made, name, value)
-        except Exception:  # noqa: BLE001  # a property without a setter, a slot that is gone
+            if _is_slot(type(made), name):
+                object.__setattr__(made, name, value)
+            else:
+                # Where it was found. A property of this name is code, which a record must not run.
+                object.__getattribute__(made, "__dict__")[name] = value
+        except Exception:  # noqa: BLE001  # a value of another type than the slot takes
             continue
+
+
+def _is_slot(cls: type, name: str) -> bool:
+    """Whether an attribute is kept in a slot, or by the built-in class under the exception."""
+    for base in cls.__mro__:
+        if name in vars(base):
+            return isinstance(vars(base)[name], MemberDescriptorType | GetSetDescriptorType)
+    return False
 
 
 def _text(error: Exception) -> str:

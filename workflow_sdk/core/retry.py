@@ -47,6 +47,11 @@ class Backoff:
         if not self.factor >= 1 or not 0 <= self.jitter <= 1:
             raise DefinitionError("Backoff.factor is at least 1, and Backoff.jitter between 0 and 1")
 
+    @property
+    def longest(self) -> float:
+        """Seconds that no attempt waits longer than."""
+        return seconds(self.maximum, "Backoff.maximum") * (1 + self.jitter)
+
     def delay(self, attempts: int, chance: float) -> float:
         """Seconds to wait after `attempts` failures; `chance` is a number from 0 to 1."""
         maximum = seconds(self.maximum, "Backoff.maximum")

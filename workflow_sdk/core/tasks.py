@@ -16,6 +16,7 @@ __all__ = [
     "TaskRow",
     "TaskStatus",
     "all_tasks_of",
+    "ended_tasks_of",
     "task_key",
     "task_log",
     "tasks_by_assignee",
@@ -54,6 +55,8 @@ _TASK = shapes(
     (*NUMBERS, NOTHING),
     (bytes, NOTHING),
 )
+_TASK_SHOWN = frozenset((*shape, bytes) for shape in _TASK)
+"""With the proof of its token, which there was not before tokens were unguessable."""
 _EVENT = shapes((str,), (str, NOTHING), NUMBERS, (str, NOTHING))
 _STATUSES = frozenset(status.value for status in TaskStatus)
 
@@ -98,6 +101,11 @@ def all_tasks_of(instance: str) -> bytes:
     return TASKS + pack((8, instance))
 
 
+def ended_tasks_of(instance: str) -> bytes:
+    """What the rows of an instance's tasks that are over begin with, in the order in which they ended."""
+    return TASKS + pack((9, instance))
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRow:
     """A task."""
@@ -118,6 +126,8 @@ class TaskRow:
     by: str | None = None
     ended_at: float | None = None
     result: bytes | None = None
+    proof: bytes = b""
+    """What its token shows beside the wait: see `core.tokens`."""
 
     def pack(self) -> bytes:
         return pack_record(
@@ -137,13 +147,18 @@ class TaskRow:
                 self.by,
                 self.ended_at,
                 self.result,
+                *([self.proof] if self.proof else []),
             ]
         )
 
     @classmethod
     def unpack(cls, raw: bytes) -> TaskRow:
         fields: list[Any] = unpack_record(raw)
-        if tuple(map(type, fields)) not in _TASK:
+        shape = tuple(map(type, fields))
+        proof: bytes = b""
+        if shape in _TASK_SHOWN:
+            proof = fields.pop()
+        elif shape not in _TASK:
             raise damaged("a task")
         id, name, instance, path, token, payload, assignee, roles, reference, created_at, *rest = fields
         until, status, by, ended_at, result = rest
@@ -166,6 +181,7 @@ class TaskRow:
             by,
             None if ended_at is None else moment(ended_at),
             result,
+            proof,
         )
 
     def places(self) -> list[bytes]:
@@ -183,13 +199,20 @@ class TaskRow:
         """The row that it is found by with its instance, as long as that is there."""
         return all_tasks_of(self.instance) + pack((self.created_at, self.id))
 
+    @property
+    def ended_place(self) -> bytes | None:
+        """The row that it is found by once it is over; None as long as it is open."""
+        if self.ended_at is None:
+            return None
+        return ended_tasks_of(self.instance) + pack((self.ended_at, self.id))
+
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
     """Something that happened to a task."""
 
     what: str
-    """`created`, `assigned`, `released`, `completed`, `expired` or `cancelled`."""
+    """`created`, `assigned`, `released`, `completed`, `reopened`, `expired` or `cancelled`."""
     by: str | None
     at: float
     to: str | None = None

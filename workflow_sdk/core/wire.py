@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from struct import Struct
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import cbor2
 
 from workflow_sdk.errors import CodecError
 
 __all__ = [
+    "AFTER",
+    "BEFORE",
     "FOREIGN_TAGS",
     "FORMAT",
+    "MARK",
     "MOMENT_MAX",
     "MOMENT_MIN",
     "NOTHING",
     "NUMBERS",
+    "NewerFormatError",
     "Shapes",
     "damaged",
     "moment",
@@ -38,12 +42,27 @@ FOREIGN_TAGS: Final = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256,
 """What cbor2 reads by itself and nothing here writes: values that hold themselves, patterns to compile, mails to parse.
 Such bytes are refused. Of CBOR's own tags only those of large integers are written, 2 and 3."""
 
+_NEWER: Final = frozenset(bytes((number,)) for number in range(FORMAT[0] + 1, 32))
+"""What formats to come may be called. Anything else in that place is damage."""
+
+
+class NewerFormatError(CodecError):
+    """A record that a newer version of workflow_sdk has written, for all that can be seen: it is left to workers of
+    that version.
+    """
+
+
 NOTHING: Final = type(None)
 NUMBERS: Final = (float, int)
 MOMENT_MIN, MOMENT_MAX = -62_135_596_800.0, 253_402_300_799.0
 """What a `datetime` can be, in seconds."""
 
 Shapes: TypeAlias = frozenset[tuple[type, ...]]
+
+MARK: Final = bytes.fromhex("c5a1d80b6e7f4c93b2f0174d9ae35c68")
+BEFORE, AFTER = b"\x82", b"\x50" + MARK
+"""Whatever is read is read as the first of two, of which the second is a mark behind it: bytes after a value are an
+error, and CBOR's reader does not look at them."""
 
 _dumps = cbor2.dumps
 _loads = cbor2.loads
@@ -61,9 +80,11 @@ def pack_record(fields: Sequence[object]) -> bytes:
     return FORMAT + _dumps(fields, canonical=True)
 
 
-def pack_count(count: int) -> bytes:
-    """The record of a number, as `pack_record([count])` gives it: every commit writes one."""
-    return b"\x01\x81" + _uint(count)
+def pack_count(count: int, more: int | None = None) -> bytes:
+    """The record of a number or two, as `pack_record([count])` gives it: every commit writes one."""
+    if more is None:
+        return b"\x01\x81" + _uint(count)
+    return b"\x01\x82" + _uint(count) + (_uint(more) if more >= 0 else _dumps(more))
 
 
 def _uint(number: int) -> bytes:
@@ -121,16 +142,18 @@ def pack_outcome(
 
 def unpack_record(data: bytes) -> list[Any]:
     """The fields of a record."""
+    fields: list[Any]
     if data[:1] != FORMAT:
-        raise CodecError(
+        kind = NewerFormatError if data[:1] in _NEWER else CodecError
+        raise kind(
             f"a record in format {data[:1].hex() or 'none'}, which this version of workflow_sdk can't read; "
             "it was written by a newer one, or not by workflow_sdk"
         )
     try:
-        fields: list[Any] = _loads(data[1:], semantic_decoders=_DECODERS)
+        fields, end = _loads(BEFORE + data[1:] + AFTER, semantic_decoders=_DECODERS)
     except Exception as error:
         raise damaged("a record") from error
-    if fields.__class__ is not list:
+    if fields.__class__ is not list or end.__class__ is not bytes or end != MARK:
         raise damaged("a record")
     return fields
 
@@ -138,9 +161,12 @@ def unpack_record(data: bytes) -> list[Any]:
 def unpack_cbor(data: bytes) -> object:
     """What CBOR without any tag but those of large integers holds."""
     try:
-        return _loads(data, semantic_decoders=_DECODERS)
+        fields, end = _loads(BEFORE + data + AFTER, semantic_decoders=_DECODERS)
     except Exception as error:
         raise damaged("a record") from error
+    if end.__class__ is not bytes or end != MARK:
+        raise damaged("a record")
+    return cast(object, fields)
 
 
 def damaged(what: str) -> CodecError:

@@ -18,12 +18,14 @@ from workflow_sdk.core.keys import (
     ERRANDS,
     INBOX,
     OUTSIDE,
+    TRIES,
     WAITS,
     Field,
     InstanceKeys,
     purge_key,
     worker_keys,
 )
+from workflow_sdk.core.limits import taken_by
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Errand, Hanging
 from workflow_sdk.core.status import Status
@@ -32,17 +34,20 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
+from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.lease import count_up, error_fields, list_instance, tell_owner
-from workflow_sdk.execution.posting import make_due
+from workflow_sdk.execution.posting import make_due, make_due_at
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
+__all__ = ["INBOX_PAGE", "Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
 
 
 TAKEN_AWAY_SECONDS = 5.0
 """How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
 
 
+INBOX_PAGE = 64
+"""Messages may be large, so that not many are read at once."""
 PATIENCE = 20
 """How often a cancel begins again because a message has come."""
 
@@ -63,7 +68,9 @@ class Found:
         `counts`: it is one more commit that changes the instance; whoever runs it must not commit meanwhile.
         """
         before, after = self.fields, dict(self.fields)
-        name, version, fingerprint, commits, _ = unpack_record(after[Field.VERSION])
+        name, version, fingerprint, commits, at = unpack_record(after[Field.VERSION])
+        # Our clock may be behind. What is over now was not over before it was last written.
+        now = max(now, float(at))
         after[Field.STATUS] = pack_record([status.value])
         after[Field.VERSION] = pack_record([name, version, fingerprint, commits + 1, now])
         if counts:
@@ -80,6 +87,8 @@ class Found:
             batch.clear(keys.alarm(float(unpack_record(after.pop(Field.ALARM))[0])))
         if Field.PURGE in after:
             batch.clear(purge_key(float(unpack_record(after.pop(Field.PURGE))[0]), keys.instance_id))
+        if "deaths" in fields and fields["deaths"] is None:
+            batch.clear_range(*keys.range(TRIES))
         if status.is_terminal and (purge := purge_time(batch, keys.instance_id, after, now)) is not None:
             after[Field.PURGE] = purge
         for gone in before.keys() - after.keys():
@@ -97,6 +106,14 @@ class Found:
         # A run without a runtime watches this.
         batch.set(keys.nudge, uuid4().bytes)
         self.fields = after
+
+    def untake(self, count: int) -> None:
+        """So many messages that it had taken are in its inbox again. To be called after `change`."""
+        taken = taken_by(self.fields)
+        if count and taken:
+            raw = pack_record([unpack_record(self.fields[Field.COMMITS])[0], max(0, taken - count)])
+            self.fields[Field.COMMITS] = raw
+            self.batch.set(self.keys.field(Field.COMMITS), raw)
 
 
 async def find(driver: Driver, instance_id: str) -> Found:
@@ -129,7 +146,9 @@ async def take_away(driver: Driver, found: Found, now: float) -> None:
     """Have an instance stand still that does not: nobody has it then. Should nothing come of it, it goes on."""
     found.batch.writes.clear()
     found.change(found.status, now, counts=False)
-    make_due(found.batch, found.keys, found.fields, now + TAKEN_AWAY_SECONDS)
+    # By the clocks of those who would run it.
+    alarm = await time_of_workers(driver, now) + TAKEN_AWAY_SECONDS
+    make_due_at(found.batch, found.keys, found.fields, alarm)
     await commit(driver, found)
 
 
@@ -161,10 +180,13 @@ async def abandon_outside(driver: Driver, found: Found, *, rollback: bool, patie
     if patient:
         # One of them may end just now.
         found.batch.check(keys.nudge, await driver.get(keys.nudge))
-    for key, raw in await driver.scan(*keys.range(INBOX)):
-        if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
-            # That one of them has ended is of no use any more.
-            found.batch.clear(key)
+    begin, end = keys.range(INBOX)
+    while rows := await driver.scan(begin, end, limit=INBOX_PAGE):
+        for key, raw in rows:
+            if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
+                # That one of them has ended is of no use any more.
+                found.batch.clear(key)
+        begin = rows[-1][0] + b"\x00"
     return errands
 
 
@@ -201,7 +223,9 @@ async def cancel(
             # It does not stand still. Nothing may hold this up: so it is taken away first.
             await take_away(driver, found, now)
             continue
-        undo = rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1))
+        # What is being undone already is undone to the end.
+        undo = found.status is Status.ROLLING_BACK
+        undo = undo or (rollback and bool(await driver.scan(*found.keys.range(COMPENSATIONS), limit=1)))
         # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
         errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)
         if undo:

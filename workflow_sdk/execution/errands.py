@@ -30,16 +30,22 @@ AT_ONCE = 32
 PAGE = 256
 
 
-async def run_errands(driver: Driver, codec: Codec, now: Callable[[], float], errands: Iterable[bytes]) -> None:
-    """Run errands by their keys, and those that come of them."""
+async def run_errands(
+    driver: Driver, codec: Codec, now: Callable[[], float], errands: Iterable[bytes], said: set[bytes] | None = None
+) -> None:
+    """Run errands by their keys, and those that come of them.
+
+    `said`: those that can't be run, and of which that has been logged.
+    """
     todo = list(errands)
+    told = set[bytes]() if said is None else said
     while todo:
         found: list[bytes] = []
         limiter = anyio.CapacityLimiter(AT_ONCE)
 
         async def one(key: bytes, limiter: anyio.CapacityLimiter = limiter, found: list[bytes] = found) -> None:
             async with limiter:
-                found += await _run(driver, codec, now(), key)
+                found += await _run(driver, codec, now(), key, told)
 
         if len(todo) == 1:
             await one(todo[0])
@@ -50,20 +56,28 @@ async def run_errands(driver: Driver, codec: Codec, now: Callable[[], float], er
         todo = found
 
 
-async def run_errands_left(driver: Driver, codec: Codec, now: Callable[[], float]) -> None:
-    """Run what others have left."""
+async def run_errands_left(
+    driver: Driver, codec: Codec, now: Callable[[], float], said: set[bytes] | None = None
+) -> None:
+    """Run what others have left. `said` as for `run_errands`; what is not left any more is taken out of it."""
+    left: set[bytes] = set()
     begin, end = subtree(ERRANDS)
     while rows := await driver.scan(begin, end, limit=PAGE):
-        await run_errands(driver, codec, now, [key for key, _ in rows])
+        left.update(key for key, _ in rows)
+        await run_errands(driver, codec, now, [key for key, _ in rows], said)
         begin = rows[-1][0] + b"\x00"
+    if said is not None:
+        said &= left
 
 
-async def _run(driver: Driver, codec: Codec, now: float, key: bytes) -> list[bytes]:
+async def _run(driver: Driver, codec: Codec, now: float, key: bytes, said: set[bytes]) -> list[bytes]:
     try:
         return await _do(driver, codec, now, key)
-    except CodecError:
+    except CodecError as error:
         # It can't be read, or what it is about can't. The others are run all the same.
-        _log.exception("an errand is left where it is: %r", key)
+        if key not in said:
+            said.add(key)
+            _log.error("an errand is left where it is until it can be read: %r: %s", key, error)
         return []
 
 

@@ -7,48 +7,65 @@ exception in the author's code: a run that is over unwinds it by cancellation.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from threading import get_ident
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.answers import Answer, is_answer
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, worker_keys
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.limits import counted
+from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.core.world import World
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
-from workflow_sdk.errors import CodecError
+from workflow_sdk.errors import CodecError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.idling import TURN_SECONDS, Mode
+from workflow_sdk.execution.lease import read_tries
+from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.execution.probe import Probe, probe
-from workflow_sdk.execution.reaching import Reaching
 from workflow_sdk.execution.recall import read_branches, read_page
+from workflow_sdk.execution.sorting import Sorting
 from workflow_sdk.execution.standing import Standing
-from workflow_sdk.execution.threads import run_in_thread
-from workflow_sdk.operations.engine import Facts, Unwound
+from workflow_sdk.execution.threads import Call, Threads
+from workflow_sdk.execution.wariness import Wariness
+from workflow_sdk.operations.engine import Facts, Unwound, Wait
+from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.scope import current_scope
 
 __all__ = ["Execution", "Mode"]
 
 T = TypeVar("T")
 S = TypeVar("S")
 
+_log = logging.getLogger("workflow_sdk.runtime")
+
 _NEVER = -float("inf")
+
+WAITS_UNSEEN_SECONDS = 1.0
+"""How long a step waits for a thread before everybody can see that it does."""
 
 _NO_HANDLERS: dict[bytes, tuple[Callable[..., Any], object]] = {}
 """Shared by all, and never written to."""
 
 
-class Execution(Reaching):
+class Execution(Sorting):
     """Runs one instance, once. It is the engine that operations talk to."""
 
     __slots__ = (
@@ -58,7 +75,9 @@ class Execution(Reaching):
         "_thread",
         "_threads_busy",
         "handlers",
+        "known",
         "stuck",
+        "wary",
         "watched",
         "world",
     )
@@ -75,6 +94,7 @@ class Execution(Reaching):
         driver: Driver,
         journal: Journal,
         codec: Codec,
+        known: KnownHandlers,
         clock: Clock,
         facts: Facts,
         lease: bytes,
@@ -95,8 +115,11 @@ class Execution(Reaching):
             standing=Standing(journal, facts, clock, worker, beats=not host.beats),
             flusher=Flusher(driver, journal, lease, self.storage_failed),
         )
+        self.known: KnownHandlers = known
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = _NO_HANDLERS
         self.world: World | None = None
+        self.wary: Wariness | None = None
+        """There if workers have died under the instance: then what is executed is noted."""
         self.stuck: tuple[Exception, str] | None = None
         """What stopped the instance, and its kind: the author's mistake, or divergence."""
         self.watched: Probe | None = probe.get()
@@ -114,6 +137,13 @@ class Execution(Reaching):
     def halted(self) -> bool:
         return self.failure is not None or self.stuck is not None or self.is_away
 
+    @property
+    def is_broken(self) -> bool:
+        return self.flusher.is_broken
+
+    def is_cancelled(self) -> bool:
+        return anyio.current_effective_deadline() == _NEVER or self.host.is_cancelled
+
     def chance(self) -> float:
         if self.watched is not None and self.watched.seed is not None:
             return 0.5  # no run of a test is to differ from another by chance
@@ -122,12 +152,53 @@ class Execution(Reaching):
     def time_limit(self, seconds: float) -> AbstractContextManager[Timeout]:
         return self.clock.timeout(seconds)
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
+        threads, call = self.host.threads, Call(fn, args)
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if not threads.take(call):
+            self._threads_busy += 1
+            try:
+                await self._wait_for_thread(threads, call)
+            finally:
+                self._threads_busy -= 1
+        return partial(self._in_thread, threads, call)
+
+    async def _in_thread(self, threads: Threads, call: Call) -> Any:
         self._threads_busy += 1
         try:
-            return await run_in_thread(fn, args)
+            return await threads.run(call)
         finally:
             self._threads_busy -= 1
+
+    async def _wait_for_thread(self, threads: Threads, call: Call) -> None:
+        """Wait until a thread is free; whoever looks is told, if that takes long."""
+        with anyio.move_on_after(WAITS_UNSEEN_SECONDS) as brief:
+            await threads.wait(call)
+        if brief.cancelled_caught:
+            await self._wait_visibly(threads, call)
+        if self.draining:
+            # Nothing new is begun. It has not been called, and is when the instance is run again.
+            threads.give_back(call)
+            await self.never()
+
+    async def _wait_visibly(self, threads: Threads, call: Call) -> None:
+        step = current_scope.get()
+        if not isinstance(step, Place):
+            await threads.wait(call)
+            return
+        _log.warning(
+            "%s of instance %s waits for a thread: all %d are taken by plain functions that have not returned",
+            step.what,
+            self.facts.instance_id,
+            threads.most,
+        )
+        wait = Wait(step.location, "thread", step.name, step.path, messages=())
+        self._waits.show(wait)
+        try:
+            await self.flush(stay=True)
+            await threads.wait(call)
+        finally:
+            self._waits.hide(wait)
 
     async def flush(self, *, stay: bool = False) -> None:
         if self.world is not None:
@@ -164,6 +235,8 @@ class Execution(Reaching):
             self._threads_busy -= 1
         if error is None:
             return
+        if isinstance(error, _Carried):
+            raise error.raised
         if error in raised or isinstance(error, StorageLimitError):
             raise error
         self.storage_failed(error)
@@ -175,18 +248,34 @@ class Execution(Reaching):
             self.journal.write_outside(key, None)
             self.show()
             # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
-            if not await self.flusher.flush(alone=self.active == 1):
+            if not await self.flusher.flush(alone=self.active == 1, then=partial(take, Answer(raw).pack())):
                 await self.never()
-            take(raw)
             return
         try:
             asked = await self.driver.get(key)
         except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             await self.never()
-        if asked is not None:
-            self.journal.write_outside(key, pack_record([raw]))
+        if asked is not None and not is_answer(asked):
+            self.journal.write_outside(key, Answer(raw).pack())
         await self.flush()
+
+    @property
+    def handed(self) -> bytes | None:
+        """The row that counts what was handed over to it in this process."""
+        return self.journal.fields.get(Field.HANDED)
+
+    @handed.setter
+    def handed(self, raw: bytes | None) -> None:
+        if raw is None:
+            self.journal.fields.pop(Field.HANDED, None)
+        else:
+            self.journal.fields[Field.HANDED] = raw
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it has not taken, as far as is known here."""
+        return max(0, sum(map(counted, self.mail.sent.values())) + counted(self.handed) - self.journal.taken)
 
     def messages_came_back(self) -> None:
         self.fire()
@@ -244,6 +333,9 @@ class Execution(Reaching):
             self.failure = error
             self._stop()
 
+    def unreadable(self, error: Exception) -> None:
+        self.storage_failed(error)
+
     def walk_scope(self) -> AbstractContextManager[object]:
         raise AssertionError("only a walk is walked")
 
@@ -261,7 +353,36 @@ class Execution(Reaching):
             await anyio.sleep_forever()
         raise Unwound
 
+    async def note_try(self, location: bytes, path: str) -> None:
+        if self.wary is not None:
+            self.wary.note(location, path)
+            await self.flush(stay=True)
+
+    def survived(self, location: bytes) -> None:
+        if self.wary is not None:
+            self.wary.survived(location)
+            if self.active == 1:
+                # Nothing else is under way.
+                self.get_past_deaths()
+
+    def get_past_deaths(self) -> None:
+        if self.wary is not None:
+            self.wary.end()
+            self.wary = None
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        self.host.meet(workflow)
+
     # What its host asks for.
+
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
+        return [what.id for what in self.journal.outside.values() if what.kind == "child"]
+
+    async def beware(self, store: Scannable) -> None:
+        """Workers have died under the instance: from now on, note what is executed."""
+        self.wary = Wariness(self.journal, self.lease, await read_tries(store, self.journal.keys))
 
     def poke(self, *, lease: bool = True) -> None:
         """A message may have come; with `lease`, the instance may also have been taken away."""
@@ -274,7 +395,9 @@ class Execution(Reaching):
     async def _take_mail(self) -> None:
         self._busy += 1
         try:
-            while self.mail.has_come and not self.halted:
+            while not self.halted and (self.mail.has_come or await self._sort()):
+                if not self.mail.has_come:
+                    continue
                 checked, self._checks = self._checks, False
                 try:
                     await self.mail.refresh(standing=checked)
@@ -283,12 +406,20 @@ class Execution(Reaching):
                     return
                 if checked and self.mail.lease != self.lease:
                     # Whoever has taken the instance over may have taken the message, too: there would be nothing to
-                    # wait for.
+                    # wait for. What is in flight is refused, and ends first.
+                    await self.flusher.until_landed()
                     self.storage_failed(ConflictError("the lease is lost"))
-            self.fire()
+                if checked and self.mail.evicted == self.lease and not self.halted:
+                    self.journal.write_outside(self.journal.keys.evicted, None)
+                    self.host.evict(self)
         finally:
             self._reading = False
             self._busy -= 1
+
+    async def _sort(self) -> bool:
+        """Wake those for whom there is mail; whether there may be more for others."""
+        self.fire()
+        return not self.halted and await self.sort_mail()
 
     async def watch_mail(self) -> None:
         """Return once a message may have come, and was taken in."""
@@ -323,14 +454,26 @@ class Execution(Reaching):
         self._is_over = True
         self._stop()
 
+    def give_back(self) -> None:
+        """End the run. It gives the instance back, and what was under way runs again later."""
+        self._stop()
+
     def _unwound(self, error: Unwound | BaseExceptionGroup[Any]) -> None:
         """What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
         cancellation together with the mistake that stopped the run.
         """
-        over = (Unwound, Exception, anyio.get_cancelled_exc_class()) if self.halted else Unwound
-        rest = None if isinstance(error, Unwound) else error.split(over)[1]
+
+        def is_of_no_matter(error: BaseException) -> bool:  # Python 3.11 splits groups by plain functions only
+            return self._is_of_no_matter(error)
+
+        rest = None if isinstance(error, Unwound) else error.split(is_of_no_matter)[1]
         if rest is not None:
             raise rest from None
+
+    def _is_of_no_matter(self, error: BaseException) -> bool:
+        if isinstance(error, BaseExceptionGroup):
+            return False
+        return isinstance(error, Unwound) or (self.halted and not isinstance(error, (KeyboardInterrupt, GeneratorExit)))
 
     def _stop(self) -> None:
         if get_ident() != self._thread:
@@ -350,13 +493,21 @@ class Execution(Reaching):
         self.facts = facts
         self.handlers = _NO_HANDLERS
         self.world = None
+        self.get_past_deaths()
 
     def see_world(self) -> World:
         if self.world is None:
-            self.world = World(self.codec)
-            base = self.journal.fields.get(Field.BASE)
-            if base is not None:
-                self.world.apply({b"": unpack_record(base)[0]})
+            try:
+                self.world = World.since_the_start(self.codec, self.journal.fields)
+            except SealedError as error:
+                self.unreadable(error)
+                raise Unwound from None
+            except CodecError as error:
+                # No failure of the author's, who must not see it.
+                self.diverged(
+                    HistoryDivergedError(f"the ctx.state with which the instance started over can't be read: {error}")
+                )
+                raise Unwound from None
         return self.world
 
     def show(self) -> None:
@@ -372,7 +523,7 @@ class Execution(Reaching):
             return
         self.journal.show(Field.STATE, None if state is None else [state])
         self.journal.show(Field.REFERENCE, None if reference is None else [reference])
-        self.journal.show(Field.PROGRESS, None if progress is None else list(progress))
+        self.journal.show(Field.PROGRESS, progress)
         if self.journal.fields.get(Field.REFERENCE) != before:
             self.standing.refer(None if before is None else str(unpack_record(before)[0]), reference)
 
@@ -384,6 +535,14 @@ class Execution(Reaching):
         return Activity.CODE if self.active or self._busy or self.halted else Activity.NONE
 
 
+class _Carried(Exception):
+    """Something that is no `Exception`, raised by an author's function in the hands of the store."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(raised)
+        self.raised = raised
+
+
 def _note(raised: list[Exception], fn: Callable[[S], T], value: S) -> T:
     """What `fn` returns. What it raises is noted, to be told from what the store raises."""
     try:
@@ -391,3 +550,6 @@ def _note(raised: list[Exception], fn: Callable[[S], T], value: S) -> T:
     except Exception as error:
         raised[:] = [error]
         raise
+    except BaseException as error:  # noqa: BLE001  # it is raised again, where it can do no harm
+        # Anything else would end the thread of the store, or leave its transaction open.
+        raise _Carried(error) from None

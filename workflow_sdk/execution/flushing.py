@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 import anyio
 
 from workflow_sdk.core.journal import Journal, WriteSet
-from workflow_sdk.driver import Batch, Clear, ClearRange, ConflictError, Driver, Set, Transacting
+from workflow_sdk.core.keys import Field
+from workflow_sdk.driver import (
+    Batch,
+    Clear,
+    ClearRange,
+    ConflictError,
+    Driver,
+    Set,
+    StorageLimitError,
+    Transacting,
+)
+from workflow_sdk.errors import StorageError
+from workflow_sdk.execution.insisting import come_what_may
 
 __all__ = ["Flusher", "Part", "PartState", "fill"]
 
@@ -63,6 +77,8 @@ _as_set = cast(
 
 def fill(batch: Batch, writes: WriteSet) -> None:
     """Put a write set into a batch."""
+    if writes.checks:
+        batch.checks.extend(writes.checks.items())
     for begin, end in writes.clears:
         batch.writes.append(ClearRange(begin, end))
     if None in writes.rows.values():
@@ -71,11 +87,22 @@ def fill(batch: Batch, writes: WriteSet) -> None:
         batch.writes.extend(map(_as_set, writes.rows.items()))
 
 
+def _first_wanted(parts: deque[Part]) -> Part | None:
+    """The first of them that somebody wants still. It is taken out, with those before it."""
+    while parts:
+        part = parts.popleft()
+        if part.is_wanted():
+            return part
+        part.state = PartState.WITHDRAWN
+    return None
+
+
 class Flusher:
     """Brings one instance's changes to the store, under its lease."""
 
     __slots__ = (
         "_baseless",
+        "_cancelled",
         "_driver",
         "_failed",
         "_journal",
@@ -85,6 +112,7 @@ class Flusher:
         "_writing",
         "_written",
         "is_broken",
+        "largest",
     )
 
     def __init__(self, driver: Driver, journal: Journal, lease: bytes, failed: Callable[[Exception], None]) -> None:
@@ -94,7 +122,10 @@ class Flusher:
         self._failed = failed
         self.is_broken: bool = False
         """A commit failed: nothing is written any more."""
-        self._parts: list[Part] = []
+        self.largest: str = ""
+        """What took the most room in a commit that was too large for the store, in words."""
+        self._parts: dict[str, deque[Part]] = {}
+        """What is staged, by the target: those that have waited longest first."""
         self._baseless = 0
         """How often the store has spoken of a conflict where none was to be seen."""
         self._writing = False
@@ -102,12 +133,15 @@ class Flusher:
         """Set when the flush that is in flight has landed, if anybody waits for that."""
         self._next: anyio.Event | None = None
         """Set when the flush after that has landed. Whoever made it writes it; others only wait."""
+        self._cancelled: BaseException | None = None
+        """A cancellation that came while a commit was in flight: raised once what depends on the commit is done."""
 
-    async def flush(self, *, alone: bool = False) -> bool:
+    async def flush(self, *, alone: bool = False, then: Callable[[], None] | None = None) -> bool:
         """Return True once everything that changed so far is stored; False if that has failed.
 
-        A cancelled flush is finished first: siblings may count on it. `alone` says that there are none; then the
-        driver's own promise is enough, that a cancelled commit is decided when it returns.
+        A cancelled flush is finished first: siblings may count on it, and whoever writes next has to know what is
+        stored. `alone` says that there are no siblings: then it costs no shield. `then` is called once it is stored,
+        before a cancellation is raised.
         """
         if alone and not self._writing and self._next is None:
             # Nearly every step comes through here.
@@ -117,22 +151,35 @@ class Flusher:
                 error = await self._commit(Batch())
                 if error is not None:
                     self._break(error)
-            return not self.is_broken
-        with anyio.CancelScope(shield=True):
-            if self._next is not None:
-                # Someone is about to write, and will take our changes along.
-                await self._next.wait()
-            elif self._writing:
-                landed = self._next = anyio.Event()
-                await self.until_landed()
-                self._next = None
-                try:
-                    await self._write()
-                finally:
-                    landed.set()
-            else:
-                await self._write()
+        else:
+            # Nothing here is cancelled, but for those who only wait.
+            with anyio.CancelScope(shield=True):
+                await self._flush_with_others()
+        if then is not None and not self.is_broken:
+            then()
+        if self._cancelled is not None:
+            self._raise_cancelled()
         return not self.is_broken
+
+    async def _flush_with_others(self) -> None:
+        if self._next is not None:
+            # Someone is about to write, and will take our changes along.
+            await self._next.wait()
+        elif self._writing:
+            landed = self._next = anyio.Event()
+            cancelled = await come_what_may(self.until_landed)
+            self._next = None
+            try:
+                self._cancelled = await come_what_may(self._write) or self._cancelled or cancelled
+            finally:
+                landed.set()
+        else:
+            self._cancelled = await come_what_may(self._write) or self._cancelled
+
+    def _raise_cancelled(self) -> None:
+        cancelled, self._cancelled = self._cancelled, None
+        if cancelled is not None:
+            raise cancelled
 
     async def until_landed(self) -> None:
         """Return when nothing is in flight."""
@@ -143,7 +190,7 @@ class Flusher:
 
     def stage(self, part: Part) -> None:
         """Have a part written by the next flush."""
-        self._parts.append(part)
+        self._parts.setdefault(part.target, deque()).append(part)
 
     async def _write(self) -> None:
         while not self.is_broken and (self._parts or self._journal.is_dirty):
@@ -172,26 +219,30 @@ class Flusher:
         finally:
             self._has_landed()
         self._baseless = 0 if moved_on else self._baseless + 1
-        self._parts[:0] = [part for part in parts if part.state is PartState.STAGED]
+        again: dict[str, deque[Part]] = {}
+        for part in parts:
+            if part.state is PartState.STAGED:
+                again[part.target] = self._parts.pop(part.target, deque())
+                again[part.target].appendleft(part)
+        self._parts = {**again, **self._parts}
         return error if self._baseless > BASELESS_MAX else None
 
     def _next_parts(self) -> list[Part]:
         """Those that go with one commit. They are taken out of what is staged."""
-        if not self._parts:
-            return []
-        found: dict[str, Part] = {}
-        rest: list[Part] = []
+        found: list[Part] = []
         weight = 0
-        for part in self._parts:
-            if not part.is_wanted():
-                part.state = PartState.WITHDRAWN
-            elif part.target in found or len(found) >= PARTS_MAX or weight > PARTS_BYTES_SOFT_MAX:
-                rest.append(part)
-            else:
-                found[part.target] = part
+        for target in list(islice(self._parts, PARTS_MAX)):
+            queue = self._parts.pop(target)
+            part = _first_wanted(queue)
+            if part is not None:
+                found.append(part)
                 weight += part.weight
-        self._parts = rest
-        return list(found.values())
+            if queue:
+                # After those that were not reached this time.
+                self._parts[target] = queue
+            if weight > PARTS_BYTES_SOFT_MAX:
+                break
+        return found
 
     async def _has_lost(self) -> bool:
         return await self._driver.get(self._journal.keys.lease) != self._lease
@@ -211,13 +262,24 @@ class Flusher:
         if error is not None:
             self._break(error)
 
-    async def try_commit(self, batch: Batch) -> Exception | None:
-        """Like `commit`, but a failure is returned, and left to the caller."""
+    async def try_commit(self, batch: Batch, then: Callable[[], None] | None = None) -> Exception | None:
+        """Like `commit`, but a failure is returned, and left to the caller.
+
+        A cancellation is raised when it is decided, and after `then`, which is called once it is stored.
+        """
         error: Exception | None = None  # a cancel scope may end a block early, as far as type checkers know
+        cancelled: BaseException | None = None
         with anyio.CancelScope(shield=True):
-            await self.until_landed()
+            cancelled = await come_what_may(self.until_landed)
             error = await self._commit(batch)
-        return error  # noqa: RET504  # as above
+        self._cancelled = self._cancelled or cancelled
+        if error is None and then is not None:
+            then()
+        if self._cancelled is not None:
+            if error is not None:
+                self._break(error)  # whoever is cancelled can't see to it any more
+            self._raise_cancelled()
+        return error
 
     async def may_try_again(self, error: Exception, batch: Batch) -> bool:
         """After a commit with checks of others: whether it was these that did not hold, and not our own."""
@@ -261,7 +323,9 @@ class Flusher:
         except Exception as error:  # noqa: BLE001  # of the author or of the store, which the caller can tell apart
             return error
         except BaseException:
-            self.is_broken = True  # as in `_commit`: nobody knows what is stored
+            # By somebody whom no shield keeps off. What the record is then, only the next run can read.
+            taken.clear()
+            self._break(StorageError("the run was cancelled in a transaction, and does not know what it has stored"))
             raise
         finally:
             while taken:
@@ -287,12 +351,18 @@ class Flusher:
                 batch.set(key, raw)
         self._writing = True
         try:
-            await self._driver.commit(batch)
+            try:
+                await self._driver.commit(batch)
+            except anyio.get_cancelled_exc_class() as cancelled:
+                self._cancelled = cancelled
+                await self._carry_through(batch, writes)
         except Exception as error:  # noqa: BLE001  # whatever the driver raises: the store failed, and nobody else did
+            if isinstance(error, StorageLimitError):
+                self._note_largest(batch)
             journal.restore(writes)
             return error
         except BaseException:
-            # Not a cancellation, which does not come this far: whoever waits must not take it for stored.
+            # Whoever waits must not take it for stored.
             self.is_broken = True
             journal.restore(writes)
             raise
@@ -303,6 +373,38 @@ class Flusher:
         finally:
             self._has_landed()
         return None
+
+    def _note_largest(self, batch: Batch) -> None:
+        """Of a commit that was too large, tell what took the most room."""
+        rows = [write for write in batch.writes if isinstance(write, Set)]
+        if rows:
+            key, raw = max(rows, key=lambda row: len(row.value))
+            self.largest = f"{self._journal.name_row(key, raw)} takes {len(raw):,} bytes of it"
+
+    async def _carry_through(self, batch: Batch, writes: WriteSet) -> None:
+        """After a commit that was cancelled: have it applied, unless it has been.
+
+        What it wrote must not be written twice: others may have changed it since.
+        """
+
+        async def carry_through() -> None:
+            if not await self._is_applied(batch, writes):
+                await self._driver.commit(batch)
+
+        await come_what_may(carry_through)
+
+    async def _is_applied(self, batch: Batch, writes: WriteSet) -> bool:
+        """Whether a commit that the store has decided was applied. What changes nothing, if done again, may be unsure.
+
+        Only what changes the instance can be something that others change, too; and that is counted.
+        """
+        journal, driver = self._journal, self._driver
+        if await driver.get(journal.keys.lease) != self._lease:
+            if Clear(journal.keys.lease) in batch.writes:
+                return True
+            raise ConflictError("the lease is lost")
+        counted = journal.keys.field(Field.COMMITS)
+        return writes.counts and await driver.get(counted) == writes.rows[counted]
 
     def _has_landed(self) -> None:
         self._writing = False

@@ -15,6 +15,7 @@ import anyio
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import due_at_once
 from workflow_sdk.driver import Batch, ConflictError
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.execution.flushing import Flusher
@@ -98,6 +99,7 @@ class Idling(ABC):
         self.idle_result: tuple[Status, float | None, list[str]] | None = None
         """How the instance was put away."""
         self._waits = Waits(journal)
+        mail.needed = self._waits.needed
         self._is_idle = False
         self._settling = False
         self._leaving = False
@@ -140,6 +142,22 @@ class Idling(ABC):
         """Have the world see what was assigned, with the next commit."""
 
     @abstractmethod
+    async def sort_mail(self) -> bool:
+        """Set aside what no wait can take, or read on what was passed over; whether there was anything to do."""
+
+    @abstractmethod
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """Read some more of the messages with these names."""
+
+    @abstractmethod
+    def poke(self, *, lease: bool = True) -> None:
+        """A message may have come."""
+
+    @abstractmethod
+    def get_past_deaths(self) -> None:
+        """Whatever workers have died of, the instance has got past it."""
+
+    @abstractmethod
     def _stop(self) -> None:
         """End the run."""
 
@@ -171,6 +189,9 @@ class Idling(ABC):
     async def park(self, wait: Wait) -> None:
         if self.halted:
             await self.never()
+        if wait.messages and self.mail.lacks(wait.messages, [], wait.count):
+            await self.read_mail(wait.messages)
+            return
         self._waits.add(wait)
         try:
             self.host.waits_changed(self)
@@ -198,6 +219,9 @@ class Idling(ABC):
             if wait.messages and len(self.journal.inbox):
                 # It may have been woken for a message that it has left to others.
                 self.fire()
+            if self.mail.has_passed(wait.messages) and any(map(self._waits.awaits, wait.messages)):
+                # There may be more of what it has taken, for others.
+                self.poke(lease=False)
 
     def rest(self) -> None:
         self.active -= 1
@@ -249,16 +273,18 @@ class Idling(ABC):
         try:
             while self.active == 0 and not self._is_idle and not self.halted:
                 self.fire()
-                if self.active == 0:
+                if self.active == 0 and not await self.sort_mail():
                     await self._become_idle()
         finally:
             self._settling = False
             self._busy -= 1
-        if self.halted:
-            self._stop()
+            if self.halted:
+                self._stop()
 
     async def _become_idle(self) -> None:
         """Record that every branch is parked; in yield mode, put the instance away in the same commit."""
+        if not self._held:
+            self.get_past_deaths()
         if self.standing.status is not Status.ROLLING_BACK and not self._held:
             self.standing.become(Status.WAITING if self._waits.listens else Status.SLEEPING)
         self.show()
@@ -281,12 +307,16 @@ class Idling(ABC):
         when = self.clock.time() if self._held else self._waits.next_time
         nudge = self.mail.nudge
         batch.check(self.journal.keys.nudge, nudge)
-        self.standing.let_go(batch, when)
-        error = await self.flusher.try_commit(batch)
-        if error is None:
+        self.standing.let_go(batch, due_at_once(self.clock.time()) if self._held else when)
+
+        def gone() -> None:
             self.idle_result = (self.standing.status, when, self._waits.messages)
             self.is_away = True
-        elif not isinstance(error, ConflictError) or not await self._has_mail(nudge):
+
+        error = await self.flusher.try_commit(batch, gone)
+        if error is None:
+            return
+        if not isinstance(error, ConflictError) or not await self._has_mail(nudge):
             self.storage_failed(error)
         else:
             # It is not put away after all, and what goes on now must not be stored as waiting.

@@ -9,6 +9,7 @@ from workflow_sdk.core.keys import (
     ATTIC,
     CHANGES,
     COMPENSATIONS,
+    FOLDED,
     HISTORY,
     NAMES,
     OUTSIDE,
@@ -19,7 +20,7 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.loading import HistoryCursor
 from workflow_sdk.core.location import segments
 
-__all__ = ["load_for_run", "load_for_walk", "load_history"]
+__all__ = ["Scannable", "load_for_run", "load_for_walk", "load_history"]
 
 
 class Scannable(Protocol):
@@ -45,19 +46,23 @@ async def load_for_run(store: Scannable, journal: Journal, fields: dict[Field, b
     start = len(keys.space)
     for key, raw in await store.scan(*keys.range(TAKINGS)):
         journal.load_taking(key[start:], raw)
-    changes = len(CHANGES)
     for key, raw in await store.scan(keys.range(OUTSIDE)[0], keys.range(CHANGES)[1]):
         if key[start:].startswith(OUTSIDE):
             journal.load_outside(key[start + len(OUTSIDE) :], raw)
         else:
-            journal.load_changes(key[start + changes :], raw)
+            journal.load_changes(key[start + len(CHANGES) :], raw)
 
 
 async def load_for_walk(store: Scannable, journal: Journal) -> None:
     """Load everything that was ever done and not cleared, what the losers of races did included."""
     await _load_names(store, journal)
-    for part in (HISTORY, ATTIC):
+    # Where a race was begun again, what its losers did the last time is what counts.
+    for part in (ATTIC, HISTORY):
         await load_history(store, HistoryCursor(journal, part, whole=True))
+    for part in (CHANGES, FOLDED):
+        start = len(journal.keys.space) + len(part)
+        for key, raw in await store.scan(*journal.keys.range(part)):
+            journal.load_changes(key[start:], raw)
 
 
 def sequence_of(keys: InstanceKeys, key: bytes) -> int:

@@ -10,22 +10,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from random import randrange
 from secrets import token_bytes
 
 from workflow_sdk.core.entries import Entry, ListenData, read_token
 from workflow_sdk.core.fields import WaitRow, unpack_wait
 from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import DELIVERED, HISTORY, INBOX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.keys import HISTORY, INBOX, INBOX_MAX, Field, InstanceKeys, waits_of
+from workflow_sdk.core.limits import INBOX_MAX_DEFAULT, SENT_ROWS, counted, messages_in, taken_by
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.status import EntryStatus, Status
-from workflow_sdk.core.tuples import pack
+from workflow_sdk.core.times import DUE_AT_ONCE_MAX, due_at_once
+from workflow_sdk.core.tokens import wait_of
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
-from workflow_sdk.errors import CodecError
+from workflow_sdk.errors import InboxFullError
+from workflow_sdk.execution.heartbeats import time_of_workers
+from workflow_sdk.execution.keyed import use_key
 from workflow_sdk.execution.lease import put_new, tell_owner
 from workflow_sdk.execution.snapshot import Snapshot
 
-__all__ = ["Delivery", "Letter", "Posted", "create", "make_due", "post", "put", "status_of"]
+__all__ = [
+    "Delivery",
+    "Letter",
+    "Posted",
+    "check_room",
+    "create",
+    "make_due",
+    "make_due_at",
+    "post",
+    "put",
+    "read_inbox_max",
+    "status_of",
+]
+
+PAGE = 64
+"""Messages may be large, so that not many are read at once."""
 
 
 class Delivery(StrEnum):
@@ -52,7 +72,7 @@ class Letter:
     key: str | None = None
     """The same key is delivered once."""
     token: str | None = None
-    """The one wait that it is for."""
+    """The one wait that it is for, as `info().waits` shows it."""
     expected_version: int | None = None
     """The state of the instance that it answers."""
     reply_to: bytes | None = None
@@ -64,6 +84,8 @@ class Posted:
 
     delivery: Delivery
     is_here: bool = False
+    count: tuple[bytes, bytes] | None = None
+    """The row that counts it."""
 
     @property
     def is_stored(self) -> bool:
@@ -88,8 +110,13 @@ async def post(
     letter: Letter,
     now: float,
     is_here: Callable[[str], bool] = _nobody,
+    *,
+    again: bool = False,
 ) -> Posted:
-    """Put a letter for an instance that there is into a batch. `is_here`: workers that need no letter themselves."""
+    """Put a letter for an instance that there is into a batch. `is_here`: workers that need no letter themselves.
+
+    InboxFullError, if there is no room for it. `again`: the store has spoken of a conflict before.
+    """
     status = status_of(found.fields)
     if status.is_terminal:
         return Posted(Delivery.CLOSED)
@@ -99,11 +126,19 @@ async def post(
         # It counts the writes of the status: what tells one `waiting` from the next.
         batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
         batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
-    refused = await _check_letter(driver, keys, fields, letter, batch, now)
+    wait = (
+        None if letter.token is None else wait_of(unpack_record(fields[Field.BIRTH])[1], keys.instance_id, letter.token)
+    )
+    by = now
+    if letter.token is not None or letter.expected_version is not None:
+        # Whether a wait is over is not for the clock of a sender to say.
+        by = await time_of_workers(driver, now)
+    refused = await _check_letter(driver, keys, fields, letter, wait, batch, by, again=again)
     if refused is not None:
         return Posted(refused)
+    count = await _count(driver, batch, keys, found, again=again) if isinstance(letter.message, str) else None
     waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
-    put(batch, keys, letter, now)
+    put(batch, keys, letter, now, wait)
     ours = lease is not None and is_here(str(unpack_record(lease)[0]))
     if lease is not None:
         if not ours:
@@ -111,12 +146,55 @@ async def post(
     elif status is not Status.STUCK:
         make_due(batch, keys, fields, now)
     accepted = waits or (letter.token is not None and status is not Status.STUCK)
-    return Posted(Delivery.ACCEPTED if accepted else Delivery.QUEUED, ours)
+    return Posted(Delivery.ACCEPTED if accepted else Delivery.QUEUED, ours, count)
 
 
-def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
-    """Put a letter into the inbox."""
-    only_for = None if letter.token is None else bytes.fromhex(letter.token)
+async def _count(
+    driver: Driver, batch: Batch, keys: InstanceKeys, found: Snapshot, *, again: bool
+) -> tuple[bytes, bytes]:
+    """Count a message that is sent; InboxFullError if it is one too many."""
+    count = messages_in(found.fields, found.sent)
+    # Other senders use the first row, too: after a conflict with one of them, another row is likely to be free.
+    row = keys.sent(randrange(1, SENT_ROWS) if again else 0)
+    before = counted(found.sent.get(row))
+    if not found.sent and Field.HANDED not in found.fields and found.nudge is not None:
+        # What came before messages were counted.
+        count = before = await _count_rows(driver, keys)
+        before += taken_by(found.fields)
+    if count:
+        check_room(keys.instance_id, count, await read_inbox_max(driver))
+    batch.check(row, found.sent.get(row))
+    after = pack_record([before + 1])
+    batch.set(row, after)
+    return row, after
+
+
+async def _count_rows(driver: Driver, keys: InstanceKeys) -> int:
+    begin, end = keys.range(INBOX)
+    count = 0
+    while rows := await driver.scan(begin, end, limit=PAGE):
+        count += sum(InboxMessage.unpack(b"", raw).is_counted for _, raw in rows)
+        begin = rows[-1][0] + b"\x00"
+    return count
+
+
+async def read_inbox_max(driver: Driver) -> int:
+    """How many messages an inbox has room for."""
+    raw = await driver.get(INBOX_MAX)
+    return INBOX_MAX_DEFAULT if raw is None else counted(raw)
+
+
+def check_room(instance_id: str, count: int, most: int) -> None:
+    """InboxFullError, if there is no room for one more message."""
+    if count >= most:
+        raise InboxFullError(
+            f"instance {instance_id!r} has {count:,} messages that it has not taken, and the limit is {most:,} "
+            "(Runtime(inbox_max=)); `handle.inbox()` shows them, `handle.discard` takes one out"
+        )
+
+
+def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float, only_for: bytes | None = None) -> None:
+    """Put a letter into the inbox, for any wait or for one only."""
     row = InboxMessage(b"", letter.message, letter.payload, now, letter.reply_to, only_for)
     batch.append(keys.space + INBOX, row.pack())
     batch.set(keys.nudge, token_bytes(16))
@@ -125,29 +203,36 @@ def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float) -> None:
 
 
 async def _check_letter(
-    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, batch: Batch, now: float
+    driver: Driver,
+    keys: InstanceKeys,
+    fields: dict[Field, bytes],
+    letter: Letter,
+    wait: bytes | None,
+    batch: Batch,
+    now: float,
+    *,
+    again: bool,
 ) -> Delivery | None:
     """Hold the batch to what the letter asks for; what is refused already is said."""
-    if letter.key is not None:
-        delivered = keys.space + DELIVERED + pack((letter.key,))
-        if await driver.get(delivered) is not None:
-            return Delivery.DUPLICATE
-        batch.check(delivered, None)
-        batch.set(delivered, b"")
+    if letter.key is not None and not await use_key(driver, batch, keys, letter.key, now, again=again):
+        return Delivery.DUPLICATE
     if letter.token is not None:
-        return await _check_token(driver, keys, fields, letter, letter.token, batch, now)
+        return Delivery.STALE if wait is None else await _check_token(driver, keys, fields, letter, wait, batch, now)
     if letter.expected_version is not None:
         return await _check_version(driver, keys, fields, letter, letter.expected_version, batch, now)
     return None
 
 
 async def _check_token(
-    driver: Driver, keys: InstanceKeys, fields: dict[Field, bytes], letter: Letter, token: str, batch: Batch, now: float
+    driver: Driver,
+    keys: InstanceKeys,
+    fields: dict[Field, bytes],
+    letter: Letter,
+    token: bytes,
+    batch: Batch,
+    now: float,
 ) -> Delivery | None:
-    try:
-        since, location = read_token(bytes.fromhex(token))
-    except (ValueError, CodecError):
-        return Delivery.STALE
+    since, location = read_token(token)
     if letter.expected_version not in (None, since):
         if letter.expected_version != _commits(fields):
             return Delivery.STALE
@@ -176,8 +261,12 @@ async def _check_unparked(
     if data is None:
         return Delivery.STALE
     token = pack_segment(since) + location
-    inbox = await driver.scan(*keys.range(INBOX))
-    if sum(InboxMessage.unpack(b"", row).only_for == token for _, row in inbox) >= data.count:
+    begin, end = keys.range(INBOX)
+    promised = 0
+    while rows := await driver.scan(begin, end, limit=PAGE):
+        promised += sum(InboxMessage.unpack(b"", row).only_for == token for _, row in rows)
+        begin = rows[-1][0] + b"\x00"
+    if promised >= data.count:
         return Delivery.STALE
     batch.check(key, raw)
     batch.check(keys.nudge, nudge)
@@ -234,18 +323,24 @@ def _commits(fields: dict[Field, bytes]) -> int:
 
 def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
     """Have whoever is free run the instance at once. Nobody has it."""
+    make_due_at(batch, keys, fields, due_at_once(now))
+
+
+def make_due_at(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], alarm: float) -> None:
+    """Have whoever is free run the instance once the time of the alarm has come. Nobody has it."""
     if Field.ALARM in fields:
-        alarm = float(unpack_record(fields[Field.ALARM])[0])
-        if alarm <= now:
+        before = float(unpack_record(fields[Field.ALARM])[0])
+        if before < DUE_AT_ONCE_MAX:
             return
-        batch.clear(keys.alarm(alarm))
-    batch.set(keys.field(Field.ALARM), pack_record([now]))
-    batch.set(keys.alarm(now), b"")
+        batch.clear(keys.alarm(before))
+    batch.set(keys.field(Field.ALARM), pack_record([alarm]))
+    batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
 
 
 def create(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
-    """Put a new instance into a batch, to be run by whoever is free."""
-    batch.set(keys.alarm(now), b"")
+    """Put a new instance into a batch, to be run by whoever is free, at once."""
+    alarm = due_at_once(now)
+    batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
-    put_new(batch, keys, {**fields, Field.ALARM: pack_record([now])})
+    put_new(batch, keys, {**fields, Field.ALARM: pack_record([alarm])})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
-
-import anyio
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import Field, InstanceKeys
@@ -16,19 +14,21 @@ from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Ending, Errand
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, task_key, task_log
+from workflow_sdk.core.tokens import proof_of
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver
-from workflow_sdk.errors import AlreadyExistsError, InstanceNotFoundError
+from workflow_sdk.errors import AlreadyExistsError, InboxFullError, InstanceNotFoundError
 from workflow_sdk.execution.deciding import errand_key, find
 from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
 from workflow_sdk.execution.errands import run_errands
 from workflow_sdk.execution.flushing import Part, PartState
 from workflow_sdk.execution.idling import Idling
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, unknown_fields
 from workflow_sdk.execution.posting import Letter, create, post
 from workflow_sdk.execution.snapshot import Snapshot, read_standing
-from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.operations.engine import Effect, Start
 from workflow_sdk.operations.inputs import check_same_start
 
@@ -52,31 +52,29 @@ class Reaching(Idling):
         self._left_something = False
         """A wait ended early, and of what hung on it the end may have come that was not read."""
 
-    @abstractmethod
-    def poke(self, *, lease: bool = True) -> None:
-        """A message may have come."""
-
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
-        keys, letter = InstanceKeys(target), Letter(message, payload)
+        keys, letter, again = InstanceKeys(target), Letter(message, payload), False
         while True:
             batch = Batch()
             found = await self._standing(keys)
             if Field.STATUS not in found.fields:
                 raise InstanceNotFoundError(f"there is no instance {target!r} to send {message!r} to")
             try:
-                posted = await post(self.driver, batch, keys, found, letter, self.now(), self._is_here)
+                posted = await post(self.driver, batch, keys, found, letter, self.now(), self._is_here, again=again)
+            except InboxFullError:
+                raise
             except Exception as error:  # noqa: BLE001  # the store failed
                 self.storage_failed(error)
                 await self.never()
             if not posted.is_stored:
                 batch = Batch()
             outcome = posted.delivery.value
-            if await self._dispatch(target, batch, effect, outcome, len(payload)):
-                if posted.is_here and posted.is_stored:
-                    self._message_came(target)
-                elif posted.is_stored:
-                    self.host.is_due(target)
+            tell = None
+            if posted.is_stored:
+                tell = partial(self._message_came if posted.is_here else self.host.is_due, target)
+            if await self._dispatch(target, batch, effect, outcome, len(payload), tell=tell):
                 return
+            again = True
 
     async def expire(self, effect: Effect) -> bool:
         batch = Batch()
@@ -120,8 +118,8 @@ class Reaching(Idling):
                     watchers = [[self.instance_id, pack_segment(version) + start.location]]
                     return [(keys.field(Field.WATCHERS), pack_record([watchers]))]
 
-                if await self._dispatch(id, batch, effect, id, len(start.input), watch if start.is_watched else None):
-                    self.host.is_due(id)
+                more, tell = watch if start.is_watched else None, partial(self.host.is_due, id)
+                if await self._dispatch(id, batch, effect, id, len(start.input), more, tell):
                     return None
                 if not start.is_given:
                     break  # it is there by now, or has been all the time
@@ -172,13 +170,19 @@ class Reaching(Idling):
         outcome: str,
         weight: int,
         more: Callable[[int], list[tuple[bytes, bytes]]] | None = None,
+        tell: Callable[[], None] | None = None,
     ) -> bool:
-        """Whether it is done; False if what it reaches has moved on."""
+        """Whether it is done; False if what it reaches has moved on. `tell` is called when it is, cancelled or not."""
 
         def rows(version: int) -> list[tuple[bytes, bytes]]:
             return effect.rows(version, outcome) + (more(version) if more is not None else [])
 
-        part = Part(target, batch, rows, effect.stored, effect.is_wanted, weight)
+        def stored() -> None:
+            effect.stored()
+            if tell is not None:
+                tell()
+
+        part = Part(target, batch, rows, stored, effect.is_wanted, weight)
         self.flusher.stage(part)
         await self.flush()
         if part.state is PartState.WITHDRAWN:
@@ -197,10 +201,11 @@ class Reaching(Idling):
     # Tasks.
 
     def open_task(self, row: TaskRow, location: bytes) -> None:
-        journal = self.journal
+        journal, seed, id = self.journal, self.facts.seed, self.instance_id
 
         def pack(version: int) -> bytes:
-            return replace(row, token=pack_segment(version) + location).pack()
+            token = pack_segment(version) + location
+            return replace(row, token=token, proof=proof_of(seed, id, token)).pack()
 
         journal.write_outside(task_key(row.id), pack)
         for place in (*row.places(), row.own_place):
@@ -224,6 +229,11 @@ class Reaching(Idling):
                 batch.check(task_key(id), raw)
                 after = replace(row, status=TaskStatus.EXPIRED, ended_at=now)
                 change_task(batch, row, after, TaskEvent("expired", None, now))
+                try:
+                    await forget_oldest(self.driver, batch, row.instance)
+                except Exception as error:  # noqa: BLE001  # the store failed
+                    self.storage_failed(error)
+                    await self.never()
             if await self._dispatch(f"task {id}", batch, effect, id, 0):
                 return True
 
@@ -255,34 +265,41 @@ class Reaching(Idling):
 
         Whoever cancels the run waits for it: a status that is an end must not be stored without what goes with it.
         """
-        with anyio.CancelScope(shield=True):
-            await self._finish(status)
+        cancelled = await come_what_may(lambda: self._finish(status))
+        if cancelled is not None:
+            raise cancelled
 
     async def _finish(self, status: Status) -> None:
+        if self.is_away or self.failure is not None:
+            return
+        self.get_past_deaths()
         self.standing.become(status)
         if status is not Status.STUCK:
             self.show()
-        batch = Batch()
-        here: list[str] = []
         if status.is_terminal:
             if self._left_something:
                 with suppress(Exception):  # the store failed: it will say so again
-                    await self.mail.refresh(standing=False)
+                    await self.mail.refresh(standing=False, all=True)
             self.journal.drop_endings()
-            here = await self._end()
-        else:
-            self.standing.let_go(batch, None)
-            await self.flusher.commit(batch)
-        if self.failure is None:
-            self.is_away = True
-            for id in here:
-                self._message_came(id)
+            await self._end()
+            return
+        batch = Batch()
+        self.standing.let_go(batch, None)
+        error = await self.flusher.try_commit(batch, self._ended)
+        if error is not None:
+            self.storage_failed(error)
 
-    async def _end(self) -> list[str]:
-        """Commit the end, and tell those who wait for it; who of them is to be told here as well."""
+    def _ended(self, here: Iterable[str] = ()) -> None:
+        """The last commit is in the store. `here`: who of those who wait for the end is to be told here as well."""
+        self.is_away = True
+        for id in here:
+            self._message_came(id)
+
+    async def _end(self) -> None:
+        """Commit the end, and tell those who wait for it."""
         fields, watched = self.journal.fields, self.journal.keys.field(Field.WATCHERS)
-        raw, here = fields.get(Field.WATCHERS), list[str]()
-        while True:
+        raw = fields.get(Field.WATCHERS)
+        while not self.is_away:
             batch = Batch()
             self.standing.let_go(batch, None)
             if (purge := purge_time(batch, self.instance_id, fields, self.now())) is not None:
@@ -294,15 +311,15 @@ class Reaching(Idling):
                 here = await tell_watchers(
                     self.driver, batch, self.instance_id, ending_of(fields), watchers_of(raw), self.now(), self._is_here
                 )
-                error = await self.flusher.try_commit(batch)
+                error = await self.flusher.try_commit(batch, partial(self._ended, here))
             except Exception as failure:  # noqa: BLE001  # the store failed
                 error = failure
             if error is None:
-                return here
+                return
             again = False
             with suppress(Exception):  # the store failed: what is known is the first error
                 before, raw = raw, await self.driver.get(watched)
                 again = (raw is not None or before is not None) and await self.flusher.may_try_again(error, batch)
             if not again:
                 self.storage_failed(error)
-                return []
+                return

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from workflow_sdk.core.fields import check_fields, check_lease
+from workflow_sdk.core.fields import check_field, check_fields, check_lease
 from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys
 from workflow_sdk.core.location import segments
 from workflow_sdk.driver import Driver
+from workflow_sdk.errors import CodecError
 
-__all__ = ["Snapshot", "StoredRows", "read_fields", "read_snapshot", "read_standing"]
+__all__ = ["Snapshot", "StoredRows", "find_unreadable", "read_fields", "read_snapshot", "read_standing"]
 
 ROWS_MAX = 128
 """With more rows than this, only the fields are read at once."""
@@ -27,6 +28,8 @@ class Snapshot:
     nudge: bytes | None
     rows: StoredRows | None = None
     """All there is of it; None if that was not read."""
+    sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """The rows that count what was sent to it."""
 
 
 class StoredRows:
@@ -71,19 +74,40 @@ async def read_fields(driver: Driver, keys: InstanceKeys) -> dict[Field, bytes]:
     return (await read_standing(driver, keys)).fields
 
 
+async def find_unreadable(driver: Driver, keys: InstanceKeys) -> tuple[bytes, bytes | None]:
+    """The first row that makes the fields of an instance unreadable, and what it holds."""
+    start = len(keys.space) + len(FIELDS)
+    for key, raw in await driver.scan(*keys.range(FIELDS)):
+        try:
+            number = next(segments(key[start:]))
+            field = _FIELDS.get(number) if isinstance(number, int) else None
+            if field is not None:
+                check_field(field, raw)
+            elif key == keys.lease:
+                check_lease(raw)
+        except CodecError:
+            return key, raw
+    # One is missing. Whatever is written there is counted here.
+    version = keys.field(Field.VERSION)
+    return version, await driver.get(version)
+
+
 def _parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRows | None) -> Snapshot:
     start = len(keys.space) + len(FIELDS)
     fields: dict[Field, bytes] = {}
     lease = nudge = None
+    sent: dict[bytes, bytes] = {}
     for key, raw in rows:
         number = next(segments(key[start:]))
-        field = _FIELDS.get(number) if isinstance(number, int) else None
-        if field is not None:
-            fields[field] = raw
+        found = _FIELDS.get(number) if isinstance(number, int) else None
+        if found is not None:
+            fields[found] = raw
         elif key == keys.lease:
             lease = raw
         elif key == keys.nudge:
             nudge = raw
+        elif key.startswith(keys.nudge):
+            sent[key] = raw
     check_fields(fields)
     check_lease(lease)
-    return Snapshot(fields, lease, nudge, stored)
+    return Snapshot(fields, lease, nudge, stored, sent)

@@ -6,11 +6,11 @@ from secrets import token_bytes
 
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, WorkerKeys, listed_by_reference, listed_by_status
-from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Clock
+from workflow_sdk.execution.lease import forget_worker
 from workflow_sdk.operations.engine import Facts
 
 __all__ = ["Standing"]
@@ -69,9 +69,7 @@ class Standing:
         batch.clear(keys.lease)
         batch.clear(self._worker.claimed(self._facts.instance_id))
         if self._beats:
-            batch.clear(self._worker.heartbeat)
-            batch.clear(self._worker.bell)
-            batch.clear_range(*subtree(self._worker.letters))
+            forget_worker(batch, self._worker)
         # Written even if it is known already: what is known may be of a commit that failed.
         self._journal.set_field(Field.ALARM, None)
         if alarm is not None:

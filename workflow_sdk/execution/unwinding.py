@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import anyio
-
+from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
 from workflow_sdk.core.hints import has_parameter, parameter_hint
@@ -23,6 +21,7 @@ from workflow_sdk.errors import (
     ChildFailedError,
     DefinitionError,
     ErrorInfo,
+    HistoryDivergedError,
     InstanceNotFoundError,
     JoinError,
     ListenTimeoutError,
@@ -33,12 +32,13 @@ from workflow_sdk.execution.execution import Execution
 from workflow_sdk.execution.lease import error_fields
 from workflow_sdk.execution.load import sequence_of
 from workflow_sdk.execution.walk import Walk
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure
 from workflow_sdk.operations.engine import Wait
+from workflow_sdk.operations.handlers import REMEDY, Handler, find_handler
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import KEY, attempt, is_final, watched, with_key
+from workflow_sdk.operations.step import KEY, attempt, is_final, warily, watched, with_key
 
-__all__ = ["UNDO", "Unwinding", "import_handler"]
+__all__ = ["UNDO", "Unwinding"]
 
 UNDO = "~undo "
 """Before the path of a step: its handler. No path begins like this, as `~` in a name is escaped."""
@@ -46,8 +46,6 @@ PAGE = 100
 
 _OF_OPERATIONS = (StepError, ListenTimeoutError, ChildFailedError, InstanceNotFoundError, AlreadyExistsError)
 """Failures that know which operation they are of."""
-
-Handler = Callable[..., Any]
 
 
 class Unwinding:
@@ -119,17 +117,20 @@ class Unwinding:
             try:
                 handler, hint = await self._find(compensation)
                 options = as_step_options(handler, {})
-                result = execution.codec.decode(compensation.result, Any if compensation.tagged else hint)
+                result = execution.codec.decode(compensation.result, hint)
                 await watched(execution, f"{UNDO}{compensation.path}")
                 if has_parameter(handler, KEY, 1):
                     handler = with_key(execution, compensation.path, handler, undoes=True)
-                await attempt(execution, None, handler, (result,), options)
-            except Exception as error:  # noqa: BLE001  # whatever the author's handler raises
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if execution.halted or is_cancelled():
+                run = attempt(execution, None, handler, (result,), options)
+                path = f"{UNDO}{compensation.path}"
+                await (warily(execution, compensation.location, path, run) if execution.wary else run)
+            except SealedError as error:
+                execution.unreadable(error)
+                await execution.never()
+            except BaseException as error:
+                # Whatever the author's handler raises.
+                if not is_failure(error, lambda: execution.halted or is_cancelled()):
                     raise
-                # Nobody cancelled us: the handler awaited something that was cancelled.
                 failure = error
             else:
                 compensation = compensation.done()
@@ -149,12 +150,12 @@ class Unwinding:
             info = pack_error_info(describe(failure, execution.codec), execution.codec)
             when = decision.when if isinstance(decision, RetryAt) else None
             compensation = compensation.failed(info, when)
-            execution.journal.compensate(compensation)
+            execution.journal.update(compensation)
             if when is None:
                 return compensation
 
     async def _record(self, compensation: Compensation) -> None:
-        self._execution.journal.compensate(compensation)
+        self._execution.journal.update(compensation)
         await self._execution.flush()
 
     async def _stuck(self, compensation: Compensation) -> None:
@@ -180,12 +181,23 @@ class Unwinding:
         """The handler, and the type hint of the step's value."""
         execution = self._execution
         if compensation.handler is not None:
-            handler = _import(compensation.handler, execution)
+            try:
+                handler = _with_arguments(compensation.handler, execution)
+            except HistoryDivergedError as error:
+                execution.diverged(error)
+                await execution.never()
             held = execution.handlers.get(compensation.location)
             return handler, held[1] if held else parameter_hint(handler, 0)
         if compensation.location not in execution.handlers and not self._walked:
             self._walked = True
-            walk = Walk(execution.driver, execution.journal, execution.codec, execution.facts, self._created_at)
+            walk = Walk(
+                execution.driver,
+                execution.journal,
+                execution.codec,
+                execution.known,
+                execution.facts,
+                self._created_at,
+            )
             try:
                 found = await walk.find(self._fn)
             except Exception as error:  # noqa: BLE001  # the store failed: the walk itself lets no error of the author's code out
@@ -194,8 +206,8 @@ class Unwinding:
             execution.handlers = found | execution.handlers
         if compensation.location not in execution.handlers:
             raise DefinitionError(
-                f"the code has no rollback for step {compensation.path!r} any more; put it back, or make the handler "
-                "importable by name, so that it is recorded"
+                f"the code has no rollback for step {compensation.path!r} any more; put it back. A handler that is "
+                f"known by name is recorded: {REMEDY}"
             )
         return execution.handlers[compensation.location]
 
@@ -208,22 +220,8 @@ def culprits_of(error: BaseException) -> list[str]:
     return [path] if isinstance(error, _OF_OPERATIONS) and isinstance(path, str) and path else []
 
 
-def import_handler(ref: HandlerRef) -> Any:
-    """The function that a reference names. DefinitionError, if it is not there."""
-    module, _, qualname = ref.name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise DefinitionError(
-            f"the rollback handler {ref.name!r} is not there any more: {error}; put it back"
-        ) from None
-    return found
-
-
-def _import(ref: HandlerRef, execution: Execution) -> Handler:
-    found: Handler = import_handler(ref)
+def _with_arguments(ref: HandlerRef, execution: Execution) -> Handler:
+    found = find_handler(execution.known, ref)
     decode = execution.codec.decode
     if not ref.args and not ref.kwargs:
         return found

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from math import inf
 from typing import Any, NoReturn, TypeVar
 
 import anyio
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.inbox import Fit, InboxMessage
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.outside import Ending
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.load import load_for_walk
-from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Wait
+from workflow_sdk.operations.cancelling import is_cancelled, is_failure_of_scope
+from workflow_sdk.operations.engine import Effect, Facts, Start, TimeLimit, Unwound, Wait
+from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Walk"]
@@ -34,15 +39,27 @@ class Walk:
     """An engine that does nothing and records nothing."""
 
     walking = True
+    is_broken = False
     halted = False
     draining = False
     active = 1
+    wary = None
     watched = None
 
-    def __init__(self, driver: Driver, journal: Journal, codec: Codec, facts: Facts, started_at: float) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        journal: Journal,
+        codec: Codec,
+        known: KnownHandlers,
+        facts: Facts,
+        started_at: float,
+    ) -> None:
         self._driver = driver
         self.journal: Journal = Journal(journal.keys)
+        self.journal.fields = dict(journal.fields)
         self.codec = codec
+        self.known = known
         self.facts = facts
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = {}
         self.world: World | None = None
@@ -50,6 +67,7 @@ class Walk:
         self._ends: dict[bytes, dict[bytes, Entry]] = {}
         """The outcomes of branches, by the location of their join, race or map."""
         self._scopes: list[anyio.CancelScope] = []
+        self._unreadable: Exception | None = None
 
     async def find(self, fn: Callable[[Scope], Awaitable[Any]]) -> dict[bytes, tuple[Callable[..., Any], object]]:
         """The handlers of the steps in the history, by location."""
@@ -63,10 +81,14 @@ class Walk:
             token = current_scope.set(scope)
             try:
                 await fn(scope)
-            except Exception:  # noqa: BLE001  # how the workflow ended is known; only its steps are wanted here
-                pass
             finally:
                 current_scope.reset(token)
+        if self._unreadable is not None:
+            # What was found is not all there is.
+            raise self._unreadable
+        if self.world is not None:
+            # Scopes that are still open have assigned what is recorded nowhere else.
+            self.world.restore(self.journal.fields)
         return self.handlers
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
@@ -78,13 +100,22 @@ class Walk:
             self._scopes.append(scope)
             try:
                 yield scope
+            except BaseException as error:
+                # How the code ended is recorded; only its steps are wanted here.
+                if not _is_unwound(error) and not is_failure_of_scope(error, self):
+                    raise
             finally:
                 self._scopes.pop()
 
+    def is_cancelled(self) -> bool:
+        return is_cancelled()
+
     async def never(self) -> NoReturn:
         self._scopes[-1].cancel()
-        await anyio.sleep_forever()
-        raise AssertionError("a cancelled scope is left at the first await")
+        if anyio.current_effective_deadline() == -inf:
+            await anyio.sleep_forever()
+        # The code shields itself from the cancellation.
+        raise Unwound
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
         return self._ends.get(location, {})
@@ -103,14 +134,41 @@ class Walk:
     def diverged(self, error: Exception) -> None:
         """The walk of the scope ends where the code no longer fits."""
 
+    def unreadable(self, error: Exception) -> None:
+        self._unreadable = error
+
     def rest(self) -> None:
         """Nobody counts."""
+
+    def will_listen(self, messages: tuple[str, ...], type: object) -> None:
+        """Nobody does."""
+
+    def lacks_mail(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
+        return False
+
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """There are no messages."""
+
+    async def set_aside(self, fit: Fit) -> bool:
+        return False
+
+    async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
+        raise AssertionError("a walk waits for nothing")
 
     def messages_came_back(self) -> None:
         """Nobody waits."""
 
     async def answer(self, key: bytes, raw: bytes) -> None:
         """It was given."""
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """Nothing is run."""
+
+    async def note_try(self, location: bytes, path: str) -> None:
+        raise AssertionError("a walk calls nothing")
+
+    def survived(self, location: bytes) -> None:
+        raise AssertionError("a walk calls nothing")
 
     async def refresh_inbox(self) -> None:
         """There are no messages."""
@@ -144,7 +202,7 @@ class Walk:
 
     def see_world(self) -> World:
         if self.world is None:
-            self.world = World(self.codec)
+            self.world = World.since_the_start(self.codec, self.journal.fields)
         return self.world
 
     @property
@@ -162,5 +220,12 @@ class Walk:
     def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
         raise AssertionError("a walk runs no step")
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
         raise AssertionError("a walk runs no step")
+
+
+def _is_unwound(error: BaseException) -> bool:
+    """Whether it comes of `never`, through code that shields itself. A task group hands it on with cancellations."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split((Unwound, anyio.get_cancelled_exc_class()))[1] is None
+    return isinstance(error, Unwound)

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-import anyio
-
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.hints import return_hint
 from workflow_sdk.core.location import escape
@@ -20,6 +18,7 @@ from workflow_sdk.errors import (
     RaceError,
     StepError,
 )
+from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -102,11 +101,12 @@ async def _run(place: Place, run: Callable[[Scope], Awaitable[Any]]) -> tuple[An
     error: Exception | None = None
     try:
         value = await run(scope)
-    except Exception as failure:  # noqa: BLE001  # whatever ends the attempt is recorded; what is not data is raised again
-        error = failure
-    except anyio.get_cancelled_exc_class():
-        scope.forgotten()
-        raise
+    except BaseException as failure:
+        # Whatever ends the attempt is recorded; what is not data is raised again.
+        if not is_failure_of_scope(failure, place.engine):
+            scope.forgotten()
+            raise
+        error = as_exception(failure, place.what)
     finally:
         current_scope.reset(token)
     if not scope.end(error):

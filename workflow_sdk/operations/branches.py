@@ -13,7 +13,7 @@ from workflow_sdk.core.entry_data import Outcome
 from workflow_sdk.core.location import escape, join_path
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Engine, Unwound
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
 from workflow_sdk.operations.place import Place
@@ -98,7 +98,8 @@ class Branches:
             entry = recorded.get(branch.segment)
             if entry is not None and entry.kind is Kind.BRANCH:
                 branch.entry = entry
-        place.scope.unfold(place.location + branch.segment for branch in branches)
+        if not self.engine.walking:
+            place.scope.unfold(place.location + branch.segment for branch in branches)
 
     async def run(self, limit: int | None = None) -> None:
         """Run every branch that has no outcome, at most `limit` at once. A race returns once it is decided."""
@@ -151,8 +152,6 @@ class Branches:
         token = current_scope.set(scope)
         try:
             await branch.fn(scope)
-        except Exception:  # noqa: BLE001  # how the branch ended is recorded; only its steps are wanted here
-            pass
         finally:
             current_scope.reset(token)
 
@@ -197,15 +196,13 @@ class Branches:
         value: Any = None
         try:
             value = await branch.fn(scope)
-        except Exception as failure:  # noqa: BLE001  # the author's branch failed: that is its outcome
-            error = failure
-        except anyio.get_cancelled_exc_class() as failure:
-            if is_cancelled():
+        except BaseException as failure:
+            # The author's branch failed: that is its outcome. Let out of here, it would end all the others.
+            if not is_failure_of_scope(failure, engine, is_own_task=True):
                 scope.forgotten()
                 raise
-            # Nobody cancelled us. Let out of here, it would be taken for the end of all branches.
-            error = RuntimeError(f"branch {scope.path!r} awaited something that was cancelled")
-            error.__cause__ = failure
+            error = as_exception(failure, f"branch {scope.path!r}")
+        await take_back_cancellations(engine)
         if scope.fate.lost:
             scope.forgotten()
             return

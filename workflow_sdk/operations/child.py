@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.entries import ChildData, Entry, token_of
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.names import name_problem
@@ -20,7 +21,7 @@ from workflow_sdk.core.status import Kind, Status
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, ChildFailedError, CodecError, DefinitionError, ErrorInfo
 from workflow_sdk.operations.effect import Recorded
-from workflow_sdk.operations.engine import Start, Wait
+from workflow_sdk.operations.engine import Start, Unwound, Wait
 from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.outcome import pack_error
 from workflow_sdk.operations.place import Place, register
@@ -92,6 +93,8 @@ async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any
     try:
         if not place.open():
             await engine.never()
+        if isinstance(what.workflow, Workflow):
+            engine.meet(what.workflow)
         entry = place.entry
         if entry is None:
             entry = await _begin_child(place, what, raw, cancels=cancels)
@@ -172,7 +175,11 @@ def _end(place: Place, entry: Entry, id: str, ended: Ending) -> None:
         entry.complete(ended.output, engine.now())
         return
     no_reason = ErrorInfo("", ended.status.value)
-    info = no_reason if ended.error is None else unpack_error_info(ended.error, engine.codec)
+    try:
+        info = no_reason if ended.error is None else unpack_error_info(ended.error, engine.codec)
+    except SealedError as unread:
+        engine.unreadable(unread)
+        raise Unwound from None
     error = ChildFailedError(id, info)
     error.path = place.path
     entry.fail(pack_error(error, engine.codec), engine.now())

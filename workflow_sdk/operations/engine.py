@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, token_of
+from workflow_sdk.core.inbox import Fit, InboxMessage
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.outside import Ending
 from workflow_sdk.core.tasks import TaskRow
 from workflow_sdk.core.world import World
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.operations.bell import Bell
+from workflow_sdk.operations.handlers import KnownHandlers
 
 __all__ = ["Effect", "Engine", "Facts", "Start", "TimeLimit", "Unwound", "Wait", "Watch"]
 
@@ -39,6 +41,8 @@ class Facts:
     """Of the instance's uuids and random numbers."""
     generation: int = 1
     """How often it has begun: it may start over."""
+    restarts: int = 0
+    """How often it was restarted after something was undone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +51,7 @@ class Wait:
 
     location: bytes
     kind: str
-    """`timer`, `retry`, `message`, `child` or `task`."""
+    """`timer`, `retry`, `message`, `child`, `task` or `thread`."""
     name: str
     path: str
     until: float | None = None
@@ -56,6 +60,8 @@ class Wait:
     count: int = 1
     entry: Entry | None = None
     """Of the operation that waits."""
+    fit: Fit | None = None
+    """Which of the messages it can take; None: all."""
     bell: Bell = field(default_factory=Bell)
     parked: bool = False
     fired: bool = False
@@ -132,6 +138,8 @@ class Engine(Protocol):
 
     journal: Journal
     codec: Codec
+    known: KnownHandlers
+    """The functions that rows may name."""
     facts: Facts
     walking: bool
     """Nothing is done, and nothing recorded: the code is walked over its history, to find compensations."""
@@ -157,8 +165,11 @@ class Engine(Protocol):
         """Cancel what runs inside once it has taken this long."""
         ...
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Run a plain function in a worker thread. A cancelled call does not wait for it."""
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
+        """Have a worker thread for a plain function, which has to wait for one if there are too many.
+
+        What this returns runs it there, and has to be called. A cancelled call does not wait for the function.
+        """
         ...
 
     async def flush(self, *, stay: bool = False) -> None:
@@ -166,6 +177,19 @@ class Engine(Protocol):
 
         Others may go first then, unless it is to `stay`.
         """
+        ...
+
+    @property
+    def wary(self) -> object:
+        """Whether workers have died under the instance: then what is executed is noted before."""
+        ...
+
+    async def note_try(self, location: bytes, path: str) -> None:
+        """The code of an operation is about to be called: returns once that is stored."""
+        ...
+
+    def survived(self, location: bytes) -> None:
+        """It was called, and this worker is alive."""
         ...
 
     @property
@@ -185,6 +209,10 @@ class Engine(Protocol):
 
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
         """Send a message to an instance. InstanceNotFoundError, if there is none."""
+        ...
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """The code names this workflow as that of a child."""
         ...
 
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
@@ -228,6 +256,26 @@ class Engine(Protocol):
         """Give an answer to whoever waits for it under this key; it is stored that it was given when this returns."""
         ...
 
+    def will_listen(self, messages: tuple[str, ...], type: object) -> None:
+        """A branch begins to listen to messages, and takes those that are of this type."""
+        ...
+
+    def lacks_mail(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
+        """Whether the store may have messages that are to be taken instead of those found, or with them."""
+        ...
+
+    async def read_mail(self, messages: tuple[str | bytes, ...]) -> None:
+        """Read some more of the messages with these names."""
+        ...
+
+    async def set_aside(self, fit: Fit) -> bool:
+        """Set aside what a wait has refused, while no other branch is active; whether there was any."""
+        ...
+
+    async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
+        """Set the result of a task aside, which is not what was asked for; the task is open again."""
+        ...
+
     def messages_came_back(self) -> None:
         """Messages are in the inbox again, for which others may be waiting."""
         ...
@@ -257,12 +305,25 @@ class Engine(Protocol):
         """Whether the run is over: nothing may be done any more."""
         ...
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a commit has failed: nothing is written any more."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the run or the branch has been cancelled, and not only by code of the author's own."""
+        ...
+
     def slip(self, error: Exception) -> Exception:
         """An author's mistake: the instance becomes stuck. Returns the error, to be raised where it was made."""
         ...
 
     def diverged(self, error: Exception) -> None:
         """The code does not fit its history: the instance becomes stuck."""
+        ...
+
+    def unreadable(self, error: Exception) -> None:
+        """The codecs of this worker can't read what is stored: the run is over, and others may go on with it."""
         ...
 
     def walk_scope(self) -> AbstractContextManager[object]:

@@ -158,9 +158,10 @@ async def _record(place: Place, entry: Entry, branches: Sequence[Branch]) -> Non
     """Record the outcome, in one commit with the outcomes of the branches."""
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
-    in_order = (
-        sorted(branches, key=lambda branch: data.names.index(branch.label)) if _reordered(data, branches) else branches
-    )
+    in_order = branches
+    if _reordered(data, branches):
+        by_name = {branch.label: branch for branch in branches}
+        in_order = [by_name[name] for name in data.names]
     entry.data = BranchesData(data.names, data.count, small_outcomes(in_order))
     at = place.scope.engine.now()
     if any(branch.raw_outcome()[1] is not None for branch in branches):

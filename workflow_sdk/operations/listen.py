@@ -6,26 +6,30 @@ something for it: it takes the message itself, in one go with recording it, so t
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from workflow_sdk.core.codec import SealedError, is_sealed
 from workflow_sdk.core.entries import Entry, ListenData, Taken, token_of
-from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.inbox import UNREAD, Fit, InboxMessage
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
-from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
+from workflow_sdk.errors import CodecError, ListenTimeoutError
 from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.sleep import deadline
+from workflow_sdk.operations.sleep import begins_anew, deadline
+
+_log = logging.getLogger("workflow_sdk.operations")
 
 __all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
 
@@ -83,7 +87,7 @@ class Message(Generic[T]):
         ((taken, raw_payload),) = data.taken
         reply_to = taken.reply_to
         engine = self._place.scope.engine
-        if reply_to is None or engine.walking or engine.halted:
+        if reply_to is None or engine.walking or engine.halted or self._place.scope.fate.lost:
             return
         try:
             raw = engine.codec.encode(value)
@@ -91,7 +95,8 @@ class Message(Generic[T]):
             raise engine.slip(about(f"the reply to {self._place.what}", error)) from None
         # Recorded with the answer that it was given: there is none to be given any more.
         self._entry.data = replace(data, taken=((replace(taken, reply_to=None), raw_payload),))
-        self._place.put(self._entry)
+        if not self._place.is_forgotten:
+            self._place.put(self._entry)
         await engine.answer(reply_to, raw)
 
     def __repr__(self) -> str:
@@ -125,10 +130,15 @@ async def _listen(place: Place, data: ListenData, how: Listening) -> Any:
         if entry is None:
             entry = place.new_entry()
             entry.wait(data)
+        elif how.timeout is not None and isinstance(entry.data, ListenData) and begins_anew(place, entry):
+            # What the code has asked for counts from now on.
+            entry.data = replace(entry.data, until=data.until)
         if not entry.is_final:
             if engine.walking:
                 await engine.never()
             entry = await _wait(place, entry, how)
+        else:
+            await place.breathe()
         place.close(entry)
         return _result(place, entry, how)
     finally:
@@ -143,8 +153,15 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> Entry:
     assert isinstance(data, ListenData), "a listen knows what it listens to"
     recorded = place.entry is not None
     refreshed = False
+    fit = Fit(_judge(place, how))
+    engine.will_listen(data.names, how.type)
     while True:
-        found = engine.journal.inbox.find(data.names, data.count, token_of(place.location, entry))
+        found = engine.journal.inbox.find(data.names, data.count, token_of(place.location, entry), fit)
+        if fit.refused and engine.active == 1 and await engine.set_aside(fit):
+            continue
+        if engine.lacks_mail(data.names, found, data.count):
+            await engine.read_mail(data.names)
+            continue
         due = data.until is not None and engine.now() >= data.until
         if len(found) >= data.count:
             break
@@ -163,7 +180,7 @@ async def _wait(place: Place, entry: Entry, how: Listening) -> Entry:
         if not recorded:
             place.put(entry)
             recorded = True
-        wait = Wait(place.location, "message", place.name, place.path, data.until, data.names, data.count, entry)
+        wait = Wait(place.location, "message", place.name, place.path, data.until, data.names, data.count, entry, fit)
         await engine.park(wait)
         refreshed = False
     _take(place, entry, data, found, how)
@@ -186,18 +203,29 @@ async def _expire(place: Place, entry: Entry, how: Listening) -> Entry | None:
     return effect.entry if await engine.expire(effect) else None
 
 
+def _judge(place: Place, how: Listening) -> Callable[[InboxMessage], str | None]:
+    """What says why a message does not fit."""
+    codec = place.scope.engine.codec
+
+    def problem(message: InboxMessage) -> str | None:
+        try:
+            codec.decode_checked(message.payload, how.type)
+        except SealedError as error:
+            if is_sealed(message.payload):
+                _log.error(
+                    "message %r to %r is left where it is: %s", message.name, place.engine.facts.instance_id, error
+                )
+                return UNREAD
+            return f"it is not what {place.what} takes: {error}"
+        except CodecError as error:
+            return f"it is not what {place.what} takes: {error}"
+        return None
+
+    return problem
+
+
 def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage], how: Listening) -> None:
     engine = place.scope.engine
-    for message in found:
-        try:
-            engine.codec.decode_checked(message.payload, how.type)
-        except CodecError as error:
-            # Slip before anything is taken: the message stays, and fits once the code does.
-            raise engine.slip(
-                DefinitionError(
-                    f"{place.what}: the payload of message {message.name!r} is not what `type` says: {error}"
-                )
-            ) from None
     for number, message in enumerate(found):
         engine.journal.take_message(message)
         if place.scope.in_race:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 import anyio
+import anyio.lowlevel
 
 from workflow_sdk.core.bases import Bases
 from workflow_sdk.core.entries import Entry, LoopData
@@ -16,8 +17,9 @@ from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope
 from workflow_sdk.operations.outcome import about, pack_error
-from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.place import BREATH, Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
@@ -134,7 +136,11 @@ class _Turns:
             state = place.decode(raw, self.state_hint)
             try:
                 outcome = await self.one(scope, state)
-            except Exception as error:  # noqa: BLE001  # the author's body failed, and so does the loop
+            except BaseException as failure:
+                # The author's body failed, and so does the loop.
+                if not is_failure_of_scope(failure, self.engine):
+                    raise
+                error = as_exception(failure, f"turn {turn} of {place.what}")
                 if not scope.end(error):
                     await self.engine.never()
                 entry.fail(pack_error(error, self.engine.codec), self.engine.now())
@@ -152,6 +158,9 @@ class _Turns:
             if following != raw:
                 raw = following
                 bases.change(turn, raw, at)
+            place.scope.note_turn(place.location, self.turn_location(turn))
+            if not turn % BREATH:
+                await anyio.lowlevel.checkpoint()
             if turn % self.interval == 0:
                 self.store(entry, bases, names, turn, raw, at)
                 await place.flush()
@@ -202,6 +211,8 @@ class _Turns:
         self.place.fold()
         if data.first > before.first:
             journal.clear_turns(self.turn_location(before.first), self.turn_location(data.first))
+            if journal.takings:
+                journal.settle_turns(self.turn_location(0), self.turn_location(data.first))
             names.prune(data.first)
         if last is not None:
             journal.keep_bases(self.turn_location(last), row)

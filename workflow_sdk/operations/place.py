@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
-from workflow_sdk.core.codec import differ, digest
+from workflow_sdk.core.codec import SealedError, differ, digest
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.names import name_problem
@@ -20,8 +21,11 @@ from workflow_sdk.operations.engine import Engine, Unwound
 from workflow_sdk.operations.outcome import unpack_error
 from workflow_sdk.operations.scope import Scope
 
-__all__ = ["COMMIT_BYTES_SOFT_MAX", "Place", "register"]
+__all__ = ["BREATH", "COMMIT_BYTES_SOFT_MAX", "Place", "register"]
 
+
+BREATH = 64
+"""So many operations of a scope that wait for nothing come one after the other, and then others have a turn."""
 
 COMMIT_BYTES_SOFT_MAX = 1_000_000
 """Values of more than this do not wait for a later commit to take them along: stores limit the size of one."""
@@ -170,6 +174,11 @@ class Place:
         """Have the entry written by the next flush."""
         self.scope.engine.journal.put(self.location, entry)
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether the place is gone, with the turn of a loop or with all that was done: nothing may be put there."""
+        return self.scope.names.has_forgotten(self.location, self.scope.engine.journal.names)
+
     def fold(self) -> None:
         """What was assigned in the scopes of the operation is kept with it: they are not entered again."""
         self.scope.fold(self.location)
@@ -177,6 +186,11 @@ class Place:
     async def flush(self) -> None:
         """Return once what was put is stored."""
         await self.scope.engine.flush()
+
+    async def breathe(self) -> None:
+        """Let others have a turn of the event loop now and then: of an operation that waits for nothing."""
+        if self.ordinal % BREATH == BREATH - 1:
+            await anyio.lowlevel.checkpoint()
 
     async def make_room(self) -> None:
         """Before a value is put: have what others put stored, if the commit would become too large by one more."""
@@ -188,6 +202,9 @@ class Place:
         """The operation is over, and its outcome is known."""
         scope = self.scope
         scope.busy = scope.pending = None
+        if scope.engine.walking:
+            # What the code has assigned in there once more, maybe in another order, is as it is recorded.
+            scope.unfold([self.location])
         if entry.finished_at is not None and entry.finished_at > scope.now:
             scope.now = entry.finished_at
 
@@ -196,6 +213,8 @@ class Place:
         engine = self.scope.engine
         try:
             return engine.codec.decode_checked(raw, hint) if checked else engine.codec.decode(raw, hint, plain=plain)
+        except SealedError as error:
+            raise self._unreadable(error) from None
         except CodecError as error:
             if engine.walking:
                 raise
@@ -211,11 +230,19 @@ class Place:
         engine = self.scope.engine
         try:
             return unpack_error(raw, engine.codec)
+        except SealedError as error:
+            raise self._unreadable(error) from None
         except CodecError as error:
             if engine.walking:
                 raise
             engine.diverged(HistoryDivergedError(f"the failure that {self.what} has recorded can't be read: {error}"))
             raise Unwound from None
+
+    def _unreadable(self, error: SealedError) -> BaseException:
+        """The run ends, and the instance is given back to those who can read it. What to raise here."""
+        engine = self.scope.engine
+        engine.unreadable(error)
+        return error if engine.walking else Unwound()
 
     def slip(self, message: str) -> Exception:
         """A mistake in the call of the operation: the error to raise. The place is free again."""

@@ -7,7 +7,7 @@ taken back in the inbox. What they have to undo if the workflow fails stays.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from workflow_sdk.core.entries import BranchesData, Entry
@@ -61,6 +61,10 @@ async def _race(place: Place, fns: Mapping[str, BranchFn], bind: Bind) -> RaceRe
             await Branches(place, branches).walk()
             if not entry.is_final:
                 await engine.never()
+            assert isinstance(entry.data, BranchesData), "recorded branches have names"
+            if entry.data.winner is not None:
+                winner = entry.data.names[entry.data.winner]
+                _undo(place, branches, next(branch for branch in branches if branch.label == winner))
         if not entry.is_final:
             group = Branches(place, branches, is_race=True)
             await group.run()
@@ -87,12 +91,12 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
         if journal.compensations and not place.scope.in_loop:
             for branch in losers:
                 await engine.keep_for_rollback(place.location + branch.segment)
-        place.scope.undo([place.location + branch.segment for branch in losers], place.location + winner.segment)
+        _undo(place, group.branches, winner)
         for branch in losers:
             loser = place.location + branch.segment
             errands += engine.abandon_outside(loser)
             journal.settle_takings(loser, give_back=True)
-            journal.clear_history(loser)
+        journal.clear_losers(place.location, place.location + winner.segment)
         engine.messages_came_back()
         entry.data = BranchesData(data.names, 0, None, data.names.index(winner.label))
         if winner.entry.error is None:
@@ -107,6 +111,12 @@ async def _record(place: Place, entry: Entry, group: Branches) -> None:
     await place.flush()
     if errands:
         await engine.run_errands(errands)
+
+
+def _undo(place: Place, branches: Sequence[Branch], winner: Branch) -> None:
+    """What the losers have assigned never was."""
+    losers = [place.location + branch.segment for branch in branches if branch is not winner]
+    place.scope.undo(losers, place.location + winner.segment)
 
 
 async def _result(place: Place, entry: Entry, branches: list[Branch]) -> RaceResult[Any]:

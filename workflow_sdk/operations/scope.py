@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.location import escape, join_path, pack_segment
+from workflow_sdk.core.location import escape, join_path, segments
 from workflow_sdk.core.names import NameTable, name_problem
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.world import World
@@ -27,7 +27,7 @@ from workflow_sdk.errors import (
     DuplicateNameError,
     HistoryDivergedError,
 )
-from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.engine import Engine, Unwound
 
 __all__ = ["Fate", "Operation", "Scope", "current_scope"]
 
@@ -232,6 +232,19 @@ class Scope:
         if folded is not None:
             engine.journal.keep_changes(location, *folded)
 
+    def note_turn(self, loop: bytes, turn: bytes) -> None:
+        """A turn of a loop begins: what was assigned in those before is kept, so that it can begin again."""
+        engine = self.engine
+        # What is recorded in the turn came after this.
+        if engine.world is None or turn in engine.journal.loaded:
+            return
+        try:
+            changes = engine.world.merge(loop)
+        except CodecError as error:
+            raise engine.slip(error) from None
+        if changes is not None:
+            engine.journal.keep_beginning(turn, changes)
+
     def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
         """What was assigned under these locations never was: they have lost a race."""
         engine = self.engine
@@ -246,14 +259,23 @@ class Scope:
         """The code has come to a recorded operation. What was recorded is its own from now on, and goes with it."""
         self.unvisited -= 1
         self.recorded.pop(location[len(self.prefix) :], None)
-        if self.engine.journal.changes:
+        if self.engine.journal.changes and not self.engine.walking:
             self.unfold([location])
 
     def unfold(self, locations: Iterable[bytes]) -> None:
         """What was assigned under these locations the last time, by what is over, is taken over."""
         changes = self.engine.journal.changes
         if changes and (found := {at: changes[at] for at in locations if at in changes}):
-            self.engine.see_world().apply(found)
+            try:
+                self.engine.see_world().apply(found)
+            except CodecError as error:
+                # No failure of the author's, who must not see it.
+                self.engine.diverged(
+                    HistoryDivergedError(
+                        f"what {self.path or 'the workflow'!r} has recorded of ctx.state can't be read: {error}"
+                    )
+                )
+                raise Unwound from None
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""
@@ -327,17 +349,18 @@ class Scope:
     def missing(self) -> str:
         """The recorded operations that the code has not come to, as text."""
         left = [
-            f"{entry.kind.value} {self.path_of(text)!r}"
+            (entry, text)
             for segment, entry in sorted(self.recorded.items(), key=lambda item: item[1].ordinal)
             if (text := self.text_of(segment)) not in self.used
         ]
-        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        shown = ", ".join(f"{entry.kind.value} {self.path_of(text)!r}" for entry, text in left[:5])
+        shown += f" and {len(left) - 5} more" if len(left) > 5 else ""
         return f"{shown} {'is' if len(left) == 1 else 'are'}"
 
     def text_of(self, segment: bytes) -> str:
         """The name that a segment stands for."""
-        texts = self.engine.journal.names.texts
-        return next((text for index, text in texts.items() if pack_segment(index) == segment), "?")
+        index = next(segments(segment), None)
+        return self.engine.journal.names.texts.get(index, "?") if isinstance(index, int) else "?"
 
     def end(self, failure: BaseException | None = None) -> bool:
         """The function of the scope is over. False if that ended the run: a slip, or history that was not reached."""
@@ -346,7 +369,7 @@ class Scope:
         if self.engine.world is not None:
             with suppress(CodecError):  # then that is what ends the run
                 self.note(self.engine.world)
-        if self.interrupted is not None:
+        if self.interrupted is not None and (failure is None or isinstance(failure, Exception)):
             self._interrupted()
         if self.busy is not None:
             what = self.busy.what

@@ -9,7 +9,7 @@ from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
-from workflow_sdk.errors import CodecError, InstanceNotFoundError
+from workflow_sdk.errors import CodecError, InboxFullError, InstanceNotFoundError
 from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
@@ -62,7 +62,7 @@ async def _dispatch(place: Place, target: str, message: str, payload: bytes) -> 
     effect = Recorded(place, place.new_entry(), record)
     try:
         await engine.post(target, message, payload, effect)
-    except InstanceNotFoundError as error:
+    except (InboxFullError, InstanceNotFoundError) as error:
         error.path = place.path
         entry = place.new_entry()
         entry.fail(pack_error(error, engine.codec), engine.now())

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from datetime import datetime
 
-from workflow_sdk.core.entries import SleepData
+from workflow_sdk.core.entries import Entry, SleepData
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
+from workflow_sdk.core.times import AHEAD_SECONDS
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 
-__all__ = ["deadline", "start_sleep"]
+__all__ = ["begins_anew", "deadline", "start_sleep"]
 
 
 def start_sleep(scope: Scope, name: str, duration: Duration | datetime) -> Coroutine[None, None, None]:
@@ -45,6 +46,19 @@ def deadline(place: Place, timeout: Duration | None, until: datetime | None) -> 
     return until.timestamp()
 
 
+def begins_anew(place: Place, entry: Entry) -> bool:
+    """Whether a wait for a span of time begins anew, since a clock that is ahead of ours has said when it began.
+
+    Who had that clock is not who runs the instance now: by ours, it would be over much too late.
+    """
+    engine = place.scope.engine
+    if entry.is_final or engine.walking or entry.created_at <= engine.now() + AHEAD_SECONDS:
+        return False
+    entry.created_at = engine.now()
+    place.put(entry)
+    return True
+
+
 async def _sleep(place: Place, duration: float | None, until: float | None) -> None:
     scope = place.scope
     engine = scope.engine
@@ -57,6 +71,8 @@ async def _sleep(place: Place, duration: float | None, until: float | None) -> N
             when = entry.created_at + duration if duration is not None else until
             assert when is not None, "a timer has a duration or a time"
             entry.wait(SleepData(when))
+        elif duration is not None and begins_anew(place, entry):
+            entry.data = SleepData(entry.created_at + duration)
         assert isinstance(entry.data, SleepData), "a sleep knows its time"
         if not entry.is_final:
             if engine.walking:
@@ -70,6 +86,8 @@ async def _sleep(place: Place, duration: float | None, until: float | None) -> N
             entry.complete(None, engine.now())
             place.put(entry)
             await place.flush()
+        else:
+            await place.breathe()
         place.close(entry)
     finally:
         place.release()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
+from contextlib import closing
 from functools import partial
 from hashlib import blake2b
-from inspect import CO_COROUTINE, isawaitable, iscoroutinefunction
+from inspect import CO_COROUTINE, isawaitable, iscoroutine, iscoroutinefunction
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
-import anyio
+import anyio.lowlevel
 
 from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData
 from workflow_sdk.core.failures import describe, pack_error_info
 from workflow_sdk.core.hints import has_parameter, return_hint
 from workflow_sdk.core.retry import RetryAt, decide, seconds
 from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.core.times import AHEAD_SECONDS
 from workflow_sdk.definitions import Step, StepOptions
 from workflow_sdk.errors import (
     CodecError,
@@ -26,15 +28,18 @@ from workflow_sdk.errors import (
     StepExhaustedError,
     StepTimeoutError,
 )
-from workflow_sdk.operations.cancelling import is_cancelled
+from workflow_sdk.operations.cancelling import contained, is_failure
 from workflow_sdk.operations.engine import Engine, Wait
 from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
+from workflow_sdk.operations.place import BREATH, COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 
 KEY = "idempotency_key"
 """A parameter of this name is given the key."""
+
+RIDING_MAX = 500
+"""So many records of repeatable steps wait for a commit to ride with, and no more."""
 
 __all__ = [
     "KEY",
@@ -44,11 +49,16 @@ __all__ = [
     "is_async",
     "is_final",
     "replay",
+    "settle",
     "start_step",
     "wait_for_retry",
+    "warily",
     "watched",
     "with_key",
 ]
+
+
+T = TypeVar("T")
 
 
 def start_step(
@@ -73,25 +83,29 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
         hint = return_hint(fn)
         if entry is not None:
             if entry.is_final:
+                await place.breathe()
                 return replay(place, entry, hint, options)
             if engine.walking:
                 await engine.never()
-            await wait_for_retry(place, entry)
+            await wait_for_retry(place, entry, options)
         else:
             entry = place.new_entry()
         while True:
             failure: BaseException
+            if not options.repeatable and engine.journal.riding != engine.journal.settled:
+                await settle(place)
             try:
-                value = await attempt(engine, place, fn, args, options)
+                if engine.wary:
+                    value = await warily(engine, place.location, place.path, attempt(engine, place, fn, args, options))
+                else:
+                    value = await attempt(engine, place, fn, args, options)
                 raw, value = engine.codec.roundtrip(value, hint)
             except CodecError as error:
                 failure = about(f"the value of {place.what}", error)
-            except Exception as error:  # noqa: BLE001  # whatever the author's function raises is the step's failure
-                failure = error
-            except anyio.get_cancelled_exc_class() as error:
-                if is_cancelled():
+            except BaseException as error:
+                # Whatever the author's function raises is the step's failure.
+                if not is_failure(error):
                     raise
-                # Nobody cancelled us: the function awaited something that was cancelled.
                 failure = error
             else:
                 if engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
@@ -100,13 +114,38 @@ async def _step(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], opt
                 if options.rollback is not None:
                     register_handler(place, options.rollback, value, hint)
                 place.put(entry)
-                if not options.ephemeral:
+                if options.repeatable:
+                    await _ride(place)
+                else:
                     await place.flush()
                 place.close(entry)
                 return value
             await failed(place, entry, failure, options)
     finally:
         place.release()
+
+
+async def _ride(place: Place) -> None:
+    """The record of a repeatable step goes with the next commit. There are not too many of them in one."""
+    journal = place.scope.engine.journal
+    journal.riding += 1
+    if not journal.riding % BREATH:
+        # It may be one of thousands, none of which waits for anything.
+        await anyio.lowlevel.checkpoint()
+    if journal.riding - journal.settled >= RIDING_MAX:
+        await settle(place)
+
+
+async def settle(place: Place) -> None:
+    """Return once the records of repeatable steps are stored. What they gave may be handed to code that is not."""
+    engine = place.scope.engine
+    journal = engine.journal
+    riding = journal.riding
+    await place.flush()
+    journal.settled = max(journal.settled, riding)
+    if engine.halted or engine.draining or place.scope.fate.lost:
+        # Meanwhile: nothing new begins.
+        await engine.never()
 
 
 def replay(place: Place, entry: Entry, hint: object, options: StepOptions) -> Any:
@@ -137,6 +176,16 @@ def _arguments_in(fn: object) -> list[object]:
     return found
 
 
+async def warily(engine: Engine, location: bytes, path: str, attempted: Coroutine[Any, Any, T]) -> T:
+    """Do what workers may have died of: that it is begun is stored before."""
+    try:
+        with closing(attempted):  # it may never begin
+            await engine.note_try(location, path)
+            return await attempted
+    finally:
+        engine.survived(location)
+
+
 class TimedOut(Exception):
     """An attempt took longer than the step's timeout."""
 
@@ -154,11 +203,13 @@ async def attempt(
         if options.timeout is None:
             return await call(engine, fn, args)
         limit = seconds(options.timeout, "timeout")
+        # The time of an attempt begins when it has the thread that it runs in.
+        run = None if is_async(fn) else await engine.thread_for(unwrapped(fn), args)
         with engine.time_limit(limit) as timing:
             try:
-                return await call(engine, fn, args)
-            except Exception as error:
-                if timing.cancel_called:
+                return await call(engine, fn, args) if run is None else await _awaited(await run())
+            except BaseException as error:
+                if timing.cancel_called and is_failure(error, lambda: True):
                     # The function made an error of its own of being cancelled.
                     raise TimedOut(f"an attempt took longer than {limit:g} s") from error
                 raise
@@ -169,11 +220,15 @@ async def attempt(
 
 
 def with_key(engine: Engine, path: str, fn: Callable[..., Any], *, undoes: bool = False) -> Callable[..., Any]:
-    """The function with its idempotency key: the same for every attempt of an operation, and for no other one."""
-    while isinstance(fn, Step):
-        fn = fn.fn
+    """The function with its idempotency key: the same for every attempt of an operation, and for no other one.
+
+    What was undone and happens again is another one: whoever knows the key by now would do nothing.
+    """
+    fn = unwrapped(fn)
     salt = b"undo" if undoes else b""
-    digest = blake2b(path.encode(), key=engine.facts.seed, person=KEY.encode(), salt=salt, digest_size=16).hexdigest()
+    restarts = engine.facts.restarts
+    what = f"{restarts}\0{path}" if restarts else path
+    digest = blake2b(what.encode(), key=engine.facts.seed, person=KEY.encode(), salt=salt, digest_size=16).hexdigest()
     return partial(fn, **{KEY: digest})
 
 
@@ -187,12 +242,23 @@ async def watched(engine: Engine, path: str) -> None:
 
 async def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Call an author's function: a coroutine function here, a plain one in a worker thread."""
+    fn = unwrapped(fn)
+    if type(fn) is FunctionType and fn.__code__.co_flags & CO_COROUTINE:
+        return await contained(fn(*args))
+    return await _awaited(fn(*args) if is_async(fn) else await (await engine.thread_for(fn, args))())
+
+
+def unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, without its options as a step."""
     while isinstance(fn, Step):
         fn = fn.fn
-    if (fn.__code__.co_flags & CO_COROUTINE) if type(fn) is FunctionType else is_async(fn):
-        return await fn(*args)
-    value = await engine.in_thread(fn, args)
-    # A lambda around a coroutine function is a plain function that returns a coroutine.
+    return fn
+
+
+async def _awaited(value: Any) -> Any:
+    """What was returned. A lambda around a coroutine function is a plain function that returns a coroutine."""
+    if iscoroutine(value):
+        return await contained(value)
     return await value if isawaitable(value) else value
 
 
@@ -207,7 +273,7 @@ def is_final(failure: BaseException, options: StepOptions) -> bool:
     """Whether another attempt would not mend it."""
     if isinstance(failure, TimedOut):
         return not options.retry_on_timeout
-    return isinstance(failure, (CriticalError, CodecError, options.no_retry))
+    return not isinstance(failure, Exception) or isinstance(failure, (CriticalError, CodecError, options.no_retry))
 
 
 async def failed(place: Place, entry: Entry, failure: BaseException, options: StepOptions) -> None:
@@ -234,7 +300,7 @@ async def failed(place: Place, entry: Entry, failure: BaseException, options: St
         if decision.when <= now:
             # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.
             await place.flush()
-        await wait_for_retry(place, entry)
+        await wait_for_retry(place, entry, options)
         return
     outcome: Exception
     if isinstance(failure, RollbackError):
@@ -251,12 +317,15 @@ async def failed(place: Place, entry: Entry, failure: BaseException, options: St
     raise unpack_error(raw, engine.codec)
 
 
-async def wait_for_retry(place: Place, entry: Entry) -> None:
+async def wait_for_retry(place: Place, entry: Entry, options: StepOptions) -> None:
     """Park until the next attempt is due, and count it."""
     scope = place.scope
     engine = scope.engine
     if isinstance(entry.data, RetryData):
         due = entry.data.retry_at
+        if due > (latest := engine.now() + options.backoff.longest) + AHEAD_SECONDS:
+            # A clock that is ahead of ours has said when it is due.
+            due = latest
         while engine.now() < due:
             await engine.park(Wait(place.location, "retry", place.name, place.path, due, entry=entry))
         entry.data = None

@@ -20,7 +20,7 @@ from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.tasks import TaskRow
-from workflow_sdk.errors import CodecError, DefinitionError, ListenTimeoutError
+from workflow_sdk.errors import CodecError, ListenTimeoutError
 from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.engine import Wait
 from workflow_sdk.operations.outcome import about, pack_error
@@ -143,8 +143,13 @@ async def _wait(place: Place, entry: Entry, asked: Asked) -> Entry:
         found = engine.journal.inbox.find((token,))
         due = data.until is not None and engine.now() >= data.until
         if found:
-            _done(place, entry, data, found[0].payload, asked)
+            done = TaskDone.unpack(found[0].payload)
+            if (problem := _problem(place, done, asked)) is not None:
+                await engine.reopen_task(data.id, place.name, found[0], done.result, problem)
+                continue
             engine.journal.take_message(found[0])
+            entry.data = replace(data, by=done.by, done_at=done.at)
+            entry.complete(done.result, engine.now())
             break
         if due and refreshed:
             late = await _expire(place, entry, data.id)
@@ -179,13 +184,10 @@ async def _expire(place: Place, entry: Entry, id: str) -> Entry | None:
     return effect.entry if await engine.expire_task(id, effect) else None
 
 
-def _done(place: Place, entry: Entry, data: TaskData, raw: bytes, asked: Asked) -> None:
-    engine = place.scope.engine
-    done = TaskDone.unpack(raw)
+def _problem(place: Place, done: TaskDone, asked: Asked) -> str | None:
+    """Why a result is not what was asked for, or None."""
     try:
-        engine.codec.decode_checked(done.result, asked.type)
+        place.scope.engine.codec.decode_checked(done.result, asked.type)
     except CodecError as error:
-        # A slip before anything is taken: the result stays, and fits once the code does.
-        raise engine.slip(DefinitionError(f"{place.what}: the result is not what `type` says: {error}")) from None
-    entry.data = replace(data, by=done.by, done_at=done.at)
-    entry.complete(done.result, engine.now())
+        return f"it is not what {place.what} asks for: {error}"
+    return None

@@ -13,11 +13,12 @@ from workflow_sdk.core.hints import return_hint
 from workflow_sdk.core.status import Kind
 from workflow_sdk.definitions import StepOptions
 from workflow_sdk.errors import CodecError
+from workflow_sdk.operations.cancelling import is_failure
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, register
 from workflow_sdk.operations.rollback import check_handler, compensation_of
 from workflow_sdk.operations.scope import Scope, current_scope
-from workflow_sdk.operations.step import failed, is_async, replay, wait_for_retry, watched
+from workflow_sdk.operations.step import failed, is_async, replay, settle, wait_for_retry, warily, watched
 
 __all__ = ["start_transact"]
 
@@ -55,19 +56,25 @@ async def _transact(place: Place, fn: Callable[..., Any], args: tuple[Any, ...],
                 return replay(place, entry, hint, options)
             if engine.walking:
                 await engine.never()
-            await wait_for_retry(place, entry)
+            await wait_for_retry(place, entry, options)
         else:
             entry = place.new_entry()
         while True:
             if engine.journal.weight > COMMIT_BYTES_SOFT_MAX:
                 await place.make_room()
+            if engine.journal.riding != engine.journal.settled:
+                await settle(place)
             await watched(engine, place.path)
             outcome = _Outcome(place, entry, options, hint)
             try:
-                await engine.transact(partial(_call, place, fn, args), outcome.rows, lambda: not place.scope.fate.lost)
+                run = engine.transact(partial(_call, place, fn, args), outcome.rows, lambda: not place.scope.fate.lost)
+                await (warily(engine, place.location, place.path, run) if engine.wary else run)
             except CodecError as error:
-                failure: Exception = about(f"the value of {place.what}", error)
-            except Exception as error:  # noqa: BLE001  # whatever the author's function raises is the failure
+                failure: BaseException = about(f"the value of {place.what}", error)
+            except BaseException as error:
+                # Whatever the author's function raises is the failure.
+                if not is_failure(error):
+                    raise
                 failure = error
             else:
                 outcome.stored()
@@ -109,10 +116,13 @@ class _Outcome:
         self.entry = copy(self._begun)
         self.entry.complete(raw, engine.now())
         if handler is not None:
-            self._compensation = compensation_of(place, handler, self.value, self._hint)
+            # Another try keeps the number of the first: steps that completed since then have later ones.
+            before = self._compensation
+            sequence = None if before is None else before.sequence
+            self._compensation = compensation_of(place, handler, self.value, self._hint, sequence)
         return engine.journal.rows_of(place.location, self.entry, self._compensation)
 
     def stored(self) -> None:
         """The rows are in the store."""
         if self._compensation is not None:
-            self._place.scope.engine.journal.stored(self._compensation)
+            self._place.scope.engine.journal.registered()

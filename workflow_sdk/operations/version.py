@@ -37,7 +37,7 @@ async def _version(place: Place, latest: int) -> int:
             await place.flush()
         place.close(entry)
         assert entry.value is not None, "a version is recorded with its value"
-        return int(engine.codec.decode(entry.value))
+        return int(place.decode(entry.value, int))
     finally:
         place.release()
 

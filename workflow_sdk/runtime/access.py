@@ -10,6 +10,7 @@ from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import Field
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.clock import Clock, unseen
+from workflow_sdk.execution.mail import Mail
 
 __all__ = ["Access", "Here", "Resident"]
 
@@ -18,6 +19,20 @@ class Resident(Protocol):
     """An instance that is in memory."""
 
     lease: bytes
+    mail: Mail
+
+    @property
+    def handed(self) -> bytes | None:
+        """The row that counts what was handed over to it in this process."""
+        ...
+
+    @handed.setter
+    def handed(self, raw: bytes | None) -> None: ...
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it has not taken, as far as is known here."""
+        ...
 
     def awaits(self, message: str | bytes) -> bool:
         """Whether a branch waits for the message."""
@@ -29,6 +44,8 @@ class Here(Protocol):
 
     answers: dict[bytes, Callable[[bytes], None]]
     """Who in this process waits for which answer, by its key."""
+    inbox_max: int
+    """How many messages an inbox has room for."""
 
     def resident(self, id: str) -> Resident | None:
         """The instance, if it is in memory."""

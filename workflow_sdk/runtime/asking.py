@@ -8,15 +8,17 @@ gives up takes the row away, and an answer that finds none goes nowhere.
 from __future__ import annotations
 
 from contextlib import suppress
+from secrets import token_bytes
 from uuid import uuid4
 
 import anyio
 
+from workflow_sdk.core.answers import Answer, AnswerKind, is_answer, still_waiting
 from workflow_sdk.core.keys import Field, InstanceKeys, answer_key
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch
-from workflow_sdk.errors import InstanceStateError, WorkflowSDKError
+from workflow_sdk.errors import CodecError, ConflictError, InstanceStateError, WorkflowSDKError
 from workflow_sdk.execution.posting import Delivery, Letter
 from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime.access import Access
@@ -24,6 +26,8 @@ from workflow_sdk.runtime.delivery import deliver
 
 __all__ = ["ask"]
 
+ALIVE_SECONDS = 600.0
+"""Who waits says so this often: what nobody waits for is forgotten, see `runtime.answers`."""
 HERE_SECONDS = 1.0
 """An answer from an instance in the memory here is awaited for so long before the store is watched for it, too."""
 
@@ -43,9 +47,12 @@ class _Question:
         self._access = access
         self._id = instance_id
         self._message = message
-        self.key: bytes = answer_key(uuid4().hex)
+        self.key: bytes = answer_key(instance_id, uuid4().hex)
+        self._row = b""
+        """What its row holds, as long as there is no answer."""
+        self._is_forgotten = False
         self._answered = anyio.Event()
-        self._answer: bytes | None = None
+        self._answer: Answer | None = None
         self._is_asked = False
 
     async def ask(self, letter: Letter) -> bytes:
@@ -68,29 +75,52 @@ class _Question:
                 group.cancel_scope.cancel()
         if here is not None:
             here.answers.pop(self.key, None)
+        if self._answer is None and self._is_forgotten:
+            raise InstanceStateError(
+                f"the question {self._message!r} to {self._id!r} was forgotten, since nothing was heard of who asked"
+            )
         if self._answer is None:
             raise self._ended()
-        return self._answer
+        if self._answer.kind is not AnswerKind.ANSWERED:
+            text = str(access.codec.decode(self._answer.value, str))
+            raise (CodecError if self._answer.kind is AnswerKind.UNFIT else InstanceStateError)(text)
+        return self._answer.value
 
     def _ended(self) -> InstanceStateError:
         return InstanceStateError(f"instance {self._id!r} has ended, and answers no {self._message!r} any more")
 
     def _take(self, answer: bytes) -> None:
-        self._answer = answer
+        self._answer = Answer.unpack(answer)
         self._answered.set()
 
     async def _watch_for_answer(self) -> None:
-        driver = self._access.driver
-        await driver.changed(self.key, b"")
-        raw = await driver.get(self.key)
-        if raw is not None:
-            # Known before the row is gone: that the instance has ended does not matter any more.
-            self._answer = unpack_record(raw)[0]
+        driver, here = self._access.driver, self._access.here
+        while True:
+            with anyio.move_on_after(ALIVE_SECONDS):
+                await driver.changed(self.key, self._row)
+            raw = await driver.get(self.key)
+            if raw is None:
+                # It is handed over here, or was forgotten with the instance; or only the answer was.
+                if (here is None or self.key in here.answers) and not await self._has_ended():
+                    self._is_forgotten = True
+                    self._answered.set()
+                return
             batch = Batch()
-            batch.clear(self.key)
-            await driver.commit(batch)
-            self._answered.set()
-        # Else it is being handed over here.
+            if is_answer(raw):
+                # Known before the row is gone: that the instance has ended does not matter any more.
+                self._answer = Answer.unpack(raw)
+                batch.clear(self.key)
+                await driver.commit(batch)
+                self._answered.set()
+                return
+            row = still_waiting(token_bytes(8))
+            batch.check(self.key, raw)
+            batch.set(self.key, row)
+            try:
+                await driver.commit(batch)
+            except ConflictError:
+                continue  # it is answered just now
+            self._row = row
 
     async def _watch_for_end(self) -> None:
         driver, keys = self._access.driver, InstanceKeys(self._id)
@@ -100,9 +130,13 @@ class _Question:
                 break
             await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
         # What it said before it ended counts. Without a row, it was to be handed over here, and never will be.
-        if not await driver.get(self.key) and self._answer is None:
+        if not is_answer(await driver.get(self.key)) and self._answer is None:
             await self.give_up()
             self._answered.set()
+
+    async def _has_ended(self) -> bool:
+        fields = await read_fields(self._access.driver, InstanceKeys(self._id))
+        return Field.STATUS not in fields or Status(unpack_record(fields[Field.STATUS])[0]).is_terminal
 
     async def give_up(self) -> None:
         """Nobody waits for an answer any more."""

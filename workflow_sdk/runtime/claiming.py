@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from random import shuffle
 from typing import Any
 
 import anyio
 
-from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.keys import (
     ALARMS,
     DUE_BELLS,
@@ -21,23 +22,29 @@ from workflow_sdk.core.keys import (
     InstanceKeys,
     WorkerKeys,
     all_by_status,
+    id_in,
     last_of,
     shard_of,
     worker_of,
 )
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import DUE_AT_ONCE_MAX
 from workflow_sdk.core.tuples import pack, unpack
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import CodecError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.errands import run_errands_left
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.lease import Claim, Claimant, claim
 from workflow_sdk.execution.run import Run
-from workflow_sdk.execution.snapshot import read_snapshot
-from workflow_sdk.runtime.merging import Merged
+from workflow_sdk.execution.snapshot import find_unreadable, read_snapshot
+from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.runtime.merging import Merged, first_time
 from workflow_sdk.runtime.residents import Residents
+from workflow_sdk.runtime.watching import Watch
 
 __all__ = ["RETRY_SECONDS", "Claiming"]
 
@@ -50,6 +57,10 @@ UNSAID_PASSES = 10
 """Workers without a heartbeat are rare, and looked for seldom."""
 RETRY_SECONDS = 1.0
 """After something has failed, until it is tried again."""
+UNREADABLE_SECONDS = 300.0
+"""The same for what can't be read, should nobody see that it is mended."""
+WATCHED_MAX = 64
+"""So many unreadable instances are tried again as soon as they are mended."""
 
 _IN_LINE = ""
 """Who stands in line for the next instance that is due. No instance has this id."""
@@ -71,8 +82,10 @@ class Claiming:
         clock: Clock,
         residents: Residents,
         workflows: Mapping[str, Workflow[Any, Any]],
+        known: KnownHandlers,
         worker: WorkerKeys,
         lease_ttl: float,
+        watch: Watch,
         retention: float | None = None,
     ) -> None:
         self._driver = driver
@@ -80,8 +93,10 @@ class Claiming:
         self._clock = clock
         self._residents = residents
         self._workflows = workflows
+        self._known = known
         self._worker = worker
         self._ttl = lease_ttl
+        self._watch = watch
         self._retention = retention
         self._claims: set[str] = set()
         """What is being claimed now."""
@@ -94,7 +109,11 @@ class Claiming:
         self._unknown: set[bytes] = set()
         """Alarms of instances whose workflow this runtime was not given: they are left to others."""
         self._failing: dict[str, float] = {}
-        """What is not tried again before this time, since it has failed."""
+        """What is not tried again before this time (of `monotonic`), since it has failed."""
+        self._unreadable: set[bytes] = set()
+        """Errands that can't be read, of which that was said."""
+        self._watched: set[str] = set()
+        """What can't be read, and is tried again as soon as that has changed."""
         self._dropped: set[str] = set()
         """What may still be ours in the store though its run is over: the store failed when it was to be given back."""
         self._lost = anyio.Event()
@@ -115,8 +134,6 @@ class Claiming:
         """The first alarm of each shard that was not due yet."""
         self._passes = 0
         """How often it was looked for what was left."""
-        self.others: int = 0
-        """How many other workers are alive."""
         self._place = anyio.Lock()
         """Who stands at the one place in line: what is due and what was left are claimed one at a time."""
         residents.on_failure = self.failed
@@ -132,13 +149,41 @@ class Claiming:
         """Which worker claims."""
         return self._worker.worker
 
-    def failed(self, id: str) -> None:
+    def failed(self, id: str, error: BaseException | None = None) -> None:
         """The run of an instance has failed, or its claim: it is not tried again at once."""
-        self._failing[id] = self._clock.time() + RETRY_SECONDS
+        pause = RETRY_SECONDS
+        if isinstance(error, CodecError):
+            # Nothing would come of it until the row has changed; or until this worker is of a newer version.
+            pause = UNREADABLE_SECONDS
+            if isinstance(error, SealedError):
+                _log.error(
+                    "instance %s is left to workers with another codec, and nothing of it was run: %s", id, error
+                )
+            else:
+                _log.error("instance %s can't be run here, and is left alone until its rows change: %s", id, error)
+                self._watch_unreadable(id)
+        self._failing[id] = self._clock.monotonic() + pause
         self._dropped.add(id)
         # Whoever waits for the next time is told of this one.
         self._rung.set()
         self._lost.set()
+
+    def _watch_unreadable(self, id: str) -> None:
+        """Try an instance again as soon as the row has changed for which it can't be read."""
+        if id in self._watched or len(self._watched) >= WATCHED_MAX:
+            return
+        self._watched.add(id)
+
+        async def watch() -> None:
+            with suppress(Exception):  # the store failed: it is looked at again after a while
+                await self._driver.changed(*await find_unreadable(self._driver, InstanceKeys(id)))
+            self._watched.discard(id)
+            if id in self._failing:
+                self._failing[id] = self._clock.monotonic()
+                self._rung.set()
+                self._lost.set()
+
+        self._residents.spawn(watch)
 
     def missed(self, id: str, *, evict: bool = False) -> None:
         """A letter came for an instance that is not in memory. It may be about to be."""
@@ -167,9 +212,9 @@ class Claiming:
         """Claim what is due and nobody has, in order of time; return when there may be more."""
         with self._residents.looks():
             await self._claim_shards()
-        until = min([*self._upcoming.values(), *self._failing.values()], default=None)
-        await self._clock.wait(self._rung, until, _nothing)
-        now = self._clock.time()
+        until = min(self._upcoming.values(), default=None)
+        await self._clock.wait(self._rung, until, _nothing, by=min(self._failing.values(), default=None))
+        now = self._clock.monotonic()
         for id in [id for id, time in self._failing.items() if time <= now]:
             del self._failing[id]
             self._shards.add(shard_of(id))
@@ -189,27 +234,42 @@ class Claiming:
 
     async def _claim_due(self, shards: list[int], now: float) -> None:
         end = pack((now,)) + b"\xff"
-        alarms = Merged(self._driver, [ALARMS[shard] for shard in shards], b"", end, page=ALARMS_PAGE)
+        prefixes = [ALARMS[shard] for shard in shards]
+        alarms = Merged(self._driver, prefixes, b"", end, page=ALARMS_PAGE)
+        timers: Merged | None = None
         seen: set[bytes] = set()
         while not self._residents.stopping:
-            some = await alarms.some(AT_RANDOM if self.others else 1)
+            some = await alarms.some(AT_RANDOM if self._watch.others else 1)
+            if timers is None and len(seen) >= ALARMS_PAGE:
+                # What is due at once comes first, and there may be more and more of it: timers are not to wait for all.
+                timers = Merged(self._driver, prefixes, pack((DUE_AT_ONCE_MAX,)), end, page=ALARMS_PAGE)
+            if timers is not None:
+                some += await timers.some(len(some) or 1)
             if not some:
                 break
             # Others look at the same alarms. If all began with the first, they would be in each other's way.
             shuffle(some)
             for key in some:
+                if key in seen:
+                    continue
                 seen.add(key)
                 if key not in self._unknown:
                     await self._due(key)
-        self._unknown = {key for key in self._unknown if key in seen or shard_of(last_of(key)) not in shards}
+        read = tuple(ALARMS[shard] for shard in shards)
+        self._unknown = {key for key in self._unknown if key in seen or not key.startswith(read)}
         for shard in shards:
             self._upcoming.pop(shard, None)
-            for key, _ in await self._driver.scan(ALARMS[shard] + end, ALARMS[shard] + b"\xff", limit=1):
-                self._upcoming[shard] = _time_of(key)
+            first = await first_time(self._driver, ALARMS[shard] + end, ALARMS[shard] + b"\xff", _time_of)
+            if first is not None:
+                self._upcoming[shard] = first
 
     async def _due(self, alarm: bytes) -> None:
-        id = last_of(alarm)
-        if self._failing.get(id, 0.0) > self._clock.time():
+        id = id_in(alarm)
+        if id is None:
+            _log.error("an alarm is left alone, as it is not of this library's making: %r", alarm)
+            self._unknown.add(alarm)
+            return
+        if self._failing.get(id, -inf) > self._clock.monotonic():
             return
         if self._is_here(id) or not await self._begin_in_turn(id, alarm=alarm):
             if not self._is_here(id):
@@ -254,7 +314,9 @@ class Claiming:
             run: Run | None = None  # a cancel scope may end a block early, as far as type checkers know
             try:
                 run = await self._claim(id, takes_over, alarm)
-            except Exception:  # noqa: BLE001  # the store failed, or what it has can't be read: others are served all the same
+            except CodecError as error:
+                self.failed(id, error)
+            except Exception:  # noqa: BLE001  # the store failed: others are served all the same
                 _log.exception("instance %s could not be claimed; it is tried again in %s s", id, RETRY_SECONDS)
                 self.failed(id)
             finally:
@@ -294,6 +356,8 @@ class Claiming:
             self._ttl,
             worker=self._worker.worker,
             takes_over=takes_over,
+            is_alive=self._clock.is_alive,
+            is_dead=lambda worker: worker in self._watch.dead,
             creates=False,
             beats=False,
             retention=self._retention,
@@ -307,7 +371,7 @@ class Claiming:
         return self._run(flow, keys, claimed)
 
     def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Run:
-        return Run(flow, self._driver, keys, self._codec, self._clock, claimed, "live", self._residents)
+        return Run(flow, self._driver, keys, self._codec, self._known, self._clock, claimed, "live", self._residents)
 
     def starts(self, id: str) -> None:
         """An instance is about to be started and claimed in one, and has a turn. Until then nothing else claims it."""
@@ -336,24 +400,22 @@ class Claiming:
         self._lost = anyio.Event()
         with self._residents.looks():
             first = await self._claim_left()
-        await self._clock.wait(self._lost, first, _nothing, lazily=self._clock.time() + self._ttl / 3)
+        await self._clock.wait(self._lost, None, _nothing, by=first, lazily=self._clock.monotonic() + self._ttl / 3)
 
     async def _claim_left(self) -> float | None:
         """Do so; return when the first of the others is to be taken for dead, if nothing is heard of it."""
-        driver, now = self._driver, self._clock.time()
+        driver, watch = self._driver, self._watch
         heartbeats = await driver.scan(*WorkerKeys.heartbeats())
-        until = {last_of(key): float(unpack_record(raw)[0]) for key, raw in heartbeats}
-        until.pop(self._worker.worker, None)
-        dead = {worker for worker, time in until.items() if time <= now and not self._clock.is_alive(worker)}
-        self.others = len(until) - len(dead)
+        heartbeats = [(key, raw) for key, raw in heartbeats if id_in(key) is not None]
+        watch.look(heartbeats)
         for key, raw in heartbeats:
-            if last_of(key) in dead:
+            if last_of(key) in watch.dead:
                 await self._bury(WorkerKeys(last_of(key)), raw)
-        await run_errands_left(driver, self._codec, self._clock.time)
+        await run_errands_left(driver, self._codec, self._clock.time, self._unreadable)
         if self._passes % UNSAID_PASSES == 0:
-            await self._give_heartbeats(now)
+            await self._give_heartbeats()
         self._passes += 1
-        stuck = {key for key, _ in await driver.scan(*all_by_status(Status.STUCK.value))}
+        stuck = {key for key, _ in await driver.scan(*all_by_status(Status.STUCK.value)) if id_in(key) is not None}
         self._not_mended &= stuck
         for key in stuck - self._not_mended:
             if await self._is_mended(last_of(key)):
@@ -361,15 +423,16 @@ class Claiming:
             else:
                 self._not_mended.add(key)
         for id in self._dropped - self._residents.runs.keys():
-            if self._failing.get(id, 0.0) > self._clock.time():
+            if self._failing.get(id, -inf) > self._clock.monotonic():
                 continue
             self._dropped.discard(id)
             await self._begin_in_turn(id, lambda worker: worker == self._worker.worker)
-        lost = [time for worker, time in until.items() if time > now and not self._clock.is_alive(worker)]
+        lost = [] if watch.next is None else [watch.next]
+        now = self._clock.monotonic()
         again = [self._failing.get(id, now) for id in self._dropped - self._residents.runs.keys()]
         return min(lost + again, default=None)
 
-    async def _give_heartbeats(self, now: float) -> None:
+    async def _give_heartbeats(self) -> None:
         """Have workers found that have no heartbeat: buried while they were slow, and dead before they noticed."""
         begin, end = WorkerKeys.all_claims()
         while rows := await self._driver.scan(begin, end, limit=1):
@@ -379,7 +442,8 @@ class Claiming:
             if worker.worker != self._worker.worker and await self._driver.get(worker.heartbeat) is None:
                 batch = Batch()
                 batch.check(worker.heartbeat, None)
-                batch.set(worker.heartbeat, pack_record([now]))
+                # There will be no second one: it is dead as soon as this is seen.
+                batch.set(worker.heartbeat, Heartbeat(self._clock.time(), 0.0, 0).pack())
                 with suppress(ConflictError):
                     await self._driver.commit(batch)
 
@@ -387,7 +451,10 @@ class Claiming:
         """Take over what a worker had; forget it once it has nothing any more."""
         driver = self._driver
         for key, _ in await driver.scan(*dead.all_claimed()):
-            await self._begin_in_turn(last_of(key), lambda worker: worker == dead.worker)
+            id = id_in(key)
+            if id is None or self._failing.get(id, -inf) > self._clock.monotonic():
+                continue
+            await self._begin_in_turn(id, lambda worker: worker == dead.worker)
         await self._until_claimed()
         if await driver.scan(*dead.all_claimed(), limit=1):
             return
@@ -424,6 +491,7 @@ def _nothing() -> Activity:
 
 
 def _time_of(alarm: bytes) -> float:
-    when = unpack(alarm[len(ROOT) :])[2]
-    assert isinstance(when, (int, float)), "alarms are by time"
-    return float(when)
+    parts = unpack(alarm[len(ROOT) :])
+    if len(parts) != 4 or not isinstance(parts[2], (int, float)):
+        raise damaged("an alarm")
+    return float(parts[2])

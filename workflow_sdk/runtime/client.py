@@ -8,9 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
-import anyio
-
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrapper
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
@@ -20,7 +18,8 @@ from workflow_sdk.core.wire import pack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
-from workflow_sdk.execution.clock import Clock, SystemClock, overseen
+from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
@@ -48,15 +47,16 @@ class Client:
         self,
         store: str | Driver,
         *,
-        clock: Clock | None = None,
-        codec: Wrapper | None = None,
+        clock: TimeSource | None = None,
+        codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
     ) -> None:
         self._store = store
         check_value_bytes(max_value_bytes)
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
-        self._clock: Clock = clock or SystemClock()
+        self._clock: Clock = clock_of(clock)
         self._access: Access | None = None
+        self._is_open = False
         self._retention: float | None = None
         """How many seconds after their end instances are forgotten, where their workflow does not say."""
 
@@ -73,7 +73,16 @@ class Client:
         return self._access
 
     async def __aenter__(self) -> Self:
-        driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        if self._is_open:
+            raise DefinitionError(
+                f"this {type(self).__name__} is open already; leave its block first, or make another one"
+            )
+        self._is_open = True
+        try:
+            driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+        except BaseException:
+            self._is_open = False
+            raise
         self._access = self._make_access(overseen(driver, self._clock))
         return self
 
@@ -84,8 +93,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         access, self._access = self._access, None
-        if access is not None and isinstance(self._store, str):
-            await access.driver.aclose()
+        try:
+            if access is not None and isinstance(self._store, str):
+                await access.driver.aclose()
+        finally:
+            self._is_open = False
 
     @overload
     async def start(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> Handle[T]: ...
@@ -140,19 +152,29 @@ class Client:
             return await self._commit_new(batch)
         fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
         put_new(batch, keys, fields)
-        created = False
+        created: list[bool] = []
+
+        async def commit() -> None:
+            is_again = bool(created)
+            created.append(False)
+            created[-1] = await self._commit_new(batch)
+            if is_again and not created[-1]:
+                # Was it by us that it was created, before we were cancelled?
+                created[-1] = await self.access.driver.get(keys.lease) == lease
+
         try:
             # Not to be cancelled between the commit and the run: nobody would give the instance back.
-            with anyio.CancelScope(shield=True):
-                created = await self._commit_new(batch)
+            cancelled = await come_what_may(commit)
         except BaseException:
             self._let_go(keys, is_dropped=True)
             raise
-        if created:
+        if created[-1]:
             self._go_on(known, keys, fields, lease)
         else:
             self._let_go(keys, is_dropped=False)
-        return created
+        if cancelled is not None:
+            raise cancelled
+        return created[-1]
 
     async def _commit_new(self, batch: Batch) -> bool:
         try:

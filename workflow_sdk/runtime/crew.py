@@ -31,6 +31,11 @@ class Crew(Protocol):
         """Cancel all of it, and whatever comes later."""
         ...
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether all of it is being cancelled, be it by asyncio itself, which asks no scope."""
+        ...
+
 
 def crew_of(group: TaskGroup) -> Crew:
     """The crew that works as long as the group is open."""
@@ -50,6 +55,10 @@ class _GroupCrew:
     def cancel(self) -> None:
         self._group.cancel_scope.cancel()
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self._group.cancel_scope.cancel_called
+
 
 class _AsyncioCrew:
     """Plain tasks of asyncio, each in a scope by which it is cancelled with the group.
@@ -66,6 +75,7 @@ class _AsyncioCrew:
         self._errors: list[BaseException] = []
         self._failed = asyncio.Event()
         self._is_over = False
+        self._supervisor: asyncio.Task[Any] | None = None
         self._ends = self._done  # one for all
         group.start_soon(self._supervise)
 
@@ -99,8 +109,14 @@ class _AsyncioCrew:
             if scope is not None:
                 scope.cancel()
 
+    @property
+    def is_cancelled(self) -> bool:
+        # An event loop that is closed cancels every task that there is.
+        return self._is_over or (self._supervisor is not None and self._supervisor.cancelling() > 0)
+
     async def _supervise(self) -> None:
         """Wait for the first error or for the end of the group; end all tasks; raise what they raised."""
+        self._supervisor = asyncio.current_task()
         try:
             await self._failed.wait()
         finally:

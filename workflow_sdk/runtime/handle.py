@@ -29,6 +29,7 @@ from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.asking import ask
 from workflow_sdk.runtime.delivery import Delivery, Letter, deliver, encode_payload
 from workflow_sdk.runtime.info import InstanceInfo, read_info
+from workflow_sdk.runtime.mailbox import QueuedMessage, discard, read_inbox
 from workflow_sdk.runtime.reading import read_history
 
 __all__ = ["Handle"]
@@ -128,6 +129,17 @@ class Handle(Generic[T_co]):
         with anyio.fail_after(None if timeout is None else seconds(timeout, "timeout")):
             answer = await ask(self._access, self.id, message, raw)
         return self._access.codec.decode(answer)
+
+    async def inbox(self, *, limit: int = 1000, after: str | None = None) -> list[QueuedMessage]:
+        """What has come and was not taken, oldest first; messages that were set aside have a `reason`.
+
+        With `after`, the id of a message, only those that came after it: so a long list is read in parts.
+        """
+        return await read_inbox(self._access, self.id, limit, after)
+
+    async def discard(self, message_id: str) -> bool:
+        """Take a message out of the inbox, set aside or not; False if it is not there. Its key stays used."""
+        return await discard(self._access, self.id, message_id)
 
     async def info(self) -> InstanceInfo:
         """What can be seen of it now."""

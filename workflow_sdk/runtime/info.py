@@ -10,49 +10,22 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
-from workflow_sdk.core.fields import unpack_wait
-from workflow_sdk.core.keys import HISTORY, METADATA, OUTSIDE, ROOT, WAITS, Field, InstanceKeys, waits_of
-from workflow_sdk.core.location import pack_segment
-from workflow_sdk.core.outside import Hanging
+from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import deadline_of, time_of
-from workflow_sdk.core.tuples import unpack
-from workflow_sdk.core.wire import damaged, unpack_record
+from workflow_sdk.core.times import deadline_of, due_since, time_of
+from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError
+from workflow_sdk.execution.shown import Wait, read_troubles, read_waits
 from workflow_sdk.execution.snapshot import read_fields
 
 __all__ = ["InstanceInfo", "Page", "Progress", "Wait", "read_info"]
 
 LOOKS_MAX = 5
 """How often an instance is looked at that changes meanwhile."""
-BYTES = b"\x01"
-"""What a text of bytes begins with, in a key."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """What a parked branch waits for."""
-
-    kind: str
-    """`timer`, `message`, `retry`, `child` or `task`."""
-    name: str
-    path: str
-    message: str | None
-    token: str
-    """Names exactly this wait, for `send`."""
-    version: int
-    """Of the instance, when it began to wait."""
-    until: datetime | None
-    target: str | None = None
-    """The id of the child or task that is awaited."""
-    attempts: int = 0
-    """How often what is retried has failed."""
-    error: ErrorInfo | None = None
-    """How it failed at last."""
 
 
 class Progress(NamedTuple):
@@ -140,7 +113,7 @@ async def read_info(
         status=status,
         created_at=time_of(float(unpack_record(fields[Field.BIRTH])[0])),
         updated_at=time_of(float(updated_at)),
-        wake_at=min(times) if times else None if alarm is None else deadline_of(float(alarm)),
+        wake_at=min(times) if times else None if alarm is None else deadline_of(due_since(float(alarm))),
         waits=waits,
         input=codec.decode(unpack_record(fields[Field.INPUT])[0], plain=True),
         output=_plain(codec, fields, Field.OUTPUT),
@@ -151,8 +124,13 @@ async def read_info(
         state=_plain(codec, fields, Field.STATE) or {},
         reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
         purge_at=deadline_of(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
-        progress=Progress(*unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None,
+        progress=_progress(codec, fields[Field.PROGRESS]) if Field.PROGRESS in fields else None,
     )
+
+
+def _progress(codec: Codec, raw: bytes) -> Progress:
+    done, total, note = unpack_record(raw)
+    return Progress(done, total, None if note is None else codec.decode_text(note))
 
 
 async def _read(
@@ -162,57 +140,19 @@ async def _read(
     fields = await read_fields(driver, keys)
     looks = 1
     while True:
-        troubles = await _read_troubles(driver, keys)
-        waits = await _read_waits(driver, keys, codec, troubles)
+        troubles = await read_troubles(driver, keys)
+        seed: bytes = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
+        waits = await read_waits(driver, keys, codec, troubles, seed)
         if not (waits or troubles) or looks >= LOOKS_MAX:
             return fields, troubles, waits
         before, fields = fields, await read_fields(driver, keys)
-        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION)):
+        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION, Field.BIRTH)):
             return fields, troubles, waits
         looks += 1
 
 
 def _plain(codec: Codec, fields: dict[Field, bytes], key: Field) -> Any:
     return codec.decode(unpack_record(fields[key])[0], plain=True) if key in fields else None
-
-
-async def _read_waits(
-    driver: Driver, keys: InstanceKeys, codec: Codec, troubles: dict[bytes, EntryTrouble]
-) -> list[Wait]:
-    waits: list[Wait] = []
-    rows = await driver.scan(*keys.range(WAITS))
-    outside: dict[bytes, Hanging] = {}
-    if any(key.startswith(keys.space + WAITS + BYTES) for key, _ in rows):
-        start = len(keys.space) + len(OUTSIDE)
-        outside = {key[start:]: Hanging.unpack(raw) for key, raw in await driver.scan(*keys.range(OUTSIDE))}
-    for key, raw in rows:
-        row = unpack_wait(raw)
-        message = unpack(key[len(ROOT) :])[3]
-        if not isinstance(message, (str, bytes)):
-            raise damaged("a wait")
-        location = key[len(keys.space) + len(waits_of(message)) :]
-        trouble = troubles.get(location) if row.kind == "retry" else None
-        hanging = outside.get(location)
-        waits.append(
-            Wait(
-                kind=row.kind,
-                name=row.name,
-                path=row.path,
-                message=message if isinstance(message, str) and message else None,
-                token=(pack_segment(row.since) + location).hex(),
-                version=row.since,
-                until=None if row.until is None else deadline_of(float(row.until)),
-                target=None if hanging is None else hanging.id,
-                attempts=0 if trouble is None else trouble.attempts,
-                error=None if trouble is None else unpack_error_info(trouble.error, codec),
-            )
-        )
-    return waits
-
-
-async def _read_troubles(driver: Driver, keys: InstanceKeys) -> dict[bytes, EntryTrouble]:
-    start = len(keys.space) + len(METADATA)
-    return {key[start:]: EntryTrouble.unpack(raw) for key, raw in await driver.scan(*keys.range(METADATA))}
 
 
 async def _attempts(driver: Driver, keys: InstanceKeys, troubles: dict[bytes, EntryTrouble]) -> dict[str, int]:

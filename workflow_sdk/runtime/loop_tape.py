@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from workflow_sdk.core.bases import Base, pack_bases, unpack_bases
 from workflow_sdk.core.entries import Entry, LoopData
-from workflow_sdk.core.keys import BASES, HISTORY, METADATA, InstanceKeys
+from workflow_sdk.core.keys import BASES, CHANGES, FOLDED, HISTORY, METADATA, InstanceKeys
 from workflow_sdk.core.location import pack_pair, segments, split_last, subtree
 from workflow_sdk.core.status import EntryStatus
 from workflow_sdk.driver import Batch
@@ -117,7 +117,7 @@ class LoopTape:
     def rewind(self, batch: Batch, keys: InstanceKeys, turn: int, data: LoopData) -> None:
         """Forget the turns after this one, and the states of those from which on `data` goes on."""
         begin, end = self.turn_location(turn + 1), subtree(self.location)[1]
-        for part in (HISTORY, METADATA, BASES):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
             batch.clear_range(keys.space + part + begin, keys.space + part + end)
         for last, bases in self._rows:
             if last < data.since:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from workflow_sdk.driver import Driver
+from workflow_sdk.errors import CodecError
 
-__all__ = ["Merged"]
+__all__ = ["Merged", "first_time"]
 
 
 class Merged:
@@ -55,3 +56,13 @@ class Merged:
         self._more[number] = len(rows) == self._page
         if rows:
             self._begins[number] = rows[-1][0] + b"\x00"
+
+
+async def first_time(driver: Driver, begin: bytes, end: bytes, time_of: Callable[[bytes], float]) -> float | None:
+    """The time in the first key of a range; keys that nothing here has written are passed over."""
+    while rows := await driver.scan(begin, end, limit=1):
+        try:
+            return time_of(rows[0][0])
+        except CodecError:
+            begin = rows[0][0] + b"\x00"
+    return None

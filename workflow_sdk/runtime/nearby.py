@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workflow_sdk.core.keys import Field
+from workflow_sdk.core.limits import INBOX_MAX_DEFAULT
 from workflow_sdk.runtime.access import Resident
 from workflow_sdk.runtime.claiming import Claiming
 from workflow_sdk.runtime.residents import Residents
@@ -21,6 +22,7 @@ class Nearby:
         residents.here = self
         self.answers: dict[bytes, Callable[[bytes], None]] = residents.answers
         """Who in this process waits for which answer, by its key."""
+        self.inbox_max: int = INBOX_MAX_DEFAULT
 
     def resident(self, id: str) -> Resident | None:
         """The instance, if it is in memory."""

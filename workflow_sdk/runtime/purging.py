@@ -18,6 +18,7 @@ from workflow_sdk.errors import InstanceNotFoundError, InstanceStateError, Workf
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.snapshot import read_fields
 from workflow_sdk.runtime import control
+from workflow_sdk.runtime.watching import FRESH_SECONDS, Watch
 
 __all__ = ["Purging"]
 
@@ -32,21 +33,33 @@ LOOK_SECONDS = 30.0
 class Purging:
     """The purge of one worker."""
 
-    def __init__(self, driver: Driver, clock: Clock, shortest: float | None) -> None:
+    def __init__(self, driver: Driver, clock: Clock, watch: Watch, shortest: float | None) -> None:
         self._driver = driver
         self._clock = clock
+        self._said: set[bytes] = set()
+        """Rows of instances that can't be forgotten, of which that was said."""
+        self._watch = watch
+        self._looked = clock.monotonic()
+        """When it looked last."""
         # What is kept for less than that is not to be late by more.
         self._look = LOOK_SECONDS if shortest is None else min(LOOK_SECONDS, max(shortest, LOOK_SECONDS_MIN))
 
     async def purge(self) -> None:
         """Forget what is over; return when to look again. No clock that jumps does so for this."""
-        now = self._clock.time()
-        for prefix in PURGES:
-            while rows := await self._driver.scan(prefix, prefix + pack((now,)) + b"\xff", limit=PAGE):
-                done = [await self._forget(key) for key, _ in rows]
-                if not all(done) or len(rows) < PAGE:
-                    break
-        await self._clock.wait(anyio.Event(), None, _nothing, lazily=now + self._look)
+        await self._watch.until_looked()
+        now, began = self._clock.time(), self._clock.monotonic()
+        # Where our clock is ahead of the others': what is due by theirs, and what we have seen become due.
+        watched = began - self._looked + FRESH_SECONDS
+        spans = [(None, now - ahead), (now - watched, now)] if (ahead := self._watch.ahead) else [(None, now)]
+        for first, last in spans:
+            for prefix in PURGES:
+                begin = prefix if first is None else prefix + pack((first,))
+                while rows := await self._driver.scan(begin, prefix + pack((last,)) + b"\xff", limit=PAGE):
+                    done = [await self._forget(key) for key, _ in rows]
+                    if not all(done) or len(rows) < PAGE:
+                        break
+        self._looked = began
+        await self._clock.wait(anyio.Event(), None, _nothing, lazily=began + self._look)
 
     async def _forget(self, key: bytes) -> bool:
         """Whether the row is gone."""
@@ -66,8 +79,10 @@ class Purging:
             await self._driver.commit(batch)
         except ConflictError:
             return False
-        except WorkflowSDKError:
-            _log.exception("instance %s could not be forgotten", id)
+        except WorkflowSDKError as error:
+            if key not in self._said:
+                self._said.add(key)
+                _log.error("instance %s could not be forgotten: %s", id or f"with the row {key!r}", error)
             return False
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
@@ -18,23 +18,24 @@ from workflow_sdk.execution.snapshot import read_fields
 
 __all__ = ["read_history"]
 
+LOOKS_MAX = 5
+"""How often an instance is looked at that changes meanwhile."""
 
-async def read_history(driver: Driver, instance_id: str, *, codec: Wrapper | None = None) -> History:
+
+async def read_history(driver: Driver, instance_id: str, *, codec: Wrappers | None = None) -> History:
     """The recorded operations of an instance, as a tree; `print` draws it."""
     keys = InstanceKeys(instance_id)
     values = Codec(wrapper=codec)
-    begin, end = keys.all()
-    rows = await driver.scan(begin, end)
-    parts: dict[bytes, list[tuple[bytes, bytes]]] = {part: [] for part in (NAMES, HISTORY, METADATA, COMPENSATIONS)}
-    start = len(keys.space)
-    for key, raw in rows:
-        rest = key[start:]
-        part = parts.get(rest[:2])
-        if part is not None:
-            part.append((rest[2:], raw))
     fields = await read_fields(driver, keys)
-    if Field.STATUS not in fields:
-        raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
+    for look in range(LOOKS_MAX):
+        if Field.STATUS not in fields:
+            raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
+        parts = await _read_parts(driver, keys)
+        before, fields = fields, await read_fields(driver, keys)
+        if before.get(Field.COMMITS) == fields.get(Field.COMMITS) or look == LOOKS_MAX - 1:
+            break
+    else:
+        raise AssertionError("there is a last look")
     error = unpack_record(fields[Field.ERROR])[0] if Field.ERROR in fields else None
     return build_history(
         instance_id=instance_id,
@@ -47,6 +48,17 @@ async def read_history(driver: Driver, instance_id: str, *, codec: Wrapper | Non
         compensations=[Compensation.unpack(_number(key), raw) for key, raw in parts[COMPENSATIONS]],
         codec=values,
     )
+
+
+async def _read_parts(driver: Driver, keys: InstanceKeys) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    """The rows of its history. What lies between them is not read: its inbox may be large."""
+    start = len(keys.space)
+    parts: dict[bytes, list[tuple[bytes, bytes]]] = {}
+    for first, last in ((NAMES, HISTORY), (METADATA, COMPENSATIONS)):
+        parts[first], parts[last] = [], []
+        for key, raw in await driver.scan(keys.range(first)[0], keys.range(last)[1]):
+            parts[key[start : start + 2]].append((key[start + 2 :], raw))
+    return parts
 
 
 def _number(packed: bytes) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.core.codec import Wrapper
+from workflow_sdk.core.codec import Codec, SealedError, Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.kinds import is_divergence
@@ -26,12 +26,12 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver, open_driver
-from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Timeout
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.run import VALUE_BYTES_LIMIT, RunResult, run_workflow
 from workflow_sdk.execution.snapshot import read_fields
-from workflow_sdk.execution.unwinding import import_handler
+from workflow_sdk.operations.handlers import Handler, KnownHandlers, find_handler
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.info import InstanceInfo
 
@@ -91,8 +91,9 @@ async def replay_check(
     workflows: Iterable[Workflow[Any, Any]],
     *,
     finished: int = 0,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     max_value_bytes: int = VALUE_BYTES_LIMIT,
+    handlers: Iterable[Handler] = (),
 ) -> ReplayReport:
     """Replay every unfinished instance of a store against the code at hand, and report which would not go on.
 
@@ -101,6 +102,7 @@ async def replay_check(
     replayed, too; of the completed, the output has to be the same.
     """
     known = {flow.name: flow for flow in _checked(workflows)}
+    known_handlers = KnownHandlers(known.values(), handlers)
     report = ReplayReport()
     async for instance_id, rows in _histories(store, finished, codec):
         name, status = _about(instance_id, rows)
@@ -109,14 +111,14 @@ async def replay_check(
             report.unknown[name] += 1
             continue
         report.replayed[name] += 1
-        found = await _replay(flow, instance_id, rows, codec, max_value_bytes)
+        found = await _replay(flow, instance_id, rows, codec, max_value_bytes, known_handlers)
         if found is not None:
             report.problems.append(ReplayProblem(instance_id, name, status.value, *found))
     return report
 
 
 async def dump_histories(
-    store: str | Driver, path: str | Path, *, finished: int = 0, codec: Wrapper | None = None
+    store: str | Driver, path: str | Path, *, finished: int = 0, codec: Wrappers | None = None
 ) -> int:
     """Write the unfinished instances of a store to a file, for `replay_check` elsewhere; return how many there are.
 
@@ -148,7 +150,7 @@ def _checked(workflows: Iterable[Workflow[Any, Any]]) -> Sequence[Workflow[Any, 
 
 
 async def _histories(
-    store: str | Path | Driver, finished: int, codec: Wrapper | None
+    store: str | Path | Driver, finished: int, codec: Wrappers | None
 ) -> AsyncIterator[tuple[str, Rows]]:
     if isinstance(store, Path) or (isinstance(store, str) and "://" not in store):
         for found in _read_dump(Path(store)):
@@ -248,12 +250,16 @@ class _Stopped:
     def time(self) -> float:
         return self._at
 
+    def monotonic(self) -> float:
+        return self._at
+
     async def wait(
         self,
         event: anyio.Event,
         until: float | None,
         activity: Callable[[], Activity],
         *,
+        by: float | None = None,
         lazily: float | None = None,
     ) -> None:
         if until is None or until > self._at:
@@ -276,7 +282,12 @@ class _Stopped:
 
 
 async def _replay(
-    flow: Workflow[Any, Any], instance_id: str, rows: Rows, codec: Wrapper | None, max_value_bytes: int
+    flow: Workflow[Any, Any],
+    instance_id: str,
+    rows: Rows,
+    codec: Wrappers | None,
+    max_value_bytes: int,
+    handlers: KnownHandlers,
 ) -> tuple[str, str] | None:
     """What keeps an instance from going on, or None."""
     keys = InstanceKeys(instance_id)
@@ -306,40 +317,50 @@ async def _replay(
             clock=_Stopped(at),
             codec=codec,
             max_value_bytes=max_value_bytes,
+            handlers=handlers,
         )
         output = (await read_fields(driver, keys)).get(Field.OUTPUT)
+    except SealedError as error:
+        return "failure", f"it would not be run: {error}"
     finally:
         probe.reset(token)
         await driver.aclose()
-    gone = _gone(rows, keys) if not status.is_terminal else None
+    gone = _gone(rows, keys, handlers) if not status.is_terminal else None
     if gone is not None:
         return "definition", gone
-    return _problem(result, status, undoing, output, found.get(keys.field(Field.OUTPUT)))
+    values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
+    same = _same_output(values, output, found.get(keys.field(Field.OUTPUT)))
+    return _problem(result, status, undoing, is_same=same)
 
 
-def _gone(rows: Rows, keys: InstanceKeys) -> str | None:
-    """A handler that is recorded by name, and that this code does not have any more."""
+def _gone(rows: Rows, keys: InstanceKeys, known: KnownHandlers) -> str | None:
+    """A handler that is recorded by name, and that this code does not have."""
     begin, end = keys.range(COMPENSATIONS)
     for key, raw in rows:
         if begin <= key < end:
             compensation = Compensation.unpack(0, raw)
             if compensation.handler is not None and compensation.progress is not Progress.DONE:
                 try:
-                    import_handler(compensation.handler)
-                except DefinitionError as error:
+                    find_handler(known, compensation.handler)
+                except HistoryDivergedError as error:
                     return str(error)
     return None
 
 
-def _problem(
-    result: RunResult[Any], status: Status, undoing: bool, output: bytes | None, recorded: bytes | None
-) -> tuple[str, str] | None:
+def _same_output(codec: Codec, output: bytes | None, recorded: bytes | None) -> bool:
+    """Whether two outputs are the same value. What encrypts gives other bytes each time."""
+    if output is None or recorded is None:
+        return output is recorded
+    return codec.is_same(unpack_record(output)[0], unpack_record(recorded)[0])
+
+
+def _problem(result: RunResult[Any], status: Status, undoing: bool, *, is_same: bool) -> tuple[str, str] | None:
     error = result.error
     if result.status is Status.STUCK and error is not None:
         return ("divergence" if is_divergence(error) else "definition"), error.message
     fails = result.status in (Status.FAILED, *_UNDONE)
     if fails and error is not None and not undoing and status not in (Status.FAILED, *_UNDONE):
         return "failure", f"it would fail now: {error}"
-    if status is Status.COMPLETED and (result.status is not Status.COMPLETED or output != recorded):
+    if status is Status.COMPLETED and (result.status is not Status.COMPLETED or not is_same):
         return "output", "it has completed, and would not end with the same output now"
     return None

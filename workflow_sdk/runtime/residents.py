@@ -6,16 +6,19 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
-from typing import Any
+from math import inf
+from typing import Any, cast
 
 import anyio
 from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import Field
-from workflow_sdk.errors import LeaseLostError
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.host import Guest, Root, Waiting
 from workflow_sdk.execution.run import Run
+from workflow_sdk.execution.threads import THREADS_MAX, Threads
 from workflow_sdk.runtime.access import Here
 from workflow_sdk.runtime.crew import Crew, crew_of
 from workflow_sdk.runtime.slots import Slots
@@ -42,7 +45,9 @@ class Residents:
 
     beats = True
 
-    def __init__(self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float) -> None:
+    def __init__(
+        self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float, threads: int = THREADS_MAX
+    ) -> None:
         self._clock = clock
         self._max_resident = max_resident
         self._max_idle = max_idle
@@ -50,14 +55,15 @@ class Residents:
         """Who in this process waits for which answer, by its key."""
         self.runs: dict[str, Run] = {}
         self.slots: Slots = Slots(concurrency)
+        self.threads: Threads = Threads(threads)
         self.stopping: bool = False
         """Nothing new is begun."""
         self.busy: int = 0
         """What is done for instances that are not in memory yet."""
         self.looking: int = 0
         """How many are looking whether there is something to be done."""
-        self.on_failure: Callable[[str], None] = lambda id: None
-        """Told when a run has ended without giving its instance back."""
+        self.on_failure: Callable[[str, BaseException], None] = lambda id, error: None
+        """Told when a run has ended without giving its instance back, and of what."""
         self.on_end: list[Callable[[str], None]] = []
         """Told when an instance is not in memory any more."""
         self.here: Here | None = None
@@ -71,12 +77,19 @@ class Residents:
         self._signal = anyio.Event()
         self._ended = anyio.Event()
         self._crew: Crew | None = None
+        self._patience: anyio.CancelScope | None = None
+        """In which all are put away."""
 
     def open(self, group: TaskGroup) -> None:
         """Run everything in this group from now on."""
         self._crew = crew_of(group)
 
     # As a host.
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether all runs are being cancelled."""
+        return self._crew is not None and self._crew.is_cancelled
 
     @property
     def crowded(self) -> bool:
@@ -104,7 +117,7 @@ class Residents:
         if not idle:
             self._idle.pop(id, None)
             return
-        self._idle[id] = self._clock.time()
+        self._idle[id] = self._clock.monotonic()
         self.slots.leave(id)
         while len(self.runs) - len(self._leaving) > self._max_resident and self._idle:
             self._put_away_longest()
@@ -140,6 +153,12 @@ class Residents:
         if self.here is not None:
             self.here.is_due(id)
 
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """It runs those that it was given."""
+
+    def evict(self, guest: Guest) -> None:
+        """A letter says so as well."""
+
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """It stands in line again."""
         self.slots.stand_in_line(guest.instance_id, go_on)
@@ -156,7 +175,7 @@ class Residents:
                 if run is not None:
                     run.execution.fire()
                     self._keep(run.execution)
-            while self._idle and next(iter(self._idle.values())) + self._max_idle <= now:
+            while self._idle and next(iter(self._idle.values())) + self._max_idle <= self._clock.monotonic():
                 self._put_away_longest()
             idle = next(iter(self._idle.values())) + self._max_idle if self._idle else None
             await self._clock.wait(signal, self._timers.next, self.activity, lazily=idle)
@@ -209,9 +228,13 @@ class Residents:
                 fields = run.journal.fields
         except LeaseLostError:
             _log.info("instance %s was taken over", id)
-        except Exception:  # noqa: BLE001  # whatever ended the run: the others go on, and this one is due again
-            _log.exception("the run of instance %s has ended; it is tried again", id)
-            self.on_failure(id)
+        except BaseException as error:
+            # Whatever ended the run: the others go on, and this one is tried again, though not at once.
+            if not self._is_left_over(error):
+                raise
+            if not isinstance(error, CodecError):
+                _log.exception("the run of instance %s has ended; it is tried again", id)
+            self.on_failure(id, error)
         finally:
             if self.runs.get(id) is run:
                 del self.runs[id]
@@ -226,6 +249,16 @@ class Residents:
             self._ended.set()
             for tell in self.on_end:
                 tell(id)
+
+    def _is_left_over(self, error: BaseException) -> bool:
+        """Whether it comes of an author's code, which no failure could be made of; it ends nothing but the run."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(self._is_left_over, cast("BaseExceptionGroup[BaseException]", error).exceptions))
+        if isinstance(error, (Exception, GeneratorExit)):
+            return True
+        if not isinstance(error, anyio.get_cancelled_exc_class()):
+            return False
+        return not self.is_cancelled and anyio.current_effective_deadline() != -inf
 
     async def until_ended(self, id: str) -> dict[Field, bytes] | None:
         """Wait for an instance that is in memory; return its fields if it is over, None if it only went away."""
@@ -248,7 +281,7 @@ class Residents:
         self.stopping = True
         for id in list(self.runs):
             self.put_away(id)
-        with anyio.move_on_after(grace):
+        with anyio.move_on_after(grace) as self._patience:
             while self.runs or self.busy:
                 self._ended = anyio.Event()
                 await self._ended.wait()
@@ -257,6 +290,11 @@ class Residents:
         if self._crew is not None:
             # At the same moment: what is cancelled is given back, and what only ends is not.
             self._crew.cancel()
+
+    def hurry(self) -> None:
+        """Wait no longer for what is under way."""
+        if self._patience is not None:
+            self._patience.cancel()
 
     def look_again(self) -> None:
         """Have every one look at whether it is still ours."""

@@ -7,11 +7,13 @@ whoever has it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import inf
 
 from sortedcontainers import SortedDict
 
-from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import BranchesData, Entry, ListenData, LoopData, read_token
+from workflow_sdk.core.compensation import Compensation, Progress
+from workflow_sdk.core.entries import BranchesData, ChildData, Entry, ListenData, LoopData, read_token
 from workflow_sdk.core.fields import unpack_name
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import (
@@ -19,6 +21,7 @@ from workflow_sdk.core.keys import (
     BASES,
     CHANGES,
     COMPENSATIONS,
+    FOLDED,
     HISTORY,
     INBOX,
     METADATA,
@@ -34,9 +37,11 @@ from workflow_sdk.core.status import Kind
 from workflow_sdk.core.wire import damaged, pack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.deciding import errand_key
+from workflow_sdk.execution.deciding import INBOX_PAGE, errand_key
+from workflow_sdk.runtime.left_children import Left, find_left
 from workflow_sdk.runtime.loop_tape import LoopTape, turn_of
 from workflow_sdk.runtime.regaining import regain_names
+from workflow_sdk.runtime.rewound_state import Assigned, rewind_changes
 
 __all__ = ["Tape"]
 
@@ -61,8 +66,16 @@ class Tape:
         """Children and tasks, by the location of the wait for them."""
         self._changed: list[bytes] = []
         """Locations of finished scopes that have changed what the world may see."""
+        self._folded: dict[bytes, bytes] = {}
+        """The same, of scopes inside finished ones and of turns of loops, with the rows."""
+        self._attic: list[bytes] = []
+        """Locations of what losers of races have left for their compensations."""
+        self._left: dict[bytes, Left] = {}
+        """Children that a cancel has left to themselves, by the location of the wait for them."""
         self.errands: list[bytes] = []
         """What is to be done once it is written: children and tasks to be ended that nobody waits for any more."""
+        self.given_back: int = 0
+        """How many messages are in the inbox again."""
         self._elsewhere: list[bytes] = []
         """Locations that stand neither in the history nor with it."""
 
@@ -78,6 +91,10 @@ class Tape:
         tape._texts = {_number(key): unpack_name(raw) for key, raw in await part(NAMES)}
         tape._entries.update((at, Entry.unpack(raw)) for at, raw in await part(HISTORY))
         for location in tape._entries:
+            for at in (*_around(location)[1:], location):
+                # A branch that is under way has no entry.
+                if at not in tape._entries and not tape._is_loop(split_last(at)[0]):
+                    tape._paths[tape._path(at)] = at
             tape._paths[tape._path(location)] = location
         for turn, raw in await part(BASES):
             tape._bases.setdefault(split_last(turn)[0], []).append((turn, raw))
@@ -85,10 +102,19 @@ class Tape:
         tape._takings = [key for key, _ in await part(TAKINGS)]
         tape._outside = {at: Hanging.unpack(raw) for at, raw in await part(OUTSIDE)}
         tape._changed = [at for at, _ in await part(CHANGES)]
-        tape._elsewhere = [at for at, _ in await part(ATTIC)]
-        for id, raw in await part(INBOX):
-            if (only_for := InboxMessage.unpack(id, raw).only_for) is not None:
-                tape._elsewhere.append(read_token(only_for)[1])
+        tape._folded = dict(await part(FOLDED))
+        tape._attic = [at for at, _ in await part(ATTIC)]
+        begin, end = keys.range(INBOX)
+        while rows := await driver.scan(begin, end, limit=INBOX_PAGE):  # nobody needs all of a long inbox at once
+            for _, raw in rows:
+                if (only_for := InboxMessage.unpack(b"", raw).only_for) is not None:
+                    tape._elsewhere.append(read_token(only_for)[1])
+            begin = rows[-1][0] + b"\x00"
+        for at, entry in tape._entries.items():
+            if isinstance(entry.data, ChildData) and not entry.is_final and at not in tape._outside:
+                left = await find_left(driver, keys, at, entry, entry.data)
+                if left is not None:
+                    tape._left[at] = left
         return tape
 
     def _path(self, location: bytes) -> str:
@@ -113,24 +139,63 @@ class Tape:
         for location in self._entries:
             self._give_back(batch, location)
         self._abandon(batch, set(self._outside))
-        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES):
+        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES, CHANGES, FOLDED):
             batch.clear_range(*self._keys.range(part))
 
     def restart_from(self, batch: Batch, path: str) -> None:
         """Forget the entry at a path, or the turn of a loop, and all that finished after it."""
         location = self._locate(path)
         loops: dict[bytes, tuple[LoopTape, int, LoopData]] = {}
-        for around in _around(location):
-            if self._is_loop(around):
-                tape, turn = self._loop(around), turn_of(around, location)
-                loops[around] = (tape, turn, self._begin(tape, turn, path))
-        dropped = self._after(location)
+        self._rewind_around(location, path, loops)
+        dropped = self._after(location) | self._orphans()
+        self._drop_undone(loops, dropped)
         self._rewind_beside(loops, dropped)
         for at in dropped:
             self._give_back(batch, at)
         for tape, turn, data in loops.values():
             tape.rewind(batch, self._keys, turn, data)
         self._write(batch, dropped, {*dropped, location}, {at: data for at, (_, _, data) in loops.items()})
+
+    @property
+    def undoes_again(self) -> bool:
+        """Whether something was undone already: what happens again is not what happened before."""
+        return any(compensation.progress is Progress.DONE for compensation in self._compensations)
+
+    def _rewind_around(self, location: bytes, path: str, loops: dict[bytes, tuple[LoopTape, int, LoopData]]) -> None:
+        """The loops around a location begin again with its turns, or with earlier ones."""
+        for around in _around(location):
+            if self._is_loop(around):
+                tape, turn = self._loop(around), turn_of(around, location)
+                if around not in loops or turn < loops[around][1]:
+                    loops[around] = (tape, turn, self._begin(tape, turn, path))
+
+    def _orphans(self) -> set[bytes]:
+        """Waits for children and tasks that a cancel has ended: they begin anew."""
+        return {
+            at
+            for at, entry in self._entries.items()
+            if entry.kind in (Kind.CHILD, Kind.TASK)
+            and not entry.is_final
+            and at not in self._outside
+            and at not in self._left
+        }
+
+    def _drop_undone(self, loops: dict[bytes, tuple[LoopTape, int, LoopData]], dropped: set[bytes]) -> None:
+        """What was undone is to happen again, and what finished after it."""
+        for compensation in self._compensations:
+            at, path = compensation.location, compensation.path
+            if compensation.progress is not Progress.DONE or not dropped.isdisjoint([at, *_around(at)]):
+                continue
+            try:
+                self._rewind_around(at, path, loops)
+            except DefinitionError as error:
+                outermost = next(around for around in _around(at) if self._is_loop(around))
+                raise DefinitionError(
+                    f"{path!r} was undone, and so it has to happen again. But {error}. Restart from "
+                    f"{self._path(outermost)!r}, or from the beginning"
+                ) from None
+            if at in self._entries:
+                dropped |= self._after(at)
 
     def _abandon(self, batch: Batch, locations: Iterable[bytes]) -> None:
         """Nobody waits any more for the children and tasks at these locations."""
@@ -186,9 +251,11 @@ class Tape:
     def _after(self, location: bytes) -> set[bytes]:
         """What is at or under a location, and what came after it."""
         target = self._entries.get(location)
-        if target is None:
-            loop, _ = split_last(location)
-            end = self._loop(loop).ended(turn_of(loop, location))
+        around, _ = split_last(location)
+        if target is None and self._is_loop(around):
+            end = self._loop(around).ended(turn_of(around, location))
+        elif target is None:
+            end = inf  # a branch that is under way: nothing came after it
         else:
             end = target.created_at if target.finished_at is None else target.finished_at
         line = [*_around(location), location]
@@ -241,12 +308,10 @@ class Tape:
         space = self._keys.space
         entries = {at: entry for at, entry in self._entries.items() if at not in dropped}
         reopened: set[bytes] = set()
-        again_open: set[bytes] = set()
         for around in {around for at in again for around in _around(at)} & entries.keys():
             entry = entries[around]
             if entry.kind is Kind.BRANCH:
                 del entries[around]
-                again_open.add(around)
             elif entry.is_final:
                 reopened.add(around)
                 data = entry.data if not isinstance(entry.data, BranchesData) else _undecided(entry.data)
@@ -257,20 +322,27 @@ class Tape:
             if self._is_loop(at):
                 batch.clear_range(*subtree(space + BASES + at))
         self._abandon(batch, self._outside.keys() - entries.keys())
-        for at in self._changed:
-            # What is opened again goes on with what was assigned in it: not everything in there happens again.
-            if at not in entries and at not in again_open:
-                batch.clear(space + CHANGES + at)
+        for at in self._left.keys() & entries.keys():
+            self._left[at].wait_again(batch, self._keys, at)
+        rewind_changes(batch, self._keys, Assigned(self._changed, self._folded), entries, reopened, loops)
         for at in reopened | loops.keys():
             entry = entries[at]
             if at in loops:
                 entry.data = loops[at]
             batch.set(space + HISTORY + at, entry.pack())
         stand = [*entries, *self._elsewhere, *self._write_takings(batch, entries, reopened)]
+        # A branch that lost has left no history that could be dropped, but the race that it was in.
+        for at in self._attic:
+            if dropped.isdisjoint([at, *_around(at)]):
+                stand.append(at)
+            else:
+                batch.clear(space + ATTIC + at)
         for compensation in self._compensations:
-            # A branch that lost has left no history that could be dropped, but the race that it was in.
             if dropped.isdisjoint([compensation.location, *_around(compensation.location)]):
                 stand.append(compensation.location)
+                if compensation.progress in (Progress.RETRYING, Progress.EXHAUSTED):
+                    fresh = replace(compensation, progress=Progress.OPEN, attempts=0, retry_at=None)
+                    batch.set(space + sequence_key(fresh.sequence), fresh.pack())
             else:
                 batch.clear(space + sequence_key(compensation.sequence))
         regain_names(batch, self._keys, self._texts, entries, stand, reopened)
@@ -291,6 +363,7 @@ class Tape:
 
     def _give_back(self, batch: Batch, location: bytes) -> None:
         for message in _taken(self._entries[location]):
+            self.given_back += 1
             batch.set(self._keys.space + INBOX + message.id, message.pack())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
@@ -13,19 +13,27 @@ from uuid import uuid4
 
 import anyio
 
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrapper
-from workflow_sdk.core.keys import SHARDS, Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
+from workflow_sdk.core.keys import INBOX_MAX, SHARDS, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.clock import Clock, pause
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.execution.clock import TimeSource, pause
+from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.execution.living import living
+from workflow_sdk.execution.posting import read_inbox_max
+from workflow_sdk.execution.stalls import STALL_SECONDS, watch_for_stalls
+from workflow_sdk.execution.threads import THREADS_MAX
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.access import Access
+from workflow_sdk.runtime.answers import Answers
 from workflow_sdk.runtime.claiming import RETRY_SECONDS, Claiming
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.hosting import Hosting, new_hosting
@@ -33,12 +41,14 @@ from workflow_sdk.runtime.nearby import Nearby
 from workflow_sdk.runtime.purging import Purging
 from workflow_sdk.runtime.residents import Residents
 from workflow_sdk.runtime.ticking import Ticking
+from workflow_sdk.runtime.watching import Watch
 
 __all__ = ["Runtime"]
 
 _log = logging.getLogger("workflow_sdk.runtime")
 
 LEASE_SECONDS = 10.0
+LEASE_SECONDS_MIN = 0.3
 GRACE_SECONDS = 10.0
 IDLE_SECONDS = 300.0
 
@@ -46,10 +56,18 @@ IDLE_SECONDS = 300.0
 class Runtime(Client):
     """A client that also executes.
 
-    Of the instances that are ready, at most `concurrency` run at once, in turns. Those that wait stay in memory, where
+    Of the instances that are ready, at most `concurrency` run at once, in turns. Steps that are plain functions run in
+    `threads` threads; one that has timed out has its thread until it returns. Those that wait stay in memory, where
     waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
-    away, and cost no memory at all. With `retention`, instances are forgotten that long after their end, unless their
+    away, and cost no memory at all. While its event loop is blocked, it keeps what it has for `stall_max`, and says so
+    in the log. With `retention`, instances are forgotten that long after their end, unless their
     workflow says something else.
+
+    What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
+    one of the workflows is defined, or one of `handlers`.
+
+    `inbox_max` is how many messages an instance may have that it has not taken. It is kept in the store, for all who
+    send; without it, the store's own holds, or 10,000.
     """
 
     def __init__(
@@ -60,66 +78,102 @@ class Runtime(Client):
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
         concurrency: int = 256,
-        clock: Clock | None = None,
+        threads: int = THREADS_MAX,
+        clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
+        stall_max: Duration = STALL_SECONDS,
         grace: Duration = GRACE_SECONDS,
         retention: Duration | None = None,
-        codec: Wrapper | None = None,
+        codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
+        handlers: Iterable[Handler] = (),
+        inbox_max: int | None = None,
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = _by_name(workflows)
+        self._handlers = tuple(handlers)
+        self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers)
         self._retention = check_retention(retention)
         self._ttl = _seconds(lease_ttl, "lease_ttl")
-        if not self._ttl:
-            raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
+        if self._ttl < LEASE_SECONDS_MIN:
+            raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
+        self._stall_max = _seconds(stall_max, "stall_max")
         self._grace = _seconds(grace, "grace")
-        self._worker = WorkerKeys(uuid4().hex)
-        self._residents = Residents(
+        self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
+        self._new_residents = partial(
+            Residents,
             self._clock,
             max_resident=_number(max_resident, "max_resident", 0),
             concurrency=_number(concurrency, "concurrency", 1),
+            threads=_number(threads, "threads", 1, of="threads"),
             max_idle=_seconds(max_idle, "max_idle"),
         )
+        self._be_a_new_worker()
+        self._is_used = False
         self._claiming: Claiming | None = None
-        self._heartbeat: bytes | None = None
-        """What the last heartbeat has written."""
         self._hosting: Hosting | None = None
         self._signals = ExitStack()
+        self._received: AsyncIterator[signal.Signals] | None = None
+        """The signals that come to a runtime that serves."""
         self._life = ExitStack()
 
+    def _be_a_new_worker(self) -> None:
+        """For every block that it is opened for: nobody takes one worker for another."""
+        self._worker = WorkerKeys(uuid4().hex)
+        self._residents = self._new_residents()
+        self._watch = Watch(self._clock, self._worker.worker, self._ttl)
+        self._heartbeat: bytes | None = None
+        """What the last heartbeat has written."""
+        self._beats = 0
+        self._alive_until = 0.0, 0.0
+        """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
+
     async def __aenter__(self) -> Self:
+        if self._is_used and not self._is_open:
+            self._be_a_new_worker()
         await super().__aenter__()
+        self._is_used = True
         try:
             # Before the first heartbeat is stored, since others may see that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
+            self._life.enter_context(living(self._worker.worker))
             await self._beat()
+            await self._agree_on_limits(self._inbox_max)
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
-        except BaseException:
-            with self._life:
-                await super().__aexit__(None, None, None)
+        except BaseException as error:
+            await self._shut(type(error), error, error.__traceback__)
             raise
         claiming = self._claiming
         assert claiming is not None, "made with the access to the store"
         ticking = Ticking(
-            self.access.driver, self._clock, self._residents, self._workflows, claiming.look_for, self._retention
+            self.access.driver,
+            self._clock,
+            self._watch,
+            self._residents,
+            self._workflows,
+            claiming.look_for,
+            self._retention,
         )
 
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
+        self._group.start_soon(
+            watch_for_stalls, self.access.driver, self._clock, self._worker, self._ttl, self._stall_max
+        )
         # Looking for what was left never stops: others may die at any time.
         for loop in (
             self._read_letters,
             claiming.claim_what_is_due,
             claiming.claim_what_was_left,
             ticking.start_what_is_due,
+            Answers(self.access.driver, self._clock).sweep,
         ):
             self._group.start_soon(self._forever, loop)
         kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
         shortest = min(kept if self._retention is None else [*kept, self._retention], default=None)
-        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, shortest).purge)
+        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, self._watch, shortest).purge)
         for shard in range(SHARDS):
             self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
         return self
@@ -128,22 +182,33 @@ class Runtime(Client):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._residents.put_all_away(self._grace)
+            await self._put_all_away()
         finally:
             try:
                 with self._signals:
                     await self._close()
             finally:
-                with anyio.CancelScope(shield=True):
-                    try:
-                        with self._life:
-                            await self._leave()
-                    finally:
-                        await super().__aexit__(kind, error, trace)
+                await self._shut(kind, error, trace)
+
+    async def _shut(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Forget the worker, and let go of the store, whoever cancels that."""
+        with anyio.CancelScope(shield=True):
+            try:
+                with self._life:
+                    cancelled = await come_what_may(self._leave)
+            finally:
+                await super().__aexit__(kind, error, trace)
+            if cancelled is not None:
+                raise cancelled
 
     async def _close(self) -> None:
         assert self._hosting is not None, "it was opened"
-        await self._hosting.close()
+        try:
+            await self._hosting.close()
+        finally:
+            self._residents.threads.close()
 
     @property
     def resident(self) -> int:
@@ -155,21 +220,52 @@ class Runtime(Client):
         """What it runs."""
         return tuple(self._workflows.values())
 
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """The functions that the store may name, beside those of its workflows' modules and steps."""
+        return self._handlers
+
     async def serve(self) -> int:
         """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
 
-        Leaving the block then shuts down gracefully, which further signals do not disturb.
+        Leaving the block then shuts down gracefully; at a second signal it waits for nothing any more.
         """
         if self._access is None:
             raise DefinitionError("a runtime serves while it is open: in `async with`")
-        signals = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
-        async for _ in signals:
-            break
+        self._received = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        await anext(self._received)
         return 0
+
+    async def _put_all_away(self) -> None:
+        received, self._received = self._received, None
+        if received is None:
+            await self._residents.put_all_away(self._grace)
+            return
+
+        async def hurry() -> None:
+            await anext(received)
+            _log.warning("a second signal has come: what is under way is cancelled")
+            self._residents.hurry()
+            # From now on signals do what they do to any process: nothing is to keep this one.
+            self._signals.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(hurry)
+            await self._residents.put_all_away(self._grace)
+            group.cancel_scope.cancel()
 
     def _make_access(self, driver: Driver) -> Access:
         self._claiming = Claiming(
-            driver, self._codec, self._clock, self._residents, self._workflows, self._worker, self._ttl, self._retention
+            driver,
+            self._codec,
+            self._clock,
+            self._residents,
+            self._workflows,
+            self._known_handlers,
+            self._worker,
+            self._ttl,
+            self._watch,
+            self._retention,
         )
         return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
 
@@ -225,7 +321,11 @@ class Runtime(Client):
 
     async def _beat(self) -> None:
         batch = Batch()
-        heartbeat = pack_record([self._clock.time() + self._ttl])
+        self._beats += 1
+        now, began = self._clock.time(), self._clock.monotonic()
+        # On a clock that knows by itself who is alive, there is no second one.
+        number = None if self._clock.is_alive(self._worker.worker) else self._beats
+        heartbeat = Heartbeat(now, self._ttl, number).pack()
         batch.check(self._worker.heartbeat, self._heartbeat)
         batch.set(self._worker.heartbeat, heartbeat)
         try:
@@ -236,16 +336,29 @@ class Runtime(Client):
             batch.checks.clear()
             await self.access.driver.commit(batch)
         self._heartbeat = heartbeat
+        self._alive_until = now + self._ttl, began + self._ttl
 
     async def _keep_beating(self) -> None:
-        alive_until = 0.0 if self._heartbeat is None else float(unpack_record(self._heartbeat)[0])
-        if self._clock.time() >= alive_until:
-            # Others may have begun to take over.
+        time, monotonic = self._alive_until
+        if self._clock.time() >= time or self._clock.monotonic() >= monotonic:
+            # Others may have begun to take over. While a machine sleeps, `monotonic` may stand still.
             self._residents.look_again()
         try:
             await self._beat()
+            await self._agree_on_limits(None)
         except Exception:  # noqa: BLE001  # whatever a driver raises: there is time for another try
             _log.exception("the store failed; the next heartbeat is in %.2g s", self._ttl / 3)
+
+    async def _agree_on_limits(self, inbox_max: int | None) -> None:
+        """Have every sender obey a limit that was given here, and obey what others have given."""
+        driver, here = self.access.driver, self.access.here
+        assert here is not None, "a runtime has residents"
+        here.inbox_max = await read_inbox_max(driver)
+        if inbox_max not in (None, here.inbox_max):
+            batch = Batch()
+            batch.set(INBOX_MAX, pack_record([inbox_max]))
+            await driver.commit(batch)
+            here.inbox_max = inbox_max or here.inbox_max
 
     async def _read_letters(self) -> None:
         """Tell residents of their messages."""
@@ -262,7 +375,15 @@ class Runtime(Client):
         batch = Batch()
         for key, raw in letters:
             batch.clear(key)
-            id, *orders = unpack_record(raw)
+            try:
+                id, *orders = unpack_record(raw)
+                if not isinstance(id, str):
+                    raise damaged("a letter")
+            except (CodecError, ValueError) as error:
+                # It was for one of them.
+                _log.error("a letter can't be read, and every instance here looks whether it was for it: %s", error)
+                self._residents.look_again()
+                continue
             run = self._residents.runs.get(id)
             if run is None:
                 if self._claiming is not None:
@@ -293,9 +414,9 @@ def _seconds(value: Duration, what: str) -> float:
     return found
 
 
-def _number(value: object, what: str, least: int) -> int:
+def _number(value: object, what: str, least: int, *, of: str = "instances") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{what} is a number of instances from {least} on, not {shown(value)}")
+        raise DefinitionError(f"{what} is a number of {of} from {least} on, not {shown(value)}")
     return value
 
 

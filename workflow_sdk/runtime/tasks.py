@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import read_token
 from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys, last_of
 from workflow_sdk.core.location import subtree
@@ -27,6 +26,8 @@ from workflow_sdk.core.tasks import (
     tasks_open,
 )
 from workflow_sdk.core.times import deadline_of, time_of
+from workflow_sdk.core.tokens import proof_of, shown_token
+from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import (
     CodecError,
@@ -35,9 +36,10 @@ from workflow_sdk.errors import (
     NotAuthorizedError,
     StaleError,
 )
+from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.posting import Letter, post
-from workflow_sdk.execution.snapshot import read_standing
-from workflow_sdk.execution.tasks import change_task
+from workflow_sdk.execution.snapshot import read_fields, read_standing
+from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.info import Page
 
@@ -49,7 +51,7 @@ class TaskChange:
     """Something that happened to a task."""
 
     what: str
-    """`created`, `assigned`, `released`, `completed`, `expired` or `cancelled`."""
+    """`created`, `assigned`, `released`, `completed`, `reopened`, `expired` or `cancelled`."""
     by: str | None
     """Who did it; None for the workflow itself, and where nobody said."""
     at: datetime
@@ -128,7 +130,7 @@ class Tasks:
                     continue
                 if instance not in (None, row.instance) or (role is not None and role not in row.roles):
                     continue
-                found.append(_task(row, access.codec))
+                found.append(await _task(row, access))
                 if len(found) == limit:
                     return Page(found, key.hex())
         return Page(found, None)
@@ -139,7 +141,7 @@ class Tasks:
         row, _ = await self._read(access.looking, id)
         events = [TaskEvent.unpack(raw) for _, raw in await access.looking.scan(*subtree(task_log(id)))]
         log = tuple(TaskChange(event.what, event.by, time_of(event.at), event.to) for event in events)
-        return replace(_task(row, access.codec), log=log)
+        return replace(await _task(row, access), log=log)
 
     async def assign(self, id: str, to: str, *, by: str | None = None) -> None:
         """Give a task to someone, whoever had it. One that is not open any more is `StaleError`."""
@@ -182,7 +184,7 @@ class Tasks:
                 wanted = " or ".join(map(repr, row.roles))
                 raise NotAuthorizedError(f"task {row.name!r} ({id}) is for {wanted}; {by!r} has none of these roles")
             now = access.clock.time()
-            if row.until is not None and now >= row.until:
+            if row.until is not None and now >= row.until and await time_of_workers(access.driver, now) >= row.until:
                 raise StaleError(
                     f"the time for task {row.name!r} ({id}) was over at {deadline_of(row.until).isoformat()}"
                 )
@@ -204,9 +206,15 @@ class Tasks:
             batch.check(hangs, hanging)
             done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
             change_task(batch, row, done, TaskEvent("completed", by, now))
-            if await _commit(access.driver, batch):
-                if posted.is_here and here is not None:
+            await forget_oldest(access.driver, batch, row.instance)
+            is_done = True
+            try:
+                is_done = await _commit(access.driver, batch)
+            finally:
+                # Also if this is cancelled: it may be stored all the same.
+                if is_done and posted.is_here and here is not None:
                     here.message_came(row.instance)
+            if is_done:
                 return
 
     async def _read(self, driver: Driver, id: str) -> tuple[TaskRow, bytes]:
@@ -242,7 +250,13 @@ def _check_who(who: object, what: str) -> None:
         )
 
 
-def _task(row: TaskRow, codec: Codec) -> Task:
+async def _task(row: TaskRow, access: Access) -> Task:
+    codec, proof = access.codec, row.proof
+    if not proof:
+        # It was opened before tokens were unguessable.
+        fields = await read_fields(access.looking, InstanceKeys(row.instance))
+        seed = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
+        proof = proof_of(seed, row.instance, row.token)
     return Task(
         id=row.id,
         name=row.name,
@@ -253,7 +267,7 @@ def _task(row: TaskRow, codec: Codec) -> Task:
         roles=row.roles,
         reference=row.reference,
         status=row.status,
-        token=row.token.hex(),
+        token=shown_token(proof, row.token),
         created_at=time_of(row.created_at),
         until=None if row.until is None else deadline_of(row.until),
         completed_by=row.by,

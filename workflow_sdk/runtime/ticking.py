@@ -23,7 +23,7 @@ from workflow_sdk.core.keys import (
     Field,
     InstanceKeys,
     due_schedule,
-    last_of,
+    id_in,
     schedule_key,
     scheduled,
     waiting_schedule,
@@ -38,9 +38,11 @@ from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.lease import new_fields
 from workflow_sdk.execution.posting import create
+from workflow_sdk.runtime.merging import first_time
 from workflow_sdk.runtime.residents import Residents
 from workflow_sdk.runtime.schedules import instance_of, put_schedule, unpack_schedule
 from workflow_sdk.runtime.ticks import ticks_of
+from workflow_sdk.runtime.watching import Watch
 
 __all__ = ["Ticking"]
 
@@ -71,6 +73,7 @@ class Ticking:
         self,
         driver: Driver,
         clock: Clock,
+        watch: Watch,
         residents: Residents,
         workflows: Mapping[str, Workflow[Any, Any]],
         on_start: Callable[[str], None],
@@ -78,6 +81,9 @@ class Ticking:
     ) -> None:
         self._driver = driver
         self._clock = clock
+        self._watch = watch
+        self._looked = clock.monotonic()
+        """When it looked last."""
         self._residents = residents
         self._workflows = workflows
         self._retention = retention
@@ -115,42 +121,49 @@ class Ticking:
 
     async def _look(self) -> tuple[float | None, dict[bytes, bytes | None]]:
         """Do so; return when to look again, and the keys that tell of the end of an instance that others wait for."""
-        driver, now = self._driver, self._clock.time()
+        driver = self._driver
+        await self._watch.until_looked()
+        now, began = self._clock.time(), self._clock.monotonic()
+        judge = self._watch.judge(now, began - self._looked)
         begin, end = subtree(SCHEDULES_DUE)
-        later = SCHEDULES_DUE + pack((now,)) + b"\xff"
+        to_come = SCHEDULES_DUE + pack((now,)) + b"\xff"
         self._awaited.clear()
         ids: dict[str, list[bytes]] = {}
-        for key, _ in await driver.scan(begin, later):
-            ids.setdefault(last_of(key), []).append(key)
-        for key, _ in await driver.scan(*subtree(SCHEDULES_WAITING)):
-            ids.setdefault(last_of(key), []).append(key)
+        for key, _ in [*await driver.scan(begin, to_come), *await driver.scan(*subtree(SCHEDULES_WAITING))]:
+            id = id_in(key)
+            if id is not None:
+                ids.setdefault(id, []).append(key)
         order = list(ids)
         # Others look at the same schedules. If all began with the first, they would be in each other's way.
         shuffle(order)
         until: float | None = None
         ends: dict[bytes, bytes | None] = {}
         for id in order:
-            seen = await self._keep(id, ids[id], now)
+            seen = await self._keep(id, ids[id], judge)
             if seen is None:
                 continue
             if seen.row.next_at is not None and seen.row.next_at <= now:
-                until = now  # a commit does not begin any number of instances
+                # A commit does not begin any number of instances; or it is not due by the clocks of the others.
+                later = now + max(0.0, seen.row.next_at - judge(seen.row.next_at))
+                until = later if until is None else min(until, later)
             if seen.row.waiting and seen.status_key is not None:
                 ends[seen.status_key] = seen.status
         self._unreadable = {id: raw for id, raw in self._unreadable.items() if id in ids}
-        if until is None:
-            # What is left of the past is not ours to keep.
-            for key, _ in await driver.scan(later, end, limit=1):
-                until = scheduled(key)[0]
+        # What is left of the past is not ours to keep.
+        first = await first_time(driver, to_come, end, lambda key: scheduled(key)[0])
+        if first is not None:
+            until = first if until is None else min(until, first)
+        self._looked = began
         return until, ends
 
-    async def _keep(self, id: str, rows: list[bytes], now: float) -> _Seen | None:
+    async def _keep(self, id: str, rows: list[bytes], judge: Callable[[float], float]) -> _Seen | None:
         """Do what is to be done for one schedule, in one commit; return how it is then, if it is kept here."""
         try:
             while True:
                 seen = await self._read(id, rows)
                 if seen is None or seen.row.workflow not in self._workflows:
                     return None
+                now = judge(seen.row.next_at or 0.0)
                 plan = decide(seen.row, now, ticks_of(seen.row), is_busy=seen.is_busy)
                 if (plan.starts, plan.waiting, plan.next_at) == ((), seen.row.waiting, seen.row.next_at):
                     return seen

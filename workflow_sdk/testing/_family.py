@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from workflow_sdk.core.codec import Codec, Wrapper
+from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import Workflow
@@ -14,6 +14,7 @@ from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.execution.errands import run_errands_left
 from workflow_sdk.execution.run import run_workflow
+from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.info import InstanceInfo
 from workflow_sdk.testing.clock import VirtualClock
@@ -43,13 +44,15 @@ class Family:
         hero: str,
         workflows: Mapping[str, Workflow[Any, Any]],
         clock: VirtualClock,
-        codec: Wrapper | None,
+        codec: Wrappers | None,
+        handlers: KnownHandlers,
     ) -> None:
         self._store = store
         self._hero = hero
         self._workflows = workflows
         self._clock = clock
         self._codec = codec
+        self._handlers = handlers
         self._strangers: set[str] = set()
 
     async def begin(self) -> None:
@@ -89,6 +92,7 @@ class Family:
                         instance_id=info.id,
                         clock=self._clock,
                         codec=self._codec,
+                        handlers=self._handlers,
                     )
         after = await self.members()
         return [(info.id, info.version) for info in before] != [(info.id, info.version) for info in after]

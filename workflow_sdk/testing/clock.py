@@ -124,6 +124,10 @@ class VirtualClock:
         """The same in seconds since 1970: what the engine counts with."""
         return self._now
 
+    def monotonic(self) -> float:
+        """The same: nobody sets this clock back, and it jumps for whatever is waited for."""
+        return self._now
+
     def advance(self, duration: Duration) -> None:
         """Let time pass; what is due by then is woken. A plain function may do this in its thread, too."""
         passed = seconds(duration, "the duration")
@@ -177,10 +181,13 @@ class VirtualClock:
         until: float | None,
         activity: Callable[[], Activity],
         *,
+        by: float | None = None,
         lazily: float | None = None,
     ) -> None:
         """Return when the event is set, or when it is `until`, which comes at once if nothing else is under way."""
         self._thread = get_ident()
+        if by is not None:
+            until = by if until is None else min(until, by)
         waiting = _Waiting(event, until, lazily, activity)
         if event.is_set() or waiting.is_due(self._now):
             # Others go on, however often somebody waits for what is over.

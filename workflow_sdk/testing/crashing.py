@@ -10,7 +10,7 @@ from math import ulp
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from workflow_sdk.core.codec import Wrapper
+from workflow_sdk.core.codec import Wrappers
 from workflow_sdk.core.history import History
 from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
 from workflow_sdk.core.shown import shown
@@ -22,6 +22,7 @@ from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.run import run_workflow
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message
 from workflow_sdk.runtime.info import InstanceInfo
@@ -54,8 +55,9 @@ async def crash_everywhere(
     store: str | Driver = "memory://",
     reset: Callable[[], Awaitable[None] | None] | None = None,
     commits_max: int | None = None,
-    codec: Wrapper | None = None,
+    codec: Wrappers | None = None,
     workflows: Iterable[Workflow[Any, Any]] = (),
+    handlers: Iterable[Handler] = (),
 ) -> CrashReport:
     """Kill the workflow at every commit, just before and just after; show that it ends like a run without a crash.
 
@@ -69,13 +71,15 @@ async def crash_everywhere(
     What steps do has to come to the same every time, as it does with fakes. `reset` is called before each run, to
     bring fakes back to where they began. Time is virtual. Of many commits, `commits_max` are taken, evenly spread.
     `workflows` are those of the children and successors: they are run beside it, killed as well, and have to end the
-    same.
+    same. `handlers` are those that a Runtime is given.
     """
     if not isinstance(workflow, Workflow):
         raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {shown(workflow)}")
     driver = await open_driver(store) if isinstance(store, str) else store
     try:
-        stage = _Stage(driver, workflow, input, _messages(script), reset, codec, by_name(workflow, workflows))
+        flows = by_name(workflow, workflows)
+        known = KnownHandlers(flows.values(), handlers)
+        stage = _Stage(driver, workflow, input, _messages(script), reset, codec, flows, known)
         return await stage.everywhere(commits_max)
     finally:
         if isinstance(store, str):
@@ -113,8 +117,9 @@ class _Stage:
         input: Any,
         script: list[tuple[str, Any]],
         reset: Callable[[], Awaitable[None] | None] | None,
-        codec: Wrapper | None,
+        codec: Wrappers | None,
         workflows: dict[str, Workflow[Any, Any]],
+        handlers: KnownHandlers,
     ) -> None:
         self.driver = driver
         self.workflow = workflow
@@ -123,6 +128,7 @@ class _Stage:
         self.reset = reset
         self.codec = codec
         self.workflows = workflows
+        self.handlers = handlers
         self.id = f"crash-everywhere-{uuid4().hex[:8]}"
         self.keys = InstanceKeys(self.id)
 
@@ -203,7 +209,7 @@ class _Play:
         self._sent = 0
         self.witness = _Witness()
         self._others: dict[str, _Witness] = {}
-        self._family = Family(stage.driver, stage.id, stage.workflows, self._clock, stage.codec)
+        self._family = Family(stage.driver, stage.id, stage.workflows, self._clock, stage.codec, stage.handlers)
 
     async def __aenter__(self) -> _Play:
         reset = self._stage.reset
@@ -232,6 +238,7 @@ class _Play:
                     mode=mode,
                     clock=self._clock,
                     codec=stage.codec,
+                    handlers=stage.handlers,
                 )
             self._process += 1
             if await self._family.go_on(driver, self._watching_other):

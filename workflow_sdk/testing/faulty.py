@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import anyio
 
-from workflow_sdk.driver import Batch, Driver, Transacting, transacting
+from workflow_sdk.driver import Batch, Driver, ProcessDied, Transacting, transacting
 from workflow_sdk.errors import ConflictError, StorageError
 
 __all__ = ["FaultyDriver", "SimulatedCrash"]
@@ -21,7 +21,7 @@ When: TypeAlias = "Collection[int] | int | float | Callable[[int, Batch], bool] 
 """Which commits: by number, by probability (a float), or by a function of the number and of what is written."""
 
 
-class SimulatedCrash(BaseException):
+class SimulatedCrash(ProcessDied):
     """The process has died, as far as the store can tell.
 
     Not an Exception, so that no `except Exception`, of an author or of the engine, lives on after its own death. A task

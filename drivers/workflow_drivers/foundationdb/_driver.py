@@ -142,6 +142,11 @@ class FoundationDBDriver:
             self._check_open()
             looks += 1
 
+    async def sibling(self) -> FoundationDBDriver:
+        """Another handle of the same store, for another thread."""
+        self._check_open()
+        return FoundationDBDriver(self._session)
+
     async def aclose(self) -> None:
         """Let go of the store. The connection to the cluster is the process's, and stays."""
         if self._closed:

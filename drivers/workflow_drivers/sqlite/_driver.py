@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-import anyio
-
 from workflow_drivers.sqlite._file import ReadSession, WriteSession
+from workflow_drivers.sqlite._finished import finished
 from workflow_drivers.sqlite._queue import CommitQueue
 from workflow_drivers.sqlite._reader import Reader
 from workflow_drivers.sqlite._thread import ConnectionThread
@@ -106,11 +105,17 @@ class SqliteDriver:
         if waiter.error is not None:
             raise waiter.error
 
+    async def sibling(self) -> SqliteDriver:
+        """Another handle of the same file, for the event loop of another thread."""
+        self._check_open()
+        writes = WriteSession(self._writes.settings)
+        return await _open(ReadSession(self._writes.settings, writes), writes)
+
     async def aclose(self) -> None:
         """Finish what is in flight and close the file. Even if it is cancelled, the file is closed at the end."""
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
-        await _finished(self._closing)
+        await finished(self._closing)
 
     async def _close(self) -> None:
         self._watch.fail(self._closed_error())
@@ -188,7 +193,7 @@ async def open(url: str) -> SqliteDriver:
     except asyncio.CancelledError:
         reads.abandoned = writes.abandoned = True
         with suppress(StorageError):
-            driver = await _finished(opening)
+            driver = await finished(opening)
             await driver.aclose()
         raise
 
@@ -204,20 +209,6 @@ async def _open(reads: ReadSession, writes: WriteSession) -> SqliteDriver:
         await writer.close()
         raise
     return SqliteDriver(reads, reader, writes, writer)
-
-
-async def _finished(task: asyncio.Task[T]) -> T:
-    """What `task` comes to. The caller's cancellation waits until it has."""
-    cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as caught:
-                cancelled = caught
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
 
 
 __all__ = ["SqliteDriver", "open"]

@@ -6,6 +6,7 @@ the store: that SQLite refuses. Whatever it leaves set on the connection goes wi
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -14,6 +15,7 @@ from typing import TypeVar
 import anyio
 
 from workflow_drivers.sqlite._file import WriteSession, is_busy, patiently, until
+from workflow_drivers.sqlite._finished import finished
 from workflow_drivers.sqlite._thread import ConnectionThread
 from workflow_sdk.driver import Batch, check_limits
 from workflow_sdk.errors import StorageError
@@ -55,8 +57,7 @@ class Transactions:
         """As the driver promises it."""
         async with self._lock:
             # What was begun is ended: a cancelled caller could not know what is stored.
-            with anyio.CancelScope(shield=True):
-                await self._transact(fn, finish)
+            await finished(asyncio.create_task(self._transact(fn, finish)))
 
     async def _transact(self, fn: Callable[[sqlite3.Connection], T], finish: Callable[[T], Batch]) -> None:
         session, thread = await self._connected()

@@ -26,7 +26,7 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import InstanceKeys
+from workflow_sdk.core.keys import ASIDE, INBOX, InstanceKeys
 
 __all__ = ["ACTIONS", "FLOWS", "Row", "act", "do", "rows_of", "stored"]
 
@@ -99,7 +99,7 @@ async def _everything(ctx: Context) -> None:
 @workflow
 async def parks(ctx: Context) -> str:
     async def listens(ctx: Context) -> Any:
-        return await ctx.listen("go")
+        return await ctx.listen("go", type=int)
 
     async def sleeps(ctx: Context) -> None:
         await ctx.sleep("long", 3600)
@@ -170,6 +170,7 @@ def stored() -> tuple[Row, ...]:
                     await send_message(driver, name, "taken", [1])
                     await client.handle(name, name).send("early", {"k": 1}, key="once")
                     await send_message(driver, name, "unread", "x")
+                await send_message(driver, "parks", "go", "set aside")
                 await client.start("unknown", {"n": 1}, id="pending")
             for name, flow in FLOWS.items():
                 await run_workflow(flow, driver=driver, instance_id=name)
@@ -194,7 +195,7 @@ async def _run(driver: Driver, client: Client, id: str) -> object:
 async def _run_on(driver: Driver, client: Client, id: str) -> object:
     """What has come meanwhile leads further."""
     for message in ("go", "never", "late"):
-        await send_message(driver, id, message)
+        await send_message(driver, id, message, 1)
     return await run_workflow(FLOWS[id], driver=driver, instance_id=id)
 
 
@@ -221,6 +222,19 @@ async def _send_to_wait(driver: Driver, client: Client, id: str) -> object:
         if wait.message is not None:
             await handle.send(wait.message, 1, token=wait.token)
     return waits
+
+
+async def _inbox(driver: Driver, client: Client, id: str) -> object:
+    return await client.handle("", id).inbox()
+
+
+async def _discard(driver: Driver, client: Client, id: str) -> object:
+    handle = client.handle("", id)
+    start = len(InstanceKeys(id).space)
+    for part in (INBOX, ASIDE):
+        for key, _ in await driver.scan(*InstanceKeys(id).range(part)):
+            await handle.discard(key[start + len(part) :].hex())
+    return None
 
 
 async def _result(driver: Driver, client: Client, id: str) -> object:
@@ -273,6 +287,8 @@ ACTIONS: dict[str, Action] = {
     "list": _list,
     "send": _send,
     "send to a wait": _send_to_wait,
+    "inbox": _inbox,
+    "discard": _discard,
     "result": _result,
     "start": _start,
     "restart": _restart,

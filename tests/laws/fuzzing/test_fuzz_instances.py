@@ -14,6 +14,7 @@ from tests.laws.fuzzing.hostile import SURROGATE, mutated
 from tests.laws.fuzzing.instances import ACTIONS, FLOWS, act, do, rows_of
 from workflow_sdk import RunResult, Status, WorkflowSDKError
 from workflow_sdk.core.keys import (
+    ASIDE,
     BASES,
     COMPENSATIONS,
     HISTORY,
@@ -32,7 +33,7 @@ from workflow_sdk.core.wire import pack_record, unpack_record
 
 pytestmark = pytest.mark.law(17)
 
-READ_BY_CORE = (HISTORY, INBOX, METADATA, COMPENSATIONS, TAKINGS, BASES)
+READ_BY_CORE = (HISTORY, INBOX, ASIDE, METADATA, COMPENSATIONS, TAKINGS, BASES)
 """The parts of an instance's space that `core` alone knows how to read."""
 READS_NAMES_ITSELF = {"history", "restart", "restart from", "recover"}
 
@@ -125,6 +126,12 @@ def test_a_row_that_was_damaged_does_not_fail_the_instance(id: str) -> None:
 def has_failure(key: bytes, raw: bytes) -> bool:
     """Whether the row is an entry with a recorded failure."""
     return key.startswith(HISTORY) and unpack_record(raw)[7] is not None
+
+
+def test_there_is_mail_of_every_kind() -> None:
+    start = len(InstanceKeys("parks").space)
+    found = {key[start : start + 2] for key, _ in rows_of("parks")}
+    assert found >= {INBOX, ASIDE, TAKINGS}
 
 
 def field(field: Field, *fields: Any) -> tuple[bytes, bytes]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, hostile, mutated
+from workflow_sdk.core.answers import Answer, AnswerKind
 from workflow_sdk.core.bases import pack_bases, unpack_bases
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
@@ -29,11 +30,12 @@ from workflow_sdk.core.entries import (
     TaskData,
 )
 from workflow_sdk.core.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
-from workflow_sdk.core.fields import unpack_wait
+from workflow_sdk.core.fields import check_fields, unpack_wait
 from workflow_sdk.core.history import build_history
-from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.inbox import InboxMessage, SetAside
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import HISTORY, TAKINGS, InstanceKeys
+from workflow_sdk.core.keys import HISTORY, TAKINGS, Field, InstanceKeys
+from workflow_sdk.core.limits import counted, messages_in
 from workflow_sdk.core.loading import HistoryCursor
 from workflow_sdk.core.location import pack_pair, pack_segment
 from workflow_sdk.core.names import Names
@@ -43,6 +45,7 @@ from workflow_sdk.core.tasks import TaskEvent, TaskRow
 from workflow_sdk.core.wire import FORMAT, pack_record, unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, StepExhaustedError
+from workflow_sdk.execution.keyed import unpack_key
 
 pytestmark = pytest.mark.law(17)
 
@@ -103,6 +106,19 @@ def first_of(raw: bytes) -> object:
     return fields[0] if fields else None
 
 
+def read_counts(raw: bytes) -> int:
+    """How many messages an instance has that has taken some, with fields that are checked when they are read."""
+    fields = {
+        Field.STATUS: pack_record(["running"]),
+        Field.VERSION: pack_record(["w", 1, "", 1, 1.5]),
+        Field.INPUT: pack_record([b"\xf6"]),
+        Field.BIRTH: pack_record([1.5, b"seed"]),
+        Field.COMMITS: raw,
+    }
+    check_fields(fields)
+    return messages_in(fields, {b"": pack_record([5])})
+
+
 def read_error_info(raw: bytes) -> ErrorInfo:
     info = unpack_error_info(first_of(raw), CODEC)
     assert all(isinstance(part, str) for part in (info.type, info.message, info.traceback, info.kind, str(info)))
@@ -141,6 +157,11 @@ ROWS: Mapping[str, tuple[Callable[[bytes], Any], list[bytes]]] = {
     "trouble": (EntryTrouble.unpack, [EntryTrouble("a/b", 2, 1.5, pack_error_info(INFO, CODEC)).pack()]),
     "compensation": (lambda raw: Compensation.unpack(4, raw), [COMPENSATION.pack()]),
     "message": (lambda raw: InboxMessage.unpack(b"id", raw), [MESSAGE.pack()]),
+    "set aside": (SetAside.unpack, [SetAside("msg", CODEC.encode([1]), 1.5, CODEC.encode("why")).pack()]),
+    "answer": (Answer.unpack, [Answer(b"\x01").pack(), Answer(CODEC.encode("why"), AnswerKind.UNFIT).pack()]),
+    "count": (counted, [pack_record([7]), pack_record([-2])]),
+    "counts": (read_counts, [pack_record([7]), pack_record([7, 300]), pack_record([7, -1])]),
+    "key": (unpack_key, [pack_record(["key", 1.5, 7])]),
     "taking": (load_taking, [pack_record([b"id", MESSAGE.pack()])]),
     "bases": (unpack_bases, [pack_bases([(1, 1, 1.5, b"\x01"), (2, 2, 2.5, b"\x02"), (5, 5, 3.5, b"\x03")])]),
     "name": (load_name, [pack_record(["charge"]), pack_record(["charge", LOOP, True, 7])]),

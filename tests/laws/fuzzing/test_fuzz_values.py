@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, hostile, mutated
+from workflow_sdk.codecs import unmarked
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.codec.sealing import seals_of
 from workflow_sdk.errors import CodecError
 
 pytestmark = pytest.mark.law(17)
@@ -95,12 +97,24 @@ class Reversed:
 
 
 CODEC = Codec()
+BEHIND = Codec(wrapper=Reversed())
+
+
+def sealed(raw: bytes) -> bytes:
+    """Any bytes, as the codec writes those of a value."""
+    seals = seals_of(Reversed())
+    assert seals is not None
+    return seals.close(raw)
+
+
 RAW = [CODEC.encode(value) for value in VALUES]
 READERS: dict[str, Callable[[bytes, Any], Any]] = {
     "exact": CODEC.decode,
     "plain": lambda raw, hint: CODEC.decode(raw, hint, plain=True),
     "checked": CODEC.decode_checked,
-    "wrapped": lambda raw, hint: Codec(wrapper=Reversed()).decode(raw[::-1], hint),
+    "behind a codec": lambda raw, hint: BEHIND.decode(sealed(raw), hint),
+    "as a codec has written it": lambda raw, hint: BEHIND.decode(raw, hint),
+    "without marks": lambda raw, hint: Codec(wrapper=[Reversed(), unmarked(Reversed())]).decode(raw[::-1], hint),
 }
 
 

@@ -71,6 +71,8 @@ class World:
         self.undone: list[str] = []
         """The paths of the steps that were undone, in order."""
         self.facts: dict[str, object] = {}
+        self.riding: set[str] | None = None
+        """Repeatable steps that have given something which is not recorded yet; None if nobody keeps count."""
         self.number = next(_numbers)
         self._first: dict[str, float] = {}
         self._undoing: Counter[str] = Counter()
@@ -80,6 +82,8 @@ class World:
         """What a step does. Where it is waited between attempts, it fails until the time of the one that succeeds."""
         now = self.clock.time()
         self.calls[path] += 1
+        if not step.repeatable and not step.threaded:
+            assert not self.riding, f"{path} is called, and what it may know is not recorded: {self.riding}"
         first = self._first.setdefault(path, now)
         if step.error != "plain" or step.fails > step.retries:
             fails = step.fails > 0
@@ -91,7 +95,15 @@ class World:
         if fails:
             errors = {"plain": Trouble, "fatal": Fatal, "critical": CriticalError, "rollback": RollbackError}
             raise errors[step.error](f"failed at {path}")
+        # In a loop the record may be pruned before it is written; in a thread nobody knows when it is.
+        if step.repeatable and not step.threaded and "~" not in path and self.riding is not None:
+            self.riding.add(path)
         return [path, step.value]
+
+    def recorded(self, path: str) -> None:
+        """An operation has its outcome in the store, and so has what it consists of."""
+        if self.riding:
+            self.riding = {other for other in self.riding if other != path and not other.startswith(f"{path}/")}
 
     def undo(self, fails: int, result: list[Any]) -> None:
         """What undoes a step."""
@@ -141,6 +153,9 @@ class Interpreter:
         return self.world.do(path, step)
 
     def work_in_thread(self, path: str, step: Step) -> list[Any]:
+        return self.world.do(path, step)
+
+    def transaction(self, transaction: object, path: str, step: Step) -> list[Any]:
         return self.world.do(path, step)
 
     async def block(
@@ -227,9 +242,12 @@ class _Run:
             "retries": step.retries,
             "backoff": Backoff(initial=step.delay, factor=2, maximum=step.delay * 4, jitter=0),
             "no_retry": (Fatal,),
-            "ephemeral": step.ephemeral,
+            "repeatable": step.repeatable,
             "rollback": None if step.undo is None else self.handler(step.undo),
         }
+        if step.transact:
+            del options["repeatable"]
+            return await ctx.transact(name, self.program.transaction, *args, **options)
         if step.derived:
             return await ctx.step(fn, *args, **options)
         return await ctx.step(name, fn, *args, **options)
@@ -248,12 +266,12 @@ class _Run:
         ctx, name = self.ctx, self.name
         names = [f"{self.pool}:{number}" for number in node.messages]
         if node.count > 1:
-            return await ctx.listen_many(name, names, count=node.count, timeout=node.timeout)
+            return await ctx.listen_many(name, names, count=node.count, timeout=node.timeout, type=int)
         if node.timeout is not None and node.default:
-            return await ctx.listen(name, names, timeout=node.timeout, default="default")
+            return await ctx.listen(name, names, timeout=node.timeout, default="default", type=int)
         if node.default:
-            return (await ctx.listen_message(name, names, timeout=node.timeout)).payload
-        return await ctx.listen(name, names, timeout=node.timeout)
+            return (await ctx.listen_message(name, names, timeout=node.timeout, type=int)).payload
+        return await ctx.listen(name, names, timeout=node.timeout, type=int)
 
     async def loop(self, node: Loop) -> Any:
         async def turn(ctx: Context, state: Any) -> Continue[Any] | Break[Any]:

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from tests.laws.model.messages import Messages
 from tests.laws.model.space import Space, Store
@@ -22,9 +23,9 @@ from workflow_sdk.core.tuples import unpack
 from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Driver, Set
 
-__all__ = ["CheckedDriver"]
+__all__ = ["CheckedDriver", "check_standing"]
 
-COUNTED = (1, 2, 5, 6, 7, 11, 12, 13)
+COUNTED = (1, 2, 5, 6, 7, 11, 12, 13, 20)
 """The parts of what an instance has done; not what is copied of them for a rollback."""
 OWNED_PARTS = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES)
 """Written by nobody but who has the instance."""
@@ -65,6 +66,11 @@ class CheckedDriver:
     async def aclose(self) -> None:
         await self.driver.aclose()
 
+    async def transact(self, fn: Callable[[Any], Any], finish: Callable[[Any], Batch], /) -> None:
+        """Nobody writes anything of their own: only the record is wanted here."""
+        value = await anyio.to_thread.run_sync(fn, None)
+        await self.commit(finish(value))
+
     async def commit(self, batch: Batch, /) -> None:
         async with self._lock:
             await self.driver.commit(batch)
@@ -104,6 +110,14 @@ class CheckedDriver:
                     self.on_final(new.path(location))
         for id in after.spaces:
             _check_outside(after, after.space(id))
+
+
+def check_standing(rows: dict[bytes, bytes]) -> None:
+    """What holds of every instance that is stored, whatever has happened to it: it waits, is woken and is listed."""
+    store = Store(rows)
+    for id in store.spaces:
+        _check_waits(store.space(id))
+        _check_outside(store, store.space(id))
 
 
 def _touches(batch: Batch, prefix: bytes) -> bool:
@@ -259,7 +273,9 @@ def _check_outside(store: Store, space: Space) -> None:
     id, status, lease = space.id, space.status, space.lease
     assert status is not None, "an instance has a status"
     alarms = [when for other, when in store.alarms if other == id]
-    assert alarms == ([] if space.alarm is None else [space.alarm]), "its alarm is not where it says"
+    assert alarms == ([] if space.alarm is None else [space.alarm]), (
+        f"{id} has alarms at {alarms}, and says {space.alarm}"
+    )
     worker = [] if lease is None else [str(unpack_record(lease)[0])]
     assert [who for other, who in store.claims if other == id] == worker, "it is not claimed by who has it"
     listed = [row for row in store.listed if row[-1] == id]

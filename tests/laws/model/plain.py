@@ -89,6 +89,8 @@ class Trace:
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     earned: list[Earned] = field(default_factory=list[Earned])
     taken: list[tuple[int, Letter]] = field(default_factory=list[tuple[int, Letter]])
+    spent: dict[int, float] = field(default_factory=dict[int, float])
+    """The messages that were taken in turns which are forgotten, and since when: they are not given back."""
 
 
 @dataclass(frozen=True)
@@ -238,19 +240,20 @@ class Model:
 
     def step(self, step: Step, here: Scope, at: float, trace: Trace) -> End:
         attempts = 1
+        kind = "transact" if step.transact else "step"
         while attempts <= step.fails:
             if step.error != "plain" or attempts > step.retries:
                 names = {"plain": "StepExhaustedError", "rollback": "RollbackError"}
                 error = names.get(step.error, "StepCriticalError")
                 raised = RAISED[step.error]
-                trace.rows[here.path] = Row("step", "failed", None, raised, attempts)
+                trace.rows[here.path] = Row(kind, "failed", None, raised, attempts)
                 if error == "RollbackError":
                     return End(at, None, (error, f"failed at {here.path}"))
                 return End(at, None, (error, here.path, attempts, raised))
             at += waits_after(step, attempts)
             attempts += 1
         value = [here.path, step.value]
-        trace.rows[here.path] = Row("step", "completed", value, None, attempts, attempts > 1 and step.delay == 0)
+        trace.rows[here.path] = Row(kind, "completed", value, None, attempts, attempts > 1 and step.delay == 0)
         if step.undo is not None:
             trace.earned.append(Earned(at, here.place, here.path, step.undo))
         return End(at, value)
@@ -284,7 +287,15 @@ class Model:
         keep = node.interval if node.keep is None else node.keep
         over = 0
         end = End(at)
+        taken_by_turn: list[range] = []
+
+        def forget(turns: int, at: float) -> None:
+            for taken in taken_by_turn[: max(turns, 0)]:
+                for number in taken:
+                    trace.spent.setdefault(trace.taken[number][0], at)
+
         for turn in range(node.turns):
+            taken_before = len(trace.taken)
             place = (*here.place, (True, turn))
             scope = Scope(f"{here.path}/~{turn}", here.where, here.pool, place, turn)
             end = self.block(node.body, scope, end.at, trace)
@@ -294,6 +305,10 @@ class Model:
                 break
             seen = [*seen[-1:], end.value]
             over += 1
+            taken_by_turn.append(range(taken_before, len(trace.taken)))
+            if over % node.interval == 0:
+                forget(over - keep, end.at)
+        forget(over - keep, end.at)
         for path in list(trace.rows):
             for turn in range(max(over - keep, 0)):
                 if path.startswith(f"{here.path}/~{turn}/"):
@@ -385,7 +400,9 @@ class Model:
             if label == winner:
                 merge(trace, inner)
                 continue
-            self.inbox.update(inner.taken)
+            if any(abs(at - won) < MARGIN for at in inner.spent.values()):
+                raise Ambiguous
+            self.inbox.update(item for item in inner.taken if inner.spent.get(item[0], inf) > won)
             trace.earned += before(won, inner.earned)
         end = ends[winner]
         if end.failure is not None:
@@ -404,6 +421,7 @@ def merge(trace: Trace, inner: Trace) -> None:
     trace.rows.update(inner.rows)
     trace.earned += inner.earned
     trace.taken += inner.taken
+    trace.spent |= inner.spent
 
 
 def before(at: float, earned: list[Earned]) -> list[Earned]:

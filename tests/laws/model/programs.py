@@ -61,10 +61,12 @@ class Step:
     delay: int = 100
     error: Literal["plain", "fatal", "critical", "rollback"] = "plain"
     undo: Undo | None = None
-    ephemeral: bool = False
+    repeatable: bool = False
     threaded: bool = False
     derived: bool = False
     value: Any = None
+    transact: bool = False
+    """It is made in a transaction of the store."""
 
 
 @dataclass(frozen=True)
@@ -275,17 +277,20 @@ class _Maker:
         if draw(st.booleans()):
             by_name = in_loop or draw(st.booleans())
             undo = Undo(by_name, draw(st.sampled_from([0, 0, 0, 0, 0, 1, 2, ALWAYS])))
-        return Step(
+        step = Step(
             fails,
             draw(st.sampled_from([0, 1, 2, 3])) if fails else 0,
             draw(st.sampled_from([0, 1])) and draw(TIMES),
             draw(st.sampled_from(["plain", "plain", "plain", "plain", "fatal", "critical", "rollback"])),
             undo,
-            draw(st.integers(0, 4)) == 0,
+            undo is None and draw(st.integers(0, 2)) == 0,
             draw(st.integers(0, 6)) == 0,
             draw(st.integers(0, 3)) == 0,
             draw(st.sampled_from(VALUES)),
         )
+        if not step.repeatable and not step.derived and draw(st.integers(0, 5)) == 0:
+            return replace(step, threaded=True, transact=True)
+        return step
 
     def sleep(self, in_loop: bool) -> Sleep:
         return Sleep(self.draw(TIMES))

@@ -148,6 +148,12 @@ class Space:
         inbox = self.prefix + pack((3,))
         return {key[len(inbox) :] for key in self.rows if key.startswith(inbox)}
 
+    @cached_property
+    def aside(self) -> dict[bytes, bytes]:
+        """The messages that were set aside, by their ids."""
+        aside = self.prefix + pack((14,))
+        return {key[len(aside) :]: raw for key, raw in self.rows.items() if key.startswith(aside)}
+
     def path(self, location: Location) -> str:
         """A location as a path."""
         found = ""

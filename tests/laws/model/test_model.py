@@ -18,8 +18,20 @@ from hypothesis import strategies as st
 
 from tests.laws.examples import examples
 from tests.laws.model.plain import Ambiguous, Expected, expected
-from tests.laws.model.programs import CANCELLED, PROGRAMS, Op, Program, Race, Raise, Sleep, Step, Undo
-from tests.laws.model.trial import Fault, Trial
+from tests.laws.model.programs import (
+    CANCELLED,
+    PROGRAMS,
+    Attempt,
+    Join,
+    Op,
+    Program,
+    Race,
+    Raise,
+    Sleep,
+    Step,
+    Undo,
+)
+from tests.laws.model.trial import NO_FAULT, Fault, Trial
 from tests.support import open_store
 from workflow_sdk.execution.execution import Mode
 
@@ -136,6 +148,22 @@ def test_a_cancelled_program_is_undone_in_order_or_not_at_all(program: Program, 
 @given(program=PROGRAMS, pauses=PAUSES)
 def test_two_runtimes_bring_a_program_to_what_the_model_says(program: Program, pauses: list[int]) -> None:
     anyio.run(serve, program, outcome(program, "live"), pauses)
+
+
+@pytest.mark.law(4)
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_acts_on_a_record_that_rides(mode: Mode) -> None:
+    """After a repeatable step in a scope that is over, in a branch, or beside one: random programs seldom have that."""
+    rides, acts = Op(Step(repeatable=True)), Op(Step())
+    programs: list[tuple[Op, ...]] = [
+        (rides, rides, acts, rides),
+        (Op(Attempt((rides,))), acts),
+        (Op(Join(((rides,), (rides, acts)), None)), acts),
+        (Op(Race(((rides, Op(Sleep(500))), (rides,)))), acts),
+    ]
+    for program in map(Program, programs):
+        for fault in (NO_FAULT, *(Fault("crash before", at) for at in range(1, 5))):
+            anyio.run(run_once, program, expected(program), Place("memory", "asyncio", mode), [fault])
 
 
 @pytest.mark.law(11)

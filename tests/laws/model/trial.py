@@ -12,8 +12,10 @@ import anyio.lowlevel
 
 from tests.laws.model.engine import Interpreter
 from tests.laws.model.invariants import CheckedDriver
+from tests.laws.model.messages import BAD
 from tests.laws.model.plain import MARGIN, Expected, Row
 from tests.laws.model.programs import Cancel, Letter, Program
+from tests.leftovers import check_nothing_left
 from tests.patience import PATIENCE
 from workflow_sdk import (
     Batch,
@@ -78,6 +80,7 @@ class Fault:
 
 NO_FAULT = Fault("none")
 NOISE = "noise"
+FLOOD = 8
 
 
 class MailedDriver(FaultyDriver):
@@ -111,12 +114,14 @@ class Trial:
         self.faults: list[Fault] = []
         self.had: list[Fault] = []
         self.held: list[Letter] = []
+        self.unwanted = 0
         self.refused: set[int] = set()
         """The payloads of the messages that came when it had ended."""
         self.result: RunResult[Any] | None = None
 
     def settle(self, path: str) -> None:
         self.settled[path] = self.world.calls[path]
+        self.world.recorded(path)
 
     # Running.
 
@@ -176,11 +181,17 @@ class Trial:
             self.refused.add(what.payload)
 
     async def send_next(self) -> None:
-        """One of the messages that were held back, or one that nobody wants."""
+        """One of the messages that were held back; or some that nobody wants, or that nobody can take."""
         if self.held:
             await self.send(self.held.pop(0))
+            return
+        self.unwanted += 1
+        if self.unwanted % 3 == 0:
+            for _ in range(FLOOD):
+                await send_message(self.driver, ID, NOISE, clock=self.clock)
         else:
-            await send_message(self.driver, ID, NOISE, clock=self.clock)
+            pool = f"m:{self.unwanted % 2}"
+            await send_message(self.driver, ID, pool, "of another type", clock=self.clock)
 
     async def once(self) -> RunResult[Any] | None:
         """One run, with the next of the faults; None if it came to nothing."""
@@ -205,6 +216,8 @@ class Trial:
 
     async def one(self, fault: Fault) -> RunResult[Any] | None:
         result: RunResult[Any] | None = None
+        # Of two that fight, each has records of its own in memory.
+        self.world.riding = set() if self.checked is not None and fault.kind != "fight" else None
         try:
             result = await run_workflow(
                 self.interpreter.workflow,
@@ -287,6 +300,7 @@ class Trial:
         assert abs(late) < MARGIN, f"it ended {late} seconds late"
         if not any(fault.kind == "fight" for fault in self.had):
             assert {path: self.world.calls[path] for path in self.settled} == self.settled
+        await check_nothing_left(self.driver if self.checked is None else self.checked.driver)
 
     async def late(self, right: Expected) -> float:
         """By how much it ended too late. The clock itself may have gone on: nobody waits for it any more."""
@@ -305,10 +319,11 @@ class Trial:
                 assert entry.attempts == row.attempts, path
 
     async def unread(self) -> list[int]:
-        """The payloads of the messages in the inbox, without the noise."""
+        """The payloads of the messages in the inbox, without the noise and those of another type."""
         rows = await self.driver.scan(*InstanceKeys(ID).range(INBOX))
         messages = [InboxMessage.unpack(key, raw) for key, raw in rows]
-        return [Codec().decode(message.payload) for message in messages if message.name != NOISE]
+        good = [message for message in messages if message.name != NOISE and message.payload != BAD]
+        return [Codec().decode(message.payload) for message in good]
 
 
 def plain(value: Any) -> Any:

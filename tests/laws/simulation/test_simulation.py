@@ -1,7 +1,11 @@
 """Several workers in virtual time: whatever happens to them, every instance ends right, and no law is broken.
 
-A schedule is a seed: how many workers, how wrong their clocks are, who dies, who stands still for longer than a lease,
-how long the store takes, who hears of a change late, and in which order tasks run. WORKFLOW_SDK_SEED runs one again.
+A schedule is a seed: how many workers, how wrong their clocks are, whose clock is set or stands still, who dies, who
+stands still for longer than a lease, how long the store takes, who hears of a change late, and in which order tasks
+run. WORKFLOW_SDK_SEED runs one again.
+
+Clocks are wrong by hours, and all is to be over in minutes. What a worker has in memory waits by its clock, so in the
+end all clocks are set right; until then, whoever has a right clock is not held up.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import trio
 
 from tests.chaos import effort
 from tests.laws.simulation.world import Laws, Simulated, Worker, current, in_virtual_time
+from tests.leftovers import check_nothing_left
 from workflow_sdk import Break, Client, Context, Continue, Runtime, WorkflowSDKError, workflow
 from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import SimulatedCrash
@@ -26,6 +31,14 @@ TTL = 10.0
 SCHEDULES = 1600
 BATCHES = 8
 HOUR = 3600.0
+WRONG = 5 * HOUR
+"""By so much a clock may be wrong. No deadline in the workflow is over because of it."""
+BURIED_SECONDS = 3 * TTL
+"""After so much true time, others have taken what a dead worker had."""
+RIGHT_AT = 300.0
+"""When all clocks are set right."""
+END = 900.0
+"""When all instances have ended, in true time."""
 
 ran: Counter[str] = Counter()
 """How often the code of each step was called."""
@@ -76,6 +89,8 @@ class Schedule:
         self.rng = random.Random(seed)
         self.ids = [f"i{number}" for number in range(self.rng.randint(1, 3))]
         self.laws = Laws(self.ids)
+        self.all_wrong = self.rng.random() < 0.4
+        """Whether no clock is right at first."""
         self.lost = 0
         """How often a worker died or stood still."""
         self.workers: list[Worker] = []
@@ -83,7 +98,9 @@ class Schedule:
     def worker(self, name: str) -> Worker:
         rng = self.rng
         made = Worker(name, random.Random(rng.getrandbits(64)), self.laws)
-        made.skew = rng.choice([0.0, 0.0, rng.uniform(-4, 4)])
+        made.skew = rng.uniform(-WRONG, 0) if self.all_wrong else rng.choice([0.0, 0.0, rng.uniform(-4, 4)])
+        if trio.current_time() >= RIGHT_AT:
+            made.skew = 0.0
         made.slow = rng.choice([0.0, 0.0, 0.05, 1.0])
         made.fails = rng.choice([0.0, 0.0, 0.0, 0.1])
         self.workers.append(made)
@@ -113,39 +130,62 @@ class Schedule:
 
     async def trouble(self, nursery: trio.Nursery) -> None:
         """What happens to them; the last one is left in peace."""
-        for number in range(self.rng.randint(0, 4)):
+        for number in range(self.rng.randint(0, 6)):
             await trio.sleep(self.rng.expovariate(1 / 8))
-            self.lost += 1
             victim = self.rng.choice(self.workers)
+            if self.rng.random() < 0.4 and trio.current_time() < RIGHT_AT:
+                victim.set_clock(self.rng.choice([0.0, self.rng.uniform(-WRONG, 0)]), stands=self.rng.random() < 0.3)
+                continue
+            self.lost += 1
             if self.rng.random() < 0.5:
                 victim.pause(self.rng.choice([1.0, TTL, 3 * TTL]))
             else:
                 victim.dead = True
+                nursery.start_soon(self.inherited, victim)
                 nursery.start_soon(self.live, self.worker(f"later {number}"))
 
+    async def inherited(self, dead: Worker) -> None:
+        """Nothing is left to the dead, if somebody was there all the time to take it; however the clocks are set."""
+        died = trio.current_time()
+        heirs = [other for other in self.workers if not (other.dead or other.slow or other.fails)]
+        await trio.sleep(BURIED_SECONDS)
+        if any(not heir.dead and heir.paused_until <= died for heir in heirs):
+            assert dead.name not in self.laws.owners
+
+    async def right_in_the_end(self) -> None:
+        """Clocks are set right, in some order."""
+        await trio.sleep_until(RIGHT_AT)
+        for worker in self.workers:
+            worker.set_clock(0.0)
+
     async def clients(self) -> None:
-        """Instances are started, and messages sent: each twice, with the same key."""
-        healthy = Worker("client", self.rng, self.laws)
-        async with Client(Simulated(self.laws, healthy), clock=healthy) as client:
+        """Instances are started, and messages sent: each twice, with the same key. One of the clocks is wrong."""
+        right, wrong = Worker("client", self.rng, self.laws), Worker("another client", self.rng, self.laws)
+        wrong.skew = self.rng.uniform(-WRONG, WRONG)
+        async with (
+            Client(Simulated(self.laws, right), clock=right) as one,
+            Client(Simulated(self.laws, wrong), clock=wrong) as other,
+        ):
             for number, id in enumerate(self.ids):
-                await client.start(job, number + self.rng.randint(0, 5), id=id)
+                await self.rng.choice([one, other]).start(job, number + self.rng.randint(0, 5), id=id)
             for message in (1, 2):
                 for id in self.ids:
                     await trio.sleep(self.rng.expovariate(1 / 5))
                     for _ in range(2):
-                        await client.handle(job, id).send("m", message, key=f"m{message}")
+                        await self.rng.choice([one, other]).handle(job, id).send("m", message, key=f"m{message}")
             for id in self.ids:
-                assert await client.handle(job, id).result() == OUTPUT
+                assert await one.handle(job, id).result() == OUTPUT
 
     async def play(self) -> list[tuple[float, str]]:
         """Everything; the trace of all commits."""
         ran.clear()
-        with trio.fail_after(HOUR):
+        with trio.fail_after(END):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.live, self.worker("last"))
                 for number in range(self.rng.randint(1, 2)):
                     nursery.start_soon(self.live, self.worker(f"worker {number}"))
                 nursery.start_soon(self.trouble, nursery)
+                nursery.start_soon(self.right_in_the_end)
                 await self.clients()
                 nursery.cancel_scope.cancel()
         assert self.laws.broken == []
@@ -161,11 +201,12 @@ class Schedule:
             again = [ran[f"{id} {step}"] - 1 for step in STEPS]
             assert min(again) >= 0
             assert sum(again) <= self.lost or not self.reliable
+        await check_nothing_left(self.laws.inner)
 
     @property
     def reliable(self) -> bool:
-        """Whether nobody is taken for dead who is neither dead nor paused, and no commit fails."""
-        return not any(worker.fails or worker.skew or worker.slow for worker in self.workers)
+        """Whether nobody is taken for dead who is neither dead nor paused, and no commit fails. Clocks are no cause."""
+        return not any(worker.fails or worker.slow for worker in self.workers)
 
 
 def play(seed: int) -> list[tuple[float, str]]:

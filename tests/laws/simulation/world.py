@@ -1,9 +1,9 @@
 """A world of several workers in virtual time, in which everything happens by one seed.
 
 It runs on trio, whose clock jumps when every task waits, and whose scheduler takes the tasks that are ready in an order
-by chance. Each worker has a clock of its own that is wrong by some seconds, and a driver that takes its time, loses
-itself, wakes up late, and stands still while the worker is paused. The store under all of them is one, and sees to it
-that the laws hold at every commit.
+by chance. Each worker has a clock of its own that is wrong, is set, and stands still at times, and a driver that takes
+its time, loses itself, wakes up late, and stands still while the worker is paused. The store under all of them is one,
+and sees to it that the laws hold at every commit.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -11,11 +11,12 @@ that the laws hold at every commit.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -55,6 +56,11 @@ class Laws:
         self._names: dict[str, dict[int, str]] = {id: {} for id in ids}
         self._owner: dict[str, str] = {}
         self._done: set[tuple[str, str]] = set()
+
+    @property
+    def owners(self) -> set[str]:
+        """Who has an instance."""
+        return set(self._owner.values())
 
     def begins(self, id: str, step: str, who: str) -> None:
         """The code of a step is called. Who has the lease knows what is done; who was fenced may not know that yet."""
@@ -117,6 +123,10 @@ _ENGINES = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, WAITS)
 _DUE = frozenset({Status.PENDING, Status.RUNNING, Status.SLEEPING, Status.ROLLING_BACK})
 
 
+NOTICED_SECONDS = 0.5
+"""How long it takes at most until those who wait for a time notice that the clock was set."""
+
+
 @dataclass
 class Worker:
     """One process: how wrong its clock is, and what happens to it."""
@@ -131,6 +141,17 @@ class Worker:
     """The share of commits that fail."""
     paused_until: float = 0.0
     dead: bool = False
+    stands_at: float | None = None
+    """What its clock shows if it stands still."""
+    naps: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
+    """Of those who wait for a time."""
+
+    def set_clock(self, skew: float, *, stands: bool = False) -> None:
+        """Set the clock, or have it stand still from now on."""
+        self.skew, self.stands_at = skew, None
+        self.stands_at = self.time() if stands else None
+        for nap in self.naps:
+            nap.deadline = min(nap.deadline, trio.current_time() + self.rng.uniform(0, NOTICED_SECONDS))
 
     def pause(self, seconds: float) -> None:
         """Stand still."""
@@ -148,7 +169,10 @@ class Worker:
     # As its clock.
 
     def time(self) -> float:
-        return START + trio.current_time() + self.skew
+        return START + trio.current_time() + self.skew if self.stands_at is None else self.stands_at
+
+    def monotonic(self) -> float:
+        return trio.current_time()
 
     async def wait(
         self,
@@ -156,14 +180,25 @@ class Worker:
         until: float | None,
         activity: Callable[[], Activity],
         *,
+        by: float | None = None,
         lazily: float | None = None,
     ) -> None:
-        due = min((time for time in (until, lazily) if time is not None), default=None)
-        if due is None:
-            await event.wait()
-        else:
-            with anyio.move_on_after(max(0.0, due - self.time())):
-                await event.wait()
+        spans = [time for time in (by, lazily) if time is not None]
+        while not event.is_set():
+            lefts = [time - trio.current_time() for time in spans]
+            if until is not None:
+                left = until - self.time()
+                # On a clock that stands still it never is that time.
+                lefts.append(left if left <= 0 or self.stands_at is None else math.inf)
+            if min(lefts, default=math.inf) <= 0:
+                await trio.lowlevel.checkpoint()
+                break
+            with anyio.move_on_after(min(lefts, default=math.inf)) as nap:
+                self.naps.add(nap)
+                try:
+                    await event.wait()
+                finally:
+                    self.naps.discard(nap)
         await self.gate()
 
     async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:

@@ -54,6 +54,10 @@ class Known:
             return cls
         return self.by_qualname.get(name.partition(":")[2])
 
+    def leads_to(self, cls: type) -> bool:
+        """Whether the hint leads to this class."""
+        return self.by_name.get(class_name(cls)) is cls or self.by_qualname.get(cls.__qualname__) is cls
+
     def check_writable(self, cls: type) -> str:
         """The name of a class that will be found again; raises `Problem` for one that will not."""
         name = class_name(cls)

@@ -11,9 +11,10 @@ from cbor2 import CBORTag, loads
 
 from workflow_sdk.core.codec import leaves, tags
 from workflow_sdk.core.codec.classes import Known, not_loaded
+from workflow_sdk.core.codec.framing import behind, read_one
 from workflow_sdk.core.codec.problem import Problem, error_text, is_a, key_segment, short, type_text
 from workflow_sdk.core.codec.shapes import Build, shape_of
-from workflow_sdk.core.wire import FOREIGN_TAGS
+from workflow_sdk.core.wire import AFTER, BEFORE, FOREIGN_TAGS, MARK
 
 CBOR_DEPTH_MAX: Final = 1000
 """Every level of a value is two of CBOR at most; this is room for that, and a bound for bytes of others."""
@@ -27,15 +28,24 @@ _BY_NAME: Final = True
 _DOCUMENT_HEAD: Final = b"\xd9" + tags.DOCUMENT.to_bytes(2, "big")
 
 
-def lift(data: bytes, known: Known, mode: Mode) -> Any:
-    """The value that `data` holds; raises `Problem`, or what cbor2 raises for bytes that are no CBOR."""
+def lift(data: bytes, known: Known, mode: Mode, *, own: bool = False) -> Any:
+    """The value that `data` holds; raises `Problem`, or what cbor2 raises for bytes that are no CBOR.
+
+    `own`: it was written just now, so that nothing can be wrong with its end.
+    """
     try:
         if data.startswith(_DOCUMENT_HEAD):
             decoders = _Reader(known, mode).decoders
         else:
             decoders = _PLAIN if mode == "plain" else _EXACT
         hook = _content if mode == "plain" else _unknown
-        return loads(data, semantic_decoders=decoders, tag_hook=hook, max_depth=CBOR_DEPTH_MAX)
+        if own:
+            return loads(data, semantic_decoders=decoders, tag_hook=hook, max_depth=CBOR_DEPTH_MAX)
+        framed = BEFORE + data + AFTER
+        value, mark = loads(framed, semantic_decoders=decoders, tag_hook=hook, max_depth=CBOR_DEPTH_MAX + 1)
+        if type(mark) is not bytes or mark != MARK:
+            raise behind()
+        return value
     except Exception:
         # What CBOR's reader calls for a tag does not know where in the value it is; the slow way does.
         _explain(data, _Reader(known, mode))
@@ -45,7 +55,7 @@ def lift(data: bytes, known: Known, mode: Mode) -> Any:
 def _explain(data: bytes, reader: _Reader) -> None:
     """Read `data` again, and raise the `Problem` that there is in it with its path."""
     keep: dict[int, Any] = {tag: _keeper(tag) for tag in (*range(tags.FIRST, tags.LAST + 1), *FOREIGN_TAGS)}
-    _walk(loads(data, semantic_decoders=keep, max_depth=CBOR_DEPTH_MAX), reader)
+    _walk(read_one(data, semantic_decoders=keep, max_depth=CBOR_DEPTH_MAX), reader)
 
 
 def _keeper(tag: int) -> Decoder:
@@ -110,7 +120,7 @@ class _Reader:
     def _builder(self, name: str, names: tuple[str, ...]) -> Build:
         if self.mode != "plain":
             if (cls := self.known.find(name)) is not None:
-                return _builder(cls, names)
+                return _builder(cls, names, self.known.leads_to(cls))
             if self.mode == "exact":
                 raise not_loaded(name)
         return _plain_builder(names)
@@ -134,15 +144,18 @@ def _plain_builder(names: tuple[str, ...]) -> Build:
     return lambda values: {n: v for n, v in zip(names, values, strict=True) if not n.startswith("~")}
 
 
-_builders: dict[tuple[type, tuple[str, ...]], Build] = {}
+_builders: dict[tuple[type, tuple[str, ...], bool], Build] = {}
 
 
-def _builder(cls: type, names: tuple[str, ...]) -> Build:
-    if (build := _builders.get((cls, names))) is None:
-        build = _enum_builder(cast("type[Enum]", cls)) if _is_enum(cls) else shape_of(cls).builder(names)
+def _builder(cls: type, names: tuple[str, ...], is_expected: bool) -> Build:
+    if (build := _builders.get((cls, names, is_expected))) is None:
+        if _is_enum(cls):
+            build = _enum_builder(cast("type[Enum]", cls))
+        else:
+            build = shape_of(cls).builder(names, is_expected=is_expected)
         if len(_builders) >= _BUILDERS_MAX:  # classes made in functions are many, and must not be kept for ever
             _builders.clear()
-        _builders[cls, names] = build
+        _builders[cls, names, is_expected] = build
     return build
 
 
@@ -173,6 +186,10 @@ def _foreign(tag: int) -> Decoder:
     return refuse
 
 
+def _sealed(content: Any, _: bool) -> object:
+    raise Problem("there is an encoded value inside of it, which nothing here writes")
+
+
 def _mapped(content: list[Any]) -> Iterator[tuple[Any, Any]]:
     parts = iter(content)
     return zip(parts, parts, strict=True)
@@ -200,6 +217,7 @@ _EXACT: Final[dict[int, Decoder]] = {
     tags.ORDERED_DICT: lambda w, _: OrderedDict(_mapped(w)),
     tags.COUNTER: lambda w, _: Counter(dict(_mapped(w))),
     tags.DEQUE: lambda w, _: deque(w[1:], w[0]),
+    tags.SEALED: _sealed,
     **{tag: _foreign(tag) for tag in FOREIGN_TAGS},
 }
 
@@ -231,5 +249,6 @@ def _plain_key(key: object) -> object:
 _PLAIN: Final[dict[int, Decoder]] = {
     **{tag: _plainly(decoder) for tag, decoder in _EXACT.items()},
     **dict.fromkeys((tags.PAIRS, tags.ORDERED_DICT, tags.COUNTER), _plain_pairs),
+    tags.SEALED: _sealed,
     **{tag: _foreign(tag) for tag in FOREIGN_TAGS},
 }

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter, itemgetter
+from types import FunctionType
 from typing import Any, Final, cast
 
 from workflow_sdk.core.codec.problem import Problem, error_text, type_text
@@ -27,6 +28,9 @@ _PYDANTIC_STATE: Final = {  # no attribute's name begins with a tilde
     "~private": "__pydantic_private__",
 }
 _UNSET: Final = object()
+_WITHOUT: Final = "~without "
+"""Before the name of a field that an object had no value for, though making one gives it a value."""
+_CODE: Final = (FunctionType, property, functools.cached_property, classmethod, staticmethod)
 
 
 class Shape:
@@ -42,17 +46,31 @@ class Shape:
         """The names and values that `value` consists of; raises `Problem` where they are not all that it is."""
         raise NotImplementedError
 
-    def builder(self, names: tuple[str, ...]) -> Build:
-        """A function from values, in the order of `names`, to an object; raises `Problem` if fields are missing."""
+    def builder(self, names: tuple[str, ...], *, is_expected: bool = True) -> Build:
+        """A function from values, in the order of `names`, to an object; raises `Problem` if fields are missing.
+
+        `is_expected`: a type hint leads to the class. The code of others is not run, whatever is stored.
+        """
         raise NotImplementedError
 
     def default(self, name: str) -> object:
         """What a field holds that was not written yet when the value was; `_UNSET` for nothing."""
         raise NotImplementedError
 
+    def is_made(self, name: str) -> bool:
+        """Whether a field gets its value from code of the class that runs when an object is made."""
+        return False
+
+    def hides_code(self, name: str) -> bool:
+        """Whether a stored attribute would hide a method or property: it was a field once, and is none any more."""
+        if name in self.names:
+            return False
+        return isinstance(next((vars(c)[name] for c in self.cls.__mro__ if name in vars(c)), None), _CODE)
+
     def missing(self, names: tuple[str, ...]) -> list[tuple[str, Callable[[], object]]]:
         """The fields that `names` lacks, with what makes their values."""
-        return [(name, functools.partial(self.default, name)) for name in self.names if name not in names]
+        left_out = {name.removeprefix(_WITHOUT) for name in names}
+        return [(name, functools.partial(self.default, name)) for name in self.names if name not in left_out]
 
     def lacks(self, name: str) -> Problem:
         """What to say of a field without a value or default."""
@@ -108,8 +126,13 @@ class StateShape(Shape):
             # A field that was deleted, or never set, must not come back with its default.
             if name not in state and self._would_return(name):
                 raise Problem(f"the field {name!r} of this {type_text(self.cls)} has no value")
-        names += [name for name in state if name not in self.names]
-        return tuple(names), [state[name] for name in names]
+        for name in state:
+            if name not in self.names:
+                if self.hides_code(name):
+                    raise Problem(f"the attribute {name!r} of this {type_text(self.cls)} hides a method of its class")
+                names.append(name)
+        without = [_WITHOUT + name for name in self.names if name not in state and self.is_made(name)]
+        return (*names, *without), [*(state[name] for name in names), *(None for _ in without)]
 
     def _computed(self, name: str) -> bool:
         return name in _NOT_STATE or isinstance(getattr(self.cls, name, None), functools.cached_property)
@@ -120,17 +143,48 @@ class StateShape(Shape):
         except Problem:
             return True
 
-    def builder(self, names: tuple[str, ...]) -> Build:
+    def make(self, state: Mapping[str, object]) -> object:
+        """An object as its class makes it, from the fields that it takes."""
+        raise NotImplementedError
+
+    def _made_fields(self, names: tuple[str, ...], *, is_expected: bool) -> list[str]:
+        """The fields that `names` lacks and that only making an object gives a value."""
+        left_out = {name.removeprefix(_WITHOUT) for name in names}
+        made = [name for name in self.names if name not in left_out and self.is_made(name)]
+        if made and not is_expected:
+            raise Problem(
+                f"the field {made[0]!r} of {type_text(self.cls)} was not written, and is made by code of the class, "
+                "which runs only where an annotation names the class",
+                "annotate what holds it with the class, or give the field a default",
+            )
+        return made
+
+    def _fill(self, state: dict[str, object], fields: Sequence[str]) -> None:
+        try:
+            made = self.make(state)
+        except Exception as error:
+            raise Problem(
+                f"the field {fields[0]!r} of {type_text(self.cls)} was not written, and no object can be made for it: "
+                f"{error_text(error)}",
+                "give the field a default",
+            ) from error
+        for name in fields:
+            if (value := getattr(made, name, _UNSET)) is not _UNSET:
+                state[name] = value
+
+    def builder(self, names: tuple[str, ...], *, is_expected: bool = True) -> Build:
         cls = self.cls
-        extra = self.missing(names)
+        made_fields = self._made_fields(names, is_expected=is_expected)
+        extra = [(name, make) for name, make in self.missing(names) if name not in made_fields]
         for _, make in extra:
             make()
+        dropped = [name for name in names if name.startswith(_WITHOUT) or self.hides_code(name)]
         new: Any = object.__new__
         put: Any = object.__setattr__
         slots = frozenset(self.slots)
         cached_hash = self.cached_hash
 
-        if self._simple_dict and not extra and not cached_hash:
+        if self._simple_dict and not (extra or made_fields or dropped or cached_hash):
 
             def build_dict(values: Sequence[object]) -> object:
                 made: Any = new(cls)
@@ -145,6 +199,10 @@ class StateShape(Shape):
             for name, make in extra:
                 if (value := make()) is not _UNSET:
                     state[name] = value
+            for name in dropped:
+                del state[name]
+            if made_fields:
+                self._fill(state, made_fields)
             if cached_hash:
                 put(made, "_attrs_cached_hash", None)
             for name, value in state.items():
@@ -174,6 +232,14 @@ class DataclassShape(StateShape):
             raise self.lacks(name)
         return _UNSET
 
+    def is_made(self, name: str) -> bool:
+        field, missing = self.fields[name], dataclasses.MISSING
+        has_default = field.default is not missing or field.default_factory is not missing
+        return not field.init and not has_default and hasattr(self.cls, "__post_init__")
+
+    def make(self, state: Mapping[str, object]) -> object:
+        return self.cls(**{name: state[name] for name, field in self.fields.items() if field.init and name in state})
+
 
 class AttrsShape(StateShape):
     """Classes made by attrs."""
@@ -190,10 +256,18 @@ class AttrsShape(StateShape):
                 raise self.lacks(name)
             return _UNSET
         if hasattr(default, "factory") and hasattr(default, "takes_self"):
-            if default.takes_self:
-                raise self.lacks(name)
-            return default.factory()
+            return _UNSET if default.takes_self else default.factory()
         return default
+
+    def is_made(self, name: str) -> bool:
+        field = self.fields[name]
+        if field.default is sys.modules["attr"].NOTHING:
+            return not field.init and hasattr(self.cls, "__attrs_post_init__")
+        return bool(getattr(field.default, "takes_self", False))
+
+    def make(self, state: Mapping[str, object]) -> object:
+        given = {name: field for name, field in self.fields.items() if field.init and name in state}
+        return self.cls(**{getattr(field, "alias", name.lstrip("_")): state[name] for name, field in given.items()})
 
 
 class NamedTupleShape(Shape):
@@ -216,7 +290,7 @@ class NamedTupleShape(Shape):
             raise self.lacks(name)
         return self.defaults[name]
 
-    def builder(self, names: tuple[str, ...]) -> Build:
+    def builder(self, names: tuple[str, ...], *, is_expected: bool = True) -> Build:
         cls: Any = self.cls
         base: Any = tuple
         new = base.__new__
@@ -250,7 +324,7 @@ class StructShape(Shape):
             return (*self.names, *extra), [*values, *extra.values()]
         return self.names, values
 
-    def builder(self, names: tuple[str, ...]) -> Build:
+    def builder(self, names: tuple[str, ...], *, is_expected: bool = True) -> Build:
         cls, force, fields = self.cls, self._force, frozenset(self.names)
         post_init = hasattr(cls, "__post_init__")
 
@@ -285,29 +359,31 @@ class ModelShape(Shape):
         for name in self.names:
             if name not in inner:  # after model_construct; it must not come back with its default
                 raise Problem(f"the field {name!r} of this {type_text(self.cls)} has no value")
+        for name in inner:
+            if name not in self.fields:
+                raise Problem(f"the attribute {name!r} of this {type_text(self.cls)} is no field of it")
         rest = {name: state[key] for name, key in _PYDANTIC_STATE.items() if key in state}  # a RootModel has but one
         return (*inner, *rest), [*inner.values(), *rest.values()]
 
     def _computed(self, name: str) -> bool:
         return isinstance(getattr(self.cls, name, None), functools.cached_property)
 
-    def default(self, name: str) -> object:
-        field = self.fields[name]
-        if field.is_required():
-            raise self.lacks(name)
-        return field.get_default(call_default_factory=True, validated_data={})
-
-    def builder(self, names: tuple[str, ...]) -> Build:
+    def builder(self, names: tuple[str, ...], *, is_expected: bool = True) -> Build:
         cls: Any = self.cls
-        extra = self.missing(names)
-        for _, make in extra:
-            make()
+        extra = [name for name, _ in self.missing(names)]
+        for name in extra:
+            if self.fields[name].is_required():
+                raise self.lacks(name)
+        gone = [name for name in names if name not in self.fields and name not in _PYDANTIC_STATE]
 
         def build(values: Sequence[object]) -> object:
             inner = dict(zip(names, values, strict=True))
             state = {key: inner.pop(name) for name, key in _PYDANTIC_STATE.items() if name in inner}
-            for name, make in extra:
-                inner[name] = make()
+            for name in gone:
+                # It was a field once. A model has nothing in this place but its fields.
+                del inner[name]
+            for name in extra:
+                inner[name] = self.fields[name].get_default(call_default_factory=True, validated_data=inner)
             made = cls.__new__(cls)
             made.__setstate__({"__dict__": inner, **state})
             return made

@@ -35,7 +35,8 @@ has bytes of a later release before it, and says so.
 | 57621 | DEQUE | [maxlen or None, items ...] |
 | 57622 | ORDERED_DICT | as PAIRS |
 | 57623 | COUNTER | as PAIRS |
-| 57624-57727 | | reserved |
+| 57624 | SEALED | what a codec of the author's has made of the value; see `sealing` |
+| 57625-57727 | | reserved |
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ PATH: Final = 57620
 DEQUE: Final = 57621
 ORDERED_DICT: Final = 57622
 COUNTER: Final = 57623
+SEALED: Final = 57624
 
 FIRST: Final = DOCUMENT
 LAST: Final = 57727

@@ -10,19 +10,20 @@ wanted, and what does not fit it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cbor2 import CBORError, dumps, loads
 
 from workflow_sdk.core.codec.classes import Known, classes_of
 from workflow_sdk.core.codec.fitting import fitter
+from workflow_sdk.core.codec.framing import read_simple
 from workflow_sdk.core.codec.lifting import Mode, lift
 from workflow_sdk.core.codec.lowering import ATOMS, lower, text_problem
 from workflow_sdk.core.codec.problem import Problem, error_text
+from workflow_sdk.core.codec.sealing import SEAL, Wrappers, no_seals, seals_of
 from workflow_sdk.errors import CodecError, PayloadTooLargeError
 
-__all__ = ["Codec", "Wrapper"]
+__all__ = ["VALUE_BYTES_MAX", "Codec"]
 
 VALUE_BYTES_MAX: Final = 2_000_000
 _HINTS_MAX: Final = 4096
@@ -31,49 +32,48 @@ _SINGLETONS: Final = {None: dumps(None), True: dumps(True), False: dumps(False)}
 _TAGLESS_KINDS: Final = frozenset({0, 1, 2, 3, 7})  # major types of CBOR: integers, bytes, text, simple values
 
 
-class Wrapper(Protocol):
-    """What is done to the bytes of values before they are stored: encryption, compression."""
-
-    def encode(self, data: bytes, /) -> bytes:
-        """What to store for `data`."""
-        ...
-
-    def decode(self, data: bytes, /) -> bytes:
-        """What `encode` was given."""
-        ...
-
-
 class Codec:
     """Encodes and decodes authors' values.
 
     Errors say what is wrong, where in the value, and what to do; the caller adds which operation it was.
     """
 
-    def __init__(self, *, max_value_bytes: int = VALUE_BYTES_MAX, wrapper: Wrapper | None = None) -> None:
+    def __init__(self, *, max_value_bytes: int = VALUE_BYTES_MAX, wrapper: Wrappers | None = None) -> None:
         self.max_value_bytes = max_value_bytes
         self.wrapper = wrapper
+        self._seals = seals_of(wrapper)
         self._known: dict[object, Known] = {}
 
     def encode(self, value: object, hint: object = Any) -> bytes:
         """The bytes of `value`; raises `CodecError`, or `PayloadTooLargeError`."""
         data = self._to_bytes(value, hint)
-        return data if self.wrapper is None else self._wrapped(self.wrapper.encode, data)
+        return data if self._seals is None else self._seals.close(data)
+
+    def encode_like(self, before: bytes | None, value: object) -> bytes:
+        """The bytes of `value`: `before`, if they are of the same value. What encrypts gives other bytes each time."""
+        if self._seals is None or before is None:
+            return self.encode(value)
+        data = self._to_bytes(value, Any)
+        try:
+            if self._seals.open(before) == data:
+                return before
+        except CodecError:
+            pass
+        return self._seals.close(data)
 
     def decode(self, data: bytes, hint: object = Any, *, plain: bool = False) -> Any:
         """The value that `data` holds; raises `CodecError`.
 
         `plain` gives dicts for objects and values for enum members: for those who do not have the classes.
         """
-        if self.wrapper is not None:
-            data = self._wrapped(self.wrapper.decode, data)
-        return self._from_bytes(data, hint, "plain" if plain else "exact")
+        return self._from_bytes(self._opened(data), hint, "plain" if plain else "exact")
 
     def roundtrip(self, value: object, hint: object = Any) -> tuple[bytes, Any]:
         """The bytes of `value`, and the value that a later `decode` will give."""
         data = self._to_bytes(value, hint)
         if type(value) not in ATOMS:
-            value = self._from_bytes(data, hint, "exact")
-        return (data if self.wrapper is None else self._wrapped(self.wrapper.encode, data)), value
+            value = self._from_bytes(data, hint, "exact", own=True)
+        return (data if self._seals is None else self._seals.close(data)), value
 
     def encode_checked(self, value: object, hint: object = Any) -> bytes:
         """The bytes of `value`, which must fit its hint; raises `CodecError`."""
@@ -85,9 +85,48 @@ class Codec:
 
         Plain data is converted: a dict to the dataclass that is asked for, ISO text to a datetime.
         """
-        if self.wrapper is not None:
-            data = self._wrapped(self.wrapper.decode, data)
-        return _fit(self._from_bytes(data, hint, "lenient"), hint, convert=True)
+        return _fit(self._from_bytes(self._opened(data), hint, "lenient"), hint, convert=True)
+
+    # What is written beside values, and is an author's or a person's all the same.
+
+    def encode_text(self, text: str) -> str | bytes:
+        """A text as it is stored: in clear where there is no codec. Never raises."""
+        if self._seals is None:
+            return text
+        try:
+            return self._seals.close(dumps(text))
+        except CodecError:
+            return "(the codec could not encode this text)"
+
+    def decode_text(self, found: str | bytes) -> str:
+        """The text that was stored; raises `CodecError`."""
+        if isinstance(found, str):
+            return found
+        text = self.decode(found)
+        if not isinstance(text, str):
+            raise CodecError("the stored bytes are no text")
+        return text
+
+    # Whether an instance can be read here.
+
+    def check_readable(self, data: bytes) -> None:
+        """`SealedError`, if the value can't be read with the codecs that are here."""
+        self._opened(data)
+
+    def is_same(self, one: bytes, other: bytes) -> bool:
+        """Whether both are of one value; raises `CodecError`."""
+        return one == other or self._opened(one) == self._opened(other)
+
+    def is_own(self, data: bytes) -> bool:
+        """Whether whoever can read `data` can also read what is written here."""
+        return data[:3] != SEAL if self._seals is None else self._seals.wrote(data)
+
+    def _opened(self, data: bytes) -> bytes:
+        if self._seals is not None:
+            return self._seals.open(data)
+        if data[:3] == SEAL:
+            raise no_seals()
+        return data
 
     def _to_bytes(self, value: object, hint: object) -> bytes:
         if value is None or value is True or value is False:
@@ -110,11 +149,11 @@ class Codec:
             )
         return data
 
-    def _from_bytes(self, data: bytes, hint: object, mode: Mode) -> Any:
+    def _from_bytes(self, data: bytes, hint: object, mode: Mode, *, own: bool = False) -> Any:
         try:
             if data[0] >> 5 in _TAGLESS_KINDS:
-                return loads(data)
-            return lift(data, self._classes(hint), mode)
+                return loads(data) if own else read_simple(data)
+            return lift(data, self._classes(hint), mode, own=own)
         except Problem as problem:
             raise CodecError(str(problem)) from problem.__cause__
         except (CBORError, ValueError, TypeError, IndexError) as error:
@@ -137,14 +176,6 @@ class Codec:
                 self._known.clear()
             self._known[hint] = known
         return known
-
-    def _wrapped(self, change: Callable[[bytes], bytes], data: bytes) -> bytes:
-        try:
-            return change(data)
-        except CodecError:
-            raise
-        except Exception as error:  # a wrapper is an author's, and may raise anything
-            raise CodecError(f"the codec's wrapper failed: {error_text(error)}") from error
 
 
 def _fit(value: object, hint: object, *, convert: bool) -> Any:

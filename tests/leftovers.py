@@ -1,0 +1,100 @@
+"""Law 21, for every test that has a store: when all that can end has ended and was deleted, no row of it is there.
+
+Rows are judged by their keys alone, and by whom these name: an instance, a worker, a task, a schedule. What is kept
+once per store or shard is no leftover: its key has numbers only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from workflow_sdk import Client, Driver, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.fields import unpack_status
+from workflow_sdk.core.keys import ROOT, Field, InstanceKeys
+from workflow_sdk.core.tuples import unpack
+from workflow_sdk.execution.errands import run_errands_left
+from workflow_sdk.runtime import control
+
+__all__ = ["check_ended", "check_nothing_left", "leftovers"]
+
+Key = tuple[Any, ...]
+
+SPACES, ALARMS, HEARTBEATS, CLAIMS, TASKS, SCHEDULES = 1, 3, 6, 7, 13, 14
+FIELDS, LEASE = 4, 20
+_OF_ENDED = {7: "messages taken in a race", 9: "waits", 12: "what hangs on a wait"}
+"""The parts of an instance's space that nothing needs once it has ended."""
+
+
+async def keys_of(driver: Driver) -> list[Key]:
+    """The keys of a store, but for what authors keep in it."""
+    return [unpack(key[len(ROOT) :]) for key, _ in await driver.scan(ROOT, ROOT + b"\xff")]
+
+
+def leftovers(keys: Iterable[Key]) -> list[Key]:
+    """The keys that belong to nothing that is there."""
+    found = list(keys)
+    instances = {key[1] for key in found if key[0] == SPACES and key[2:] == (FIELDS, Field.STATUS)}
+    workers = {key[1] for key in found if key[0] == HEARTBEATS}
+    tasks = {key[2] for key in found if key[:2] == (TASKS, 1)}
+    schedules = {key[2] for key in found if key[:2] == (SCHEDULES, 1)}
+
+    def is_kept(key: Key) -> bool:
+        match key:
+            case (1, id, *_):
+                return id in instances
+            case (3, _, _, id) | (15, _, _, id):
+                return id in instances
+            case (5, *_, id):
+                return id in instances
+            case (7, worker, id):
+                return worker in workers and id in instances
+            case (6 | 8 | 9, worker, *_):
+                # One that has a heartbeat is buried some time, with all that it had.
+                return worker in workers
+            case (13, 2, id, _) | (13, _, *_, id):
+                return id in tasks
+            case (14, 1 | 2 | 4, *_, id):
+                return id in schedules
+            case _:
+                return all(isinstance(part, int) for part in key)
+
+    return [key for key in found if not is_kept(key)]
+
+
+async def check_ended(driver: Driver) -> None:
+    """What has ended has nothing that only a live instance needs."""
+    keys = await keys_of(driver)
+    for id in {key[1] for key in keys if key[0] == SPACES and key[2:] == (FIELDS, Field.STATUS)}:
+        raw = await driver.get(InstanceKeys(id).field(Field.STATUS))
+        if raw is None or not unpack_status(raw).is_terminal:
+            continue
+        own = [key[2:] for key in keys if key[:2] == (SPACES, id)]
+        needless = [key for key in own if key[0] in _OF_ENDED or key in ((FIELDS, LEASE), (FIELDS, Field.ALARM))]
+        assert not needless, f"{id} has ended, and keeps {needless}"
+        assert not [key for key in keys if key[0] in (ALARMS, CLAIMS) and key[-1] == id], f"{id} has ended, and is due"
+
+
+async def check_nothing_left(driver: Driver) -> None:
+    """End and delete all instances and schedules, and look at what is there then. Nobody runs them any more."""
+    await run_errands_left(driver, Codec(), time.time)
+    await check_ended(driver)
+    before = await keys_of(driver)
+    assert not leftovers(before), leftovers(before)
+    async with Client(driver) as client:
+        for id in {key[2] for key in before if key[:2] == (SCHEDULES, 1)}:
+            await client.schedules.delete(id)
+        ids = sorted({key[1] for key in before if key[0] == SPACES})
+        for id in ids:
+            with suppress(InstanceStateError, InstanceNotFoundError):
+                await control.cancel(driver, id, Codec(), time.time(), rollback=False)
+        await run_errands_left(driver, Codec(), time.time)
+        await check_ended(driver)
+        for id in ids:
+            with suppress(InstanceStateError):  # it is rolling back, and goes on
+                await client.delete(id)
+    after = await keys_of(driver)
+    assert not leftovers(after), leftovers(after)

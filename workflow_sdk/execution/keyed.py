@@ -1,0 +1,62 @@
+"""The keys of messages, each of which is delivered once.
+
+A key is remembered for a week, and as long as it is one of the last 10,000 of its instance, whichever is longer: so
+neither a clock that is wrong nor a flood of other messages has a message delivered twice that is sent again soon. With
+each new key, some are forgotten for which both are over.
+"""
+
+from __future__ import annotations
+
+from workflow_sdk.core.keys import DELIVERED, KEYS_IN_ORDER, InstanceKeys
+from workflow_sdk.core.tuples import pack
+from workflow_sdk.core.wire import NUMBERS, damaged, pack_record, shapes, unpack_record
+from workflow_sdk.driver import Batch, Driver
+
+__all__ = ["KEYS_KEPT", "KEYS_SECONDS", "unpack_key", "use_key"]
+
+KEYS_KEPT = 10_000
+KEYS_SECONDS = 7 * 24 * 3600.0
+AT_ONCE = 4
+"""So many are forgotten with one that is new."""
+
+_KEY = shapes((str,), NUMBERS, (int,))
+
+
+async def use_key(driver: Driver, batch: Batch, keys: InstanceKeys, key: str, now: float, *, again: bool) -> bool:
+    """Remember a key with the batch; False if it was used before.
+
+    `again`: the store has spoken of a conflict before. Then nothing is forgotten: others are at it.
+    """
+    row = _row(keys, key)
+    if await driver.get(row) is not None:
+        return False
+    batch.check(row, None)
+    batch.set(row, b"")
+    begin, end = keys.range(KEYS_IN_ORDER)
+    newest = await driver.scan(begin, end, limit=1, reverse=True)
+    # Of two that come at once both may have the same number: then more than 10,000 are kept.
+    number = unpack_key(newest[0][1])[2] + 1 if newest else 1
+    batch.append(keys.space + KEYS_IN_ORDER, pack_record([key, now, number]))
+    if number > KEYS_KEPT and not again:
+        for place, raw in await driver.scan(begin, end, limit=AT_ONCE):
+            old, at, its_number = unpack_key(raw)
+            # A time that is far ahead is of a clock that was wrong.
+            if number - its_number < KEYS_KEPT or abs(now - at) < KEYS_SECONDS:
+                break
+            batch.check(place, raw)
+            batch.clear(place)
+            batch.clear(_row(keys, old))
+    return True
+
+
+def _row(keys: InstanceKeys, key: str) -> bytes:
+    return keys.space + DELIVERED + pack((key,))
+
+
+def unpack_key(raw: bytes) -> tuple[str, float, int]:
+    """A key, when it was used, and its number."""
+    fields = unpack_record(raw)
+    if tuple(map(type, fields)) not in _KEY:
+        raise damaged("the key of a message")
+    key, at, number = fields
+    return key, at, number

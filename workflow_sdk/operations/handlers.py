@@ -1,0 +1,126 @@
+"""Which functions a stored row may name: those that this process was given, and no others.
+
+A name is looked up among them. Nothing is imported, and no attribute of a module or class is asked for, so that bytes
+in a store choose no code that runs here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, cast
+
+from workflow_sdk.core.compensation import HandlerRef
+from workflow_sdk.definitions import Step, Workflow
+from workflow_sdk.errors import DefinitionError, HistoryDivergedError
+
+__all__ = ["REMEDY", "Handler", "KnownHandlers", "find_handler"]
+
+Handler = Callable[..., Any]
+
+REMEDY: Final = (
+    "decorate it with @step and import its module, define it in the module of the workflow, or give it as "
+    "handlers=[...] to Runtime or run_workflow"
+)
+"""How a function becomes one that rows may name."""
+
+
+class KnownHandlers:
+    """The functions that this process was given: steps, those in the modules of its workflows, and `handlers=`."""
+
+    __slots__ = ("_given", "_modules")
+
+    def __init__(self, workflows: Iterable[Workflow[Any, Any]], handlers: Iterable[Handler] = ()) -> None:
+        self._modules = frozenset(flow.__module__ for flow in workflows)
+        self._given = _by_name(handlers)
+
+    @classmethod
+    def of(cls, workflow: Workflow[Any, Any], handlers: Iterable[Handler]) -> KnownHandlers:
+        """What is known to the run of a workflow that was given these handlers."""
+        return handlers if isinstance(handlers, KnownHandlers) else cls([workflow], handlers)
+
+    def __iter__(self) -> Iterator[Handler]:
+        """Those that were given."""
+        return iter(self._given.values())
+
+    def name_of(self, handler: Handler) -> str | None:
+        """The name that leads back to a function, in every process that knows it; None if there is none."""
+        name = _own_name(handler)
+        return name if name is not None and _is_same(self.find(name), handler) else None
+
+    def find(self, name: str) -> Handler | None:
+        """The function of this name, if it is known."""
+        if (given := self._given.get(name)) is not None:
+            return given
+        module, _, qualname = name.partition(":")
+        found = _look_up(sys.modules.get(module), qualname.split("."))
+        if not issubclass(type(found), Step) and module not in self._modules:
+            return None
+        # A module also has what it imports from others, and a class is no function.
+        if isinstance(found, type) or not callable(found) or _own_name(found) != name:
+            return None
+        return cast(Handler, found)
+
+
+def find_handler(known: KnownHandlers, ref: HandlerRef) -> Handler:
+    """The function that a row names. HistoryDivergedError, if it is not one of those that are known."""
+    found = known.find(ref.name)
+    if found is None:
+        raise HistoryDivergedError(
+            f"the record names {ref.name!r:.200} as a rollback handler, and this process was given no such function. "
+            f"If it is yours: {REMEDY}"
+        )
+    return found
+
+
+def _by_name(handlers: Iterable[Handler]) -> dict[str, Handler]:
+    found: dict[str, Handler] = {}
+    for given in handlers:
+        handler: Any = given
+        while isinstance(handler, partial):
+            handler = handler.func
+        name = _own_name(handler)
+        if not callable(handler) or isinstance(handler, (type, Workflow)) or name is None:
+            raise DefinitionError(f"handlers are functions with a name of their own, not {given!r:.200}")
+        if not _is_same(found.setdefault(name, handler), handler):
+            raise DefinitionError(f"two handlers are called {name!r}; give one of them another name")
+    return found
+
+
+def _own_name(fn: object) -> str | None:
+    """`module:qualname`, as a function says it itself."""
+    try:
+        module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    except Exception:  # noqa: BLE001  # an author's object may answer with an exception
+        return None
+    if not isinstance(module, str) or not isinstance(qualname, str) or "<lambda>" in qualname:
+        return None
+    return f"{module}:{qualname}"
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Whether both are one function. A bound method is made anew whenever it is asked for."""
+    if one is other:
+        return True
+    own, its = getattr(one, "__self__", None), getattr(other, "__self__", None)
+    return own is not None and own is its and getattr(one, "__func__", None) is getattr(other, "__func__", one)
+
+
+def _look_up(owner: object, path: list[str]) -> object:
+    """What a module has under a path of names. Only dictionaries are read, so that no hook of anybody runs."""
+    *classes, last = path
+    for name in classes:
+        owner = _own(owner).get(name)
+        # By its type: `isinstance` would ask the object.
+        if not issubclass(type(owner), type):
+            return None
+    found = _own(owner).get(last)
+    return cast("staticmethod[..., object]", found).__func__ if type(found) is staticmethod else found
+
+
+def _own(owner: object) -> Mapping[str, object]:
+    try:
+        return cast("Mapping[str, object]", vars(owner))
+    except TypeError:
+        return {}

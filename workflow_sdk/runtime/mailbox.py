@@ -1,0 +1,141 @@
+"""The inbox of an instance, from outside: what has come and was not taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from workflow_sdk.core.answers import Answer, AnswerKind
+from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.inbox import InboxMessage, SetAside
+from workflow_sdk.core.keys import ASIDE, INBOX, Field, InstanceKeys
+from workflow_sdk.core.limits import counted
+from workflow_sdk.core.location import subtree
+from workflow_sdk.core.times import time_of
+from workflow_sdk.core.wire import pack_record
+from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
+from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.runtime.access import Access
+
+__all__ = ["QueuedMessage", "discard", "read_inbox"]
+
+PAGE = 16
+"""Messages may be large, so that not many are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message that has come and was not taken."""
+
+    id: str
+    name: str
+    """Of the message; of the result of a task, the name of the task."""
+    payload: Any
+    """Plain data; None if it was set aside and can't be read at all."""
+    sent_at: datetime
+    reason: str | None = None
+    """Why it was set aside; None if it was not, and waits to be listened to."""
+
+
+async def read_inbox(access: Access, instance_id: str, limit: int, after: str | None) -> list[QueuedMessage]:
+    """Messages in the order in which they came."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"limit is a number of messages from 1 on, not {limit!r}")
+    driver, codec, keys = access.looking, access.codec, InstanceKeys(instance_id)
+    await _check_there(driver, keys)
+    first = None if after is None else _id(after)
+    found: list[tuple[bytes, QueuedMessage]] = []
+    for part in (INBOX, ASIDE):
+        space = keys.space + part
+        begin, end = subtree(space)
+        if first is not None:
+            begin = space + first + b"\x00"
+        count = 0
+        while count < limit:
+            rows = await driver.scan(begin, end, limit=PAGE)
+            for key, raw in rows:
+                id = key[len(space) :]
+                message = _queued(id, raw, codec) if part == INBOX else _aside(id, raw, codec)
+                if message is not None:
+                    count += 1
+                    found.append((id, message))
+            if len(rows) < PAGE:
+                break
+            begin = rows[-1][0] + b"\x00"
+    found.sort(key=lambda pair: pair[0])
+    return [message for _, message in found[:limit]]
+
+
+def _queued(id: bytes, raw: bytes, codec: Codec) -> QueuedMessage | None:
+    message = InboxMessage.unpack(id, raw)
+    if isinstance(message.name, bytes):
+        return None  # the end of a child or a task, on its way
+    payload = codec.decode(message.payload, plain=True)
+    return QueuedMessage(id.hex(), message.name, payload, time_of(message.sent_at))
+
+
+def _aside(id: bytes, raw: bytes, codec: Codec) -> QueuedMessage:
+    message = SetAside.unpack(raw)
+    try:
+        payload = codec.decode(message.payload, plain=True)
+    except CodecError:
+        payload = None  # that may be why it was set aside
+    reason = str(codec.decode(message.reason, str))
+    return QueuedMessage(id.hex(), message.name, payload, time_of(message.sent_at), reason)
+
+
+async def discard(access: Access, instance_id: str, message_id: str) -> bool:
+    """Take a message out of the inbox, or out of what was set aside; False if it is not there."""
+    driver, keys, id = access.driver, InstanceKeys(instance_id), _id(message_id)
+    await _check_there(driver, keys)
+    while True:
+        batch = Batch()
+        if not await _discard(access, batch, keys, id):
+            return False
+        try:
+            await driver.commit(batch)
+        except ConflictError:
+            continue  # it is taken, or set aside, just now
+        return True
+
+
+async def _discard(access: Access, batch: Batch, keys: InstanceKeys, id: bytes) -> bool:
+    for part in (INBOX, ASIDE):
+        key = keys.space + part + id
+        raw = await access.driver.get(key)
+        if raw is None:
+            continue
+        # Whoever takes it checks the row as well: so it is either taken or discarded.
+        batch.check(key, raw)
+        batch.clear(key)
+        count = keys.sent(0)
+        if (sent := await access.driver.get(count)) is not None:
+            batch.check(count, sent)
+            batch.set(count, pack_record([counted(sent) - 1]))
+        if part == ASIDE:
+            return True
+        message = InboxMessage.unpack(id, raw)
+        if isinstance(message.name, bytes):
+            return False
+        if message.reply_to is not None and (asked := await access.driver.get(message.reply_to)) is not None:
+            text = f"message {message.name!r} to {keys.instance_id!r} was discarded"
+            batch.check(message.reply_to, asked)
+            batch.set(message.reply_to, Answer(access.codec.encode(text), AnswerKind.DISCARDED).pack())
+        return True
+    return False
+
+
+async def _check_there(driver: Driver, keys: InstanceKeys) -> None:
+    if Field.STATUS not in await read_fields(driver, keys):
+        raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r}")
+
+
+def _id(message_id: str) -> bytes:
+    try:
+        return bytes.fromhex(message_id)
+    except (ValueError, TypeError):
+        raise DefinitionError(
+            f"the id of a message is a text, as `handle.inbox()` has it, not {message_id!r:.100}"
+        ) from None
