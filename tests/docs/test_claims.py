@@ -38,7 +38,7 @@ def test_the_design_names_every_driver() -> None:
     (tour,) = [line for line in (ROOT / "docs" / "design.md").read_text().splitlines() if "workflow_drivers/" in line]
     names = {"memory": "memory", "sqlite": "SQLite", "fdb": "FoundationDB"}
     for scheme in PROJECT["entry-points"]["workflow_sdk.drivers"]:
-        assert names.get(scheme, scheme) in tour
+        assert str(names.get(scheme, scheme)) in tour
 
 
 def test_every_key_that_is_kept_is_on_the_page() -> None:

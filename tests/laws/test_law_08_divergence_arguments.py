@@ -419,7 +419,7 @@ async def test_a_digest_of_what_is_secret_is_secret(world: World, shop: Shop) ->
         ((_, raw),) = await world.driver.scan(*InstanceKeys(str(order)).range(HISTORY))
         digest = Entry.unpack(raw).digest
         assert digest is not None
-        assert digest.startswith(b"sealed")
+        assert b"sealed" in digest
         result = await run_workflow(of(run, order), driver=world.driver, instance_id=str(order), codec=Secret())
         assert result.status is status
 

@@ -50,6 +50,7 @@ In the space of an instance:
     (14, <append>)      message that was set aside, at the place that it had in the inbox
     (15, <append>)      idempotency key, when it was used, and its number
     (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
+    (25, *segments)     after a worker died under it: an operation whose code is being called
 """
 
 from __future__ import annotations
