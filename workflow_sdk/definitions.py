@@ -95,7 +95,7 @@ class StepOptions:
     backoff: Backoff = _DEFAULT_BACKOFF
     timeout: Duration | None = None
     """Seconds that one attempt may take."""
-    retry_on_timeout: bool = False
+    retry_on_timeout: bool = True
     no_retry: type[Exception] | tuple[type[Exception], ...] = ()
     """Exceptions that end the step at once."""
     repeatable: bool = False
@@ -187,7 +187,7 @@ def step(
     retries: int = 3,
     backoff: Backoff = ...,
     timeout: Duration | None = None,
-    retry_on_timeout: bool = False,
+    retry_on_timeout: bool = True,
     no_retry: type[Exception] | tuple[type[Exception], ...] = (),
     repeatable: bool = False,
     rollback: UNDO | None = None,
