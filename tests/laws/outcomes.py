@@ -117,7 +117,7 @@ def step(fn: Callable[[], Awaitable[Any]], **options: Any) -> Case:
 
 DECLINED = step(declined, retries=0)
 CRITICAL = step(critical)
-TIMEOUT = step(slow, timeout=1)
+TIMEOUT = step(slow, timeout=1, retry_on_timeout=False)
 
 
 async def join_of_failures(ctx: Context) -> Any:

@@ -234,7 +234,7 @@ async def test_a_timeout_ends_the_step(world: World) -> None:
             cleaned.append("up")
 
     began = world.clock.time()
-    result = await world.run(trying(hangs, timeout=timedelta(seconds=5)))
+    result = await world.run(trying(hangs, timeout=timedelta(seconds=5), retry_on_timeout=False))
     assert result.output == [
         "StepTimeoutError",
         1,
@@ -288,7 +288,7 @@ async def test_a_plain_function_that_takes_too_long_is_left_to_itself(world: Wor
     @workflow
     async def tries(ctx: Context) -> str:
         try:
-            await ctx.step("s", lambda: go_on.wait(PATIENCE), timeout=0.01)
+            await ctx.step("s", lambda: go_on.wait(PATIENCE), timeout=0.01, retry_on_timeout=False)
         except StepTimeoutError as error:
             return f"{error.attempts}"
         finally:

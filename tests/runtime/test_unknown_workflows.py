@@ -69,9 +69,11 @@ async def test_what_a_dead_worker_has_left(driver: Driver) -> None:
         async with Runtime(counting, workflows=[doubles], lease_ttl=TTL, clock=clock):
             await counting.until_quiet()
             clock.offset = 61
+            await clock.go_on(2 * TTL, TTL / 3, driver)
             await counting.until_quiet()
             assert (await client.handle(naps, "i").info()).status is Status.SLEEPING
             async with Runtime(driver, workflows=[naps], lease_ttl=TTL, clock=clock):
+                await settle(driver)
                 # Who has come just now watches for a lease before it takes anybody for dead.
                 await clock.go_on(2 * TTL, TTL / 3, driver)
                 assert await client.handle(naps, "i").result(timeout=PATIENCE) == "awake"
