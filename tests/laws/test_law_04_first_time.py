@@ -103,7 +103,7 @@ async def test_a_caught_failure_is_not_tried_again(world: World, name: str) -> N
     @workflow
     async def caught(ctx: Context) -> str:
         try:
-            await ctx.step("s", counted, timeout=1)
+            await ctx.step("s", counted, timeout=1, retry_on_timeout=False)
         except (StepError, RollbackError):
             await ctx.sleep("nap", 60)
             return "caught"

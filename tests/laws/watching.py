@@ -158,9 +158,11 @@ class WatchedDriver:
         elif key.startswith(space + COMPENSATIONS):
             change.compensations.append(Compensation.unpack(self._number(key, COMPENSATIONS), value))
         elif key.startswith(space + FIELDS):
-            number = Field(self._number(key, FIELDS))
-            change.fields.add(number)
-            if number is Field.STATUS:
+            numbers = list(segments(key[len(space) + len(FIELDS) :]))
+            if len(numbers) > 1:
+                return  # it counts what was sent
+            change.fields.add(Field(numbers[0]))
+            if numbers[0] == Field.STATUS:
                 change.status = Status(unpack_record(value)[0])
 
     def _number(self, key: bytes, part: bytes) -> int:
