@@ -161,8 +161,10 @@ class WatchedDriver:
             numbers = list(segments(key[len(space) + len(FIELDS) :]))
             if len(numbers) > 1:
                 return  # it counts what was sent
-            change.fields.add(Field(numbers[0]))
-            if numbers[0] == Field.STATUS:
+            (number,) = numbers
+            assert isinstance(number, int)
+            change.fields.add(Field(number))
+            if number == Field.STATUS:
                 change.status = Status(unpack_record(value)[0])
 
     def _number(self, key: bytes, part: bytes) -> int:

@@ -22,6 +22,11 @@ from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import BREATH, Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
 
+GIVEN_BACK_TURNS = 20
+"""If the loop is in a branch that loses a race, the messages of so many turns are given back, even if their history is
+gone. Those of earlier ones are used up, so that they do not pile up.
+"""
+
 __all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
 
 S = TypeVar("S")
@@ -213,8 +218,9 @@ class _Turns:
         if data.first > before.first:
             first, end = self.turn_location(before.first), self.turn_location(data.first)
             journal.clear_turns(first, end, shown=self.engine.world is not None)
-            if journal.takings:
-                journal.settle_turns(self.turn_location(0), self.turn_location(data.first))
+            given_back = min(data.first, turn - GIVEN_BACK_TURNS)
+            if journal.takings and given_back > 0:
+                journal.settle_turns(self.turn_location(0), self.turn_location(given_back))
             names.prune(data.first)
         if last is not None:
             journal.keep_bases(self.turn_location(last), row)
