@@ -99,7 +99,7 @@ async def test_a_walked_handler_sees_the_state(world: World, undo_it: Undo, assi
 
     @workflow
     async def charges(ctx: Context) -> None:
-        ctx.state["charged"] = 0
+        ctx.state.update(charged=0)
         ctx.state["details"] = {"way": "none"}
         details = ctx.state["details"]
 

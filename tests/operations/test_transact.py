@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -263,7 +263,7 @@ async def test_a_step_that_completes_while_it_commits_is_undone_too(world: World
         await ctx.join("both", {"writes": writes, "steps": steps, "other": other})
         raise RollbackError("enough")
 
-    result = await world.run(saga, driver=driver)
+    result = await world.run(saga, driver=cast("Driver", driver))
     assert result.status is Status.ROLLED_BACK, result.error
     assert taken_back == [100, 1, 1000]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from math import inf
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import anyio
 
@@ -236,5 +236,6 @@ class Walk:
 def _is_unwound(error: BaseException) -> bool:
     """Whether it comes of `never`, through code that shields itself. A task group hands it on with cancellations."""
     if isinstance(error, BaseExceptionGroup):
-        return error.split((Unwound, anyio.get_cancelled_exc_class()))[1] is None
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.split((Unwound, anyio.get_cancelled_exc_class()))[1] is None
     return isinstance(error, Unwound)
