@@ -155,7 +155,7 @@ class Entry:
         self.value = value
         self.error = error
         self.data: Data | None = data
-        self.digest = digest
+        self.digest: bytes | None = digest
         """What the operation was given, in a few bytes, encoded as values are; None if it is not compared."""
         self.since: int = 0
         """The state of the instance, by the number of its commits, that began to wait here; 0 if none did yet."""

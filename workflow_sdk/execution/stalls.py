@@ -85,7 +85,7 @@ class Watched:
         self.stall_max = stall_max
         self.tick: float = lease_ttl / PART_OF_LEASE / TICKS
         self.seen: float = monotonic()
-        self.goes_on = Event()
+        self.goes_on: Event = Event()
         self.holder: Thread | None = None
         self._driver = driver
         self._clock = clock
