@@ -18,7 +18,12 @@ from workflow_sdk.errors import (
     RaceError,
     StepError,
 )
-from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope
+from workflow_sdk.operations.cancelling import (
+    as_exception,
+    cancellations,
+    is_failure_of_scope,
+    take_back_cancellations,
+)
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -99,6 +104,7 @@ async def _run(place: Place, run: Callable[[Scope], Awaitable[Any]]) -> tuple[An
     token = current_scope.set(scope)
     value: Any = None
     error: Exception | None = None
+    before = cancellations()
     try:
         value = await run(scope)
     except BaseException as failure:
@@ -107,6 +113,8 @@ async def _run(place: Place, run: Callable[[Scope], Awaitable[Any]]) -> tuple[An
             scope.forgotten()
             raise
         error = as_exception(failure, place.what)
+        # One that is not delivered yet would come out of the commit that records this, and hide it.
+        await take_back_cancellations(place.engine, before)
     finally:
         current_scope.reset(token)
     if not scope.end(error):

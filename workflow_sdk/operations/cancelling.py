@@ -23,6 +23,7 @@ from workflow_sdk.operations.engine import Engine, Unwound
 __all__ = [
     "as_exception",
     "asyncio_task",
+    "cancellations",
     "contained",
     "is_cancelled",
     "is_failure",
@@ -161,10 +162,19 @@ def _take_back(task: asyncio.Task[Any], count: int) -> Generator[Any, Any, None]
             yield
 
 
-async def take_back_cancellations(engine: Engine) -> None:
-    """An author's function is over: what it has cancelled of its own task ends with it, unless we are cancelled."""
+def cancellations() -> int:
+    """How often the task that runs was cancelled, as far as nobody has taken that back."""
     task = asyncio_task()
-    if task is not None and (count := task.cancelling()) and not engine.is_cancelled():
+    return 0 if task is None else task.cancelling()
+
+
+async def take_back_cancellations(engine: Engine, since: int = 0) -> None:
+    """An author's function is over: what it has cancelled of its own task ends with it, unless we are cancelled.
+
+    `since`: as often it was cancelled before.
+    """
+    task = asyncio_task()
+    if task is not None and (count := task.cancelling() - since) > 0 and not engine.is_cancelled():
         await _all_taken_back(task, count)
 
 

@@ -17,7 +17,12 @@ from workflow_sdk.core.names import NameTable
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
-from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope
+from workflow_sdk.operations.cancelling import (
+    as_exception,
+    cancellations,
+    is_failure_of_scope,
+    take_back_cancellations,
+)
 from workflow_sdk.operations.outcome import about, pack_error
 from workflow_sdk.operations.place import BREATH, Place, register
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -139,6 +144,7 @@ class _Turns:
             scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=where, names=names)
             scope.in_loop = True
             state = place.decode(raw, self.state_hint)
+            before = cancellations()
             try:
                 outcome = await self.one(scope, state)
             except BaseException as failure:
@@ -146,6 +152,8 @@ class _Turns:
                 if not is_failure_of_scope(failure, self.engine):
                     raise
                 error = as_exception(failure, f"turn {turn} of {place.what}")
+                # One that is not delivered yet would come out of the commit that records this, and hide it.
+                await take_back_cancellations(self.engine, before)
                 if not scope.end(error):
                     await self.engine.never()
                 entry.fail(pack_error(error, self.engine.codec), self.engine.now())
