@@ -407,7 +407,7 @@ async def test_a_handler_that_kills_is_named(world: World) -> None:
 async def test_siblings_that_die_with_what_kills_and_end_are_not_blamed(world: World) -> None:
     """Each process does one item of a list, and dies in the next one: it makes progress, and so do the others."""
     beside = Beside(world)
-    items = [f"item {number}" for number in range(8)]
+    items = [f"item {number:02}" for number in range(16)]
     done: list[str] = []
     lives: set[str] = set()
 
