@@ -47,10 +47,10 @@ class Nonce:
 
     def encode(self, data: bytes, /) -> bytes:
         nonce = secrets.token_bytes(4)
-        return nonce + Xor(nonce[0]).encode(data)
+        return nonce + Xor(nonce[0] | 1).encode(data)  # by zero, it would be in clear
 
     def decode(self, data: bytes, /) -> bytes:
-        return Xor(data[0]).decode(data[4:])
+        return Xor(data[0] | 1).decode(data[4:])
 
 
 @dataclass

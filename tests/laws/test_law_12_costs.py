@@ -200,7 +200,8 @@ async def test_waking_by_a_timer_reads_nothing(world: World) -> None:
         await ctx.loop("loop", turn, 0)
 
     assert (await world.once(job, mode="live", driver=watched)).status is Status.COMPLETED
-    assert len(set(asked)) == 1
+    # Once, in the beginning, the run looks whether it has been told anything.
+    assert asked[-1] - asked[0] <= 1
 
 
 async def test_waking_by_a_message_reads_the_message_and_no_history(world: World) -> None:
