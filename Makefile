@@ -76,9 +76,11 @@ quick: $(STAMP)
 
 # Everything, and then the quick tier on the other versions of Python. The oldest of them has the oldest packages.
 OTHER_PYTHONS := python3.12 python3.11
+# `make deep COVERAGE=` is a quarter faster.
+COVERAGE := --cov --cov-report=term
 deep: $(STAMP)
 	@echo "== pytest, everything, with coverage ($$($(BIN)/python --version))"
-	@$(PYTEST) --deep --cov --cov-report=term
+	@$(PYTEST) --deep $(COVERAGE)
 	@for name in $(OTHER_PYTHONS); do \
 	    if [ "$$($(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" = $$name ]; then \
 	        :; \

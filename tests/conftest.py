@@ -28,7 +28,7 @@ pytest_plugins = ["tests.by_law"]
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-QUICK_CHAOS, DEEP_CHAOS = "0.2", "0.6"
+QUICK_CHAOS, DEEP_CHAOS = "0.2", "0.4"
 """How much the tiers try at random: below 1, the same in every run. `make chaos` tries more, and other things."""
 
 
