@@ -112,15 +112,16 @@ async def test_a_reply_to_a_turn_that_is_forgotten(driver: Driver) -> None:
 
         with anyio.fail_after(PATIENCE):
             async with anyio.create_task_group() as group:
+                before = (await handle.info()).version
                 group.start_soon(ask)
                 for _ in range(6):
-                    before = (await handle.info()).version
 
                     async def moved(before: int = before) -> bool:
                         info = await handle.info()
                         return info.version > before
 
                     await until(moved)
+                    before = (await handle.info()).version
                     await handle.send("question")
         assert answers == ["late"]
         assert await handle.result(PATIENCE) == 6
