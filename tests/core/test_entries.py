@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_sdk.core.entries import (
@@ -67,6 +67,9 @@ def entries(draw: st.DrawFn) -> Entry:
 
 
 @given(entries())
+@example(
+    Entry(Kind.STEP, 0, 1.7e9 + 0.1, status=EntryStatus.COMPLETED, finished_at=1.7e9 + 0.2, value=b"v", error=b"e")
+)
 def test_an_entry_comes_back(entry: Entry) -> None:
     again = Entry.unpack(entry.pack())
     assert again == entry

@@ -190,7 +190,8 @@ class Entry:
             and self.value is not None
             and self.finished_at is not None
             and self.data is None
-            and self.attempts == 1  # and with a value, it has no error
+            and self.error is None
+            and self.attempts == 1
         ):
             code = _KIND_CODES[self.kind]
             raw = pack_outcome(
