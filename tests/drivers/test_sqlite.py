@@ -26,7 +26,7 @@ from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
-from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT
+from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT, LOOK_SECONDS
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
@@ -114,6 +114,45 @@ async def test_a_full_disk_is_an_error_and_no_more(tmp_path: Path) -> None:
         assert isinstance(caught.value.__cause__, sqlite3.Error)
         await driver.commit(one(b"small"))
         assert await driver.scan(b"", b"\xff") == [(b"small", b"v")]
+
+
+@pytest.mark.parametrize("names", [("-shm",), ("-wal", "-shm")], ids="".join)
+async def test_new_files_are_not_opened_beside_old_ones(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """In one process, which would write to the new ones by what it knows of the old."""
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"k"))
+        for name in names:
+            (tmp_path / f"app.db{name}").unlink()
+        with writer(tmp_path, 3) as process:
+            assert await asyncio.to_thread(process.wait) == 0
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"can't open .*was deleted or replaced"):
+                await sqlite.open(url(tmp_path))
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"l"))
+        assert await execute(driver, "PRAGMA integrity_check") == [("ok",)]
+    assert no_threads()
+
+
+@pytest.mark.parametrize("there_again", [False, True], ids=["gone", "replaced"])
+@pytest.mark.parametrize("name", ["", "-wal", "-shm"])
+async def test_a_sibling_has_the_same_files(tmp_path: Path, name: str, there_again: bool) -> None:
+    """SQLite shares the index of the log within a process: whoever writes with an old one ruins files that are new."""
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"k"))
+        before = await driver.sibling()
+        path, held = tmp_path / f"app.db{name}", tmp_path / "held"
+        path.rename(held)
+        if there_again:
+            path.write_bytes(held.read_bytes())
+        says = f"'{path}' was deleted or replaced"
+        with pytest.raises(StorageError, match=f"can't open .*{says}"):
+            await driver.sibling()
+        await asyncio.sleep(2 * LOOK_SECONDS)
+        with pytest.raises(StorageError, match=f"can't write .*{says}"):
+            await before.commit(one(b"l"))
+        await before.aclose()
+    assert no_threads()
 
 
 @pytest.mark.parametrize("name", ["", "-wal", "-shm"])

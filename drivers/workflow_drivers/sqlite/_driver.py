@@ -108,7 +108,8 @@ class SqliteDriver:
     async def sibling(self) -> SqliteDriver:
         """Another handle of the same file, for the event loop of another thread."""
         self._check_open()
-        writes = WriteSession(self._writes.settings)
+        # Of the same files: within a process SQLite shares the index of the log, also one that was deleted since.
+        writes = WriteSession(self._writes.settings, self._writes)
         return await _open(ReadSession(self._writes.settings, writes), writes)
 
     async def aclose(self) -> None:

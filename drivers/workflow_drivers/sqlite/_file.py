@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
 from random import random
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any, TypeVar
 from urllib.parse import quote
+from weakref import WeakSet
 
 from workflow_drivers.sqlite._merge import Merged, chunks, expectations
 from workflow_drivers.sqlite._url import Settings
@@ -108,6 +110,12 @@ def until(deadline: float) -> Callable[[], bool]:
     return lambda: monotonic() < deadline
 
 
+_open_sessions: WeakSet[_Session] = WeakSet()
+"""Of this process. Within a process SQLite shares the index of a file's log, also one that was deleted since: whoever
+opens new files beside it would ruin them."""
+_opening = Lock()
+
+
 class _Session:
     """One connection, opened and used in its thread."""
 
@@ -125,7 +133,7 @@ class _Session:
         """Open the file, waiting for other processes if needed. StorageError says why it can't be."""
         path, deadline = self.settings.path, monotonic() + self.settings.busy_timeout
         if self._first is not None:
-            self._first.check_files("open")
+            self._first.look_at_files("open")
         try:
             if not path.parent.is_dir():
                 raise StorageError(f"can't open {str(path)!r}: there is no directory {str(path.parent)!r}")
@@ -152,7 +160,21 @@ class _Session:
         self.connection = connection
         self.cursor = connection.cursor()
         self.files = tuple(map(_identity, self._paths)) if self._first is None else self._first.files
+        try:
+            self.look_at_files("open")
+            self._come()
+        except BaseException:
+            self.leave()
+            connection.close()
+            raise
         return connection
+
+    def _come(self) -> None:
+        """StorageError if this process has other files of the same name open still, which were deleted since."""
+        with _opening:
+            if any(other.files[0] == self.files[0] and other.files != self.files for other in _open_sessions):
+                raise self._changed("open", self._paths[0])
+            _open_sessions.add(self)
 
     _looked = float("-inf")
 
@@ -163,16 +185,22 @@ class _Session:
         is written then is lost, or ruins the file. Asking for the files can take as long as a small transaction, so it
         is not done for every one of many.
         """
+        if monotonic() - self._looked >= LOOK_SECONDS:
+            self.look_at_files(verb)
+
+    def look_at_files(self, verb: str) -> None:
+        """The same, however short ago that was done."""
         now = monotonic()
-        if now - self._looked < LOOK_SECONDS:
-            return
         for path, file in zip(self._paths, self.files, strict=True):
             if _identity(path) != file:
-                raise StorageError(
-                    f"can't {verb} {self._paths[0]!r}: {path!r} was deleted or replaced while it was open; end every "
-                    "process that has it open, and start again"
-                )
+                raise self._changed(verb, path)
         self._looked = now
+
+    def _changed(self, verb: str, path: str) -> StorageError:
+        return StorageError(
+            f"can't {verb} {self._paths[0]!r}: {path!r} was deleted or replaced while it was open; end every "
+            "process that has it open, and start again"
+        )
 
     def leave(self) -> None:
         """What comes before closing, after which nothing may be done with the connection.
@@ -180,6 +208,8 @@ class _Session:
         The last to close has SQLite copy the log into the database. Where the files are not the ones that were opened,
         others have written there since: theirs stays. Where they are only gone, nobody has, and nothing is lost.
         """
+        with _opening:
+            _open_sessions.discard(self)
         for path, file in zip(self._paths, self.files, strict=True):
             if _identity(path) not in (None, file) and _size(path):
                 self.connection.interrupt()  # of what is next: the copying
