@@ -13,7 +13,7 @@ from typing import Any
 
 from workflow_sdk import Client, Driver, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.fields import unpack_status
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import ROOT, Field, InstanceKeys
 from workflow_sdk.core.tuples import unpack
 from workflow_sdk.execution.errands import run_errands_left
@@ -37,7 +37,7 @@ async def keys_of(driver: Driver) -> list[Key]:
 def leftovers(keys: Iterable[Key]) -> list[Key]:
     """The keys that belong to nothing that is there."""
     found = list(keys)
-    instances = {key[1] for key in found if key[0] == SPACES and key[2:] == (FIELDS, Field.STATUS)}
+    instances = {key[1] for key in found if key[0] == SPACES and key[2:] == (FIELDS, Field.HEAD)}
     workers = {key[1] for key in found if key[0] == HEARTBEATS}
     tasks = {key[2] for key in found if key[:2] == (TASKS, 1)}
     schedules = {key[2] for key in found if key[:2] == (SCHEDULES, 1)}
@@ -68,12 +68,14 @@ def leftovers(keys: Iterable[Key]) -> list[Key]:
 async def check_ended(driver: Driver) -> None:
     """What has ended has nothing that only a live instance needs."""
     keys = await keys_of(driver)
-    for id in {key[1] for key in keys if key[0] == SPACES and key[2:] == (FIELDS, Field.STATUS)}:
-        raw = await driver.get(InstanceKeys(id).field(Field.STATUS))
-        if raw is None or not unpack_status(raw).is_terminal:
+    for id in {key[1] for key in keys if key[0] == SPACES and key[2:] == (FIELDS, Field.HEAD)}:
+        raw = await driver.get(InstanceKeys(id).field(Field.HEAD))
+        head = None if raw is None else Head.unpack(raw)
+        if head is None or not head.status.is_terminal:
             continue
+        assert head.alarm is None, f"{id} has ended, and is due"
         own = [key[2:] for key in keys if key[:2] == (SPACES, id)]
-        needless = [key for key in own if key[0] in _OF_ENDED or key in ((FIELDS, LEASE), (FIELDS, Field.ALARM))]
+        needless = [key for key in own if key[0] in _OF_ENDED or key == (FIELDS, LEASE)]
         assert not needless, f"{id} has ended, and keeps {needless}"
         assert not [key for key in keys if key[0] in (ALARMS, CLAIMS) and key[-1] == id], f"{id} has ended, and is due"
 

@@ -42,8 +42,9 @@ from workflow_sdk.errors import (
     WorkflowSDKError,
     WorkflowStuckError,
 )
+from workflow_sdk.execution.calling import run_workflow
 from workflow_sdk.execution.posting import Delivery
-from workflow_sdk.execution.run import RunResult, run_workflow
+from workflow_sdk.execution.run import RunResult
 from workflow_sdk.operations.attempt import Failure, Success
 from workflow_sdk.operations.listen import Message
 from workflow_sdk.operations.loop import Break, Continue

@@ -159,7 +159,7 @@ async def test_a_thousand_that_are_cancelled_with_their_parent() -> None:
         async with running(driver, [many, waits], clock) as runtime:
             top = await runtime.start(many, count)
             await until_asleep(runtime, count + 1)
-            print("resident", runtime.resident); before = driver.calls
+            before = driver.calls
             await top.cancel()
             found = driver.calls - before
             for status in (Status.WAITING, Status.RUNNING, Status.PENDING):

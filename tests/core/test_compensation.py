@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
+from workflow_sdk.core.error_row import ErrorRow
+from workflow_sdk.core.wire import Text
 
 pytestmark = pytest.mark.law(11)
 
@@ -42,6 +44,11 @@ def test_what_can_not_be_recorded_has_no_reference(handler: Any) -> None:
     assert HandlerRef.of(handler, CODEC, name_of) is None
 
 
+def error(message: str = "no") -> ErrorRow:
+    """A failure."""
+    return ErrorRow("app.Error", Text(message), Text(""), "application", {})
+
+
 raw = st.binary(max_size=10)
 refs = st.builds(HandlerRef, st.text(), st.lists(raw).map(tuple), st.lists(st.tuples(st.text(), raw)).map(tuple))
 compensations = st.builds(
@@ -55,7 +62,7 @@ compensations = st.builds(
     st.sampled_from(Progress),
     st.integers(0, 99),
     st.none() | st.floats(0, 4e9),
-    st.lists(st.text()),
+    st.none() | st.builds(error),
 )
 
 
@@ -67,9 +74,9 @@ def test_a_compensation_comes_back(compensation: Compensation) -> None:
 def test_how_far_it_is() -> None:
     fresh = Compensation(1, b"", "s", None, b"v", tagged=True)
     assert (fresh.progress, fresh.attempts) == (Progress.OPEN, 0)
-    retrying = fresh.failed(["e"], 5.0)
+    retrying = fresh.failed(error("e"), 5.0)
     assert (retrying.progress, retrying.attempts, retrying.retry_at) == (Progress.RETRYING, 1, 5.0)
-    exhausted = retrying.failed(["f"], None)
-    assert (exhausted.progress, exhausted.attempts, exhausted.error) == (Progress.EXHAUSTED, 2, ["f"])
+    exhausted = retrying.failed(error("f"), None)
+    assert (exhausted.progress, exhausted.attempts, exhausted.error) == (Progress.EXHAUSTED, 2, error("f"))
     done = retrying.done()
     assert (done.progress, done.attempts, done.retry_at) == (Progress.DONE, 2, None)

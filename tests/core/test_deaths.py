@@ -5,25 +5,17 @@ from __future__ import annotations
 import pytest
 
 from workflow_sdk import CodecError
-from workflow_sdk.core.deaths import Blame, Death, Try, pack_deaths, unpack_deaths, worker_of_lease, worst
+from workflow_sdk.core.deaths import Blame, Death, Deaths, Try, worker_of_lease, worst
+from workflow_sdk.core.instance import Lease
 from workflow_sdk.core.wire import pack_record
 
 DEATHS = [Death("a/1", noted=False), Death("b/1", noted=True), Death("c/1", noted=True)]
 
 
 def test_deaths_are_stored_and_read() -> None:
-    raw = pack_deaths(DEATHS)
-    assert raw is not None
-    assert unpack_deaths(raw) == DEATHS
-    assert pack_deaths([]) is None
-    assert unpack_deaths(None) == []
-
-
-def test_the_number_that_was_stored_once_is_read() -> None:
-    found = unpack_deaths(pack_record([3]))
-    assert len({death.lease for death in found}) == 3
-    assert not any(death.noted for death in found)
-    assert worker_of_lease(found[0].lease) == ""
+    deaths = Deaths(tuple(DEATHS))
+    assert Deaths.unpack(deaths.pack()) == deaths
+    assert worker_of_lease(Lease("w/1", 7, 1.0).name) == "w/1"
 
 
 def test_a_try_is_stored_and_read() -> None:
@@ -32,7 +24,7 @@ def test_a_try_is_stored_and_read() -> None:
     with pytest.raises(CodecError):
         Try.unpack(pack_record(["path", [1]]))
     with pytest.raises(CodecError):
-        unpack_deaths(pack_record([1, [["a"]]]))
+        Deaths.unpack(pack_record([[["a"]]]))
 
 
 def test_a_death_counts_against_what_was_executed() -> None:

@@ -33,7 +33,7 @@ def value(data: Any) -> bytes:
 
 
 FAILURE = StepExhaustedError("bad", "bad", 4, ErrorInfo("app.Declined", "no\nway"))
-TAKEN = ((Taken(b"1", "m", 1.0), value({"x": 1})),)
+TAKEN = (Taken(b"1", "m", 1.0, value({"x": 1})),)
 
 ROWS: dict[bytes, Entry] = {
     # In the order of keys, which is not that of creation.

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.chaos import effort
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData, SleepData
-from workflow_sdk.core.fields import WaitRow, unpack_wait
+from workflow_sdk.core.error_row import ErrorRow
 from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.instance import Head, Result, Tally, WaitRow
 from workflow_sdk.core.journal import Journal, WriteSet
 from workflow_sdk.core.keys import (
     ATTIC,
@@ -28,8 +29,8 @@ from workflow_sdk.core.keys import (
     waits_of,
 )
 from workflow_sdk.core.location import pack_pair, pack_segment, split_last, subtree
-from workflow_sdk.core.status import EntryStatus, Kind
-from workflow_sdk.core.wire import pack_record
+from workflow_sdk.core.status import EntryStatus, Kind, Status
+from workflow_sdk.core.wire import Text
 
 pytestmark = pytest.mark.law(2)
 
@@ -39,7 +40,12 @@ Rows = dict[bytes, bytes]
 locations = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(lambda parts: b"".join(map(pack_segment, parts)))
 
 
-COUNT = KEYS.field(Field.COMMITS)
+COUNT = KEYS.field(Field.TALLY)
+
+
+def head(changes: int) -> Head:
+    """The head of an instance."""
+    return Head("w", 1, "", 1.0, Status.RUNNING, changes, 1.0)
 
 
 def changed(writes: WriteSet) -> dict[bytes, bytes | None]:
@@ -77,7 +83,7 @@ class Model:
 
     def trouble(self, location: bytes) -> None:
         self.count += 1
-        trouble = EntryTrouble("a/b", self.count, 1.0)
+        trouble = EntryTrouble("a/b", self.count, 1.0, ErrorRow("E", Text(), Text(), "application", {}))
         self.journal.trouble(location, trouble)
         self.expected[KEYS.space + METADATA + location] = trouble.pack()
 
@@ -98,10 +104,10 @@ class Model:
                 if not key.startswith(KEYS.space + part + winner):
                     del self.expected[key]
 
-    def set_field(self, value: int) -> None:
-        fields: list[object] | None = [value] if value else None
-        self.journal.set_field(Field.ALARM, fields)
-        write(self.expected, WriteSet(rows={KEYS.field(Field.ALARM): pack_record(fields) if fields else None}))
+    def set_row(self, value: int) -> None:
+        row = head(value) if value else None
+        self.journal.set_row(Field.HEAD, row)
+        write(self.expected, WriteSet(rows={KEYS.field(Field.HEAD): None if row is None else row.pack()}))
 
     def take(self, _: Any) -> None:
         if self.flying is None:
@@ -125,7 +131,7 @@ class Model:
 
 OPERATIONS = st.one_of(
     st.tuples(st.sampled_from(["put", "trouble", "clear_history", "clear_losers"]), locations),
-    st.tuples(st.just("set_field"), st.integers(0, 3)),
+    st.tuples(st.just("set_row"), st.integers(0, 3)),
     st.tuples(st.just("take"), st.none()),
     st.tuples(st.just("land"), st.booleans()),
     st.tuples(st.just("land_unseen"), st.none()),
@@ -195,14 +201,14 @@ def test_waits_are_told_and_taken_back() -> None:
 
 def test_an_unchanged_field_is_not_written() -> None:
     journal = Journal(KEYS)
-    journal.set_field(Field.STATUS, ["running"])
+    journal.set_row(Field.HEAD, head(1))
     journal.take()
-    journal.set_field(Field.STATUS, ["running"])
+    journal.set_row(Field.HEAD, head(1))
     assert not journal.is_dirty
-    assert journal.get_field(Field.STATUS) == ["running"]
-    journal.set_field(Field.STATUS, None)
-    assert journal.get_field(Field.STATUS) is None
-    assert changed(journal.take()) == {KEYS.field(Field.STATUS): None}
+    assert journal.about.head == head(1)
+    journal.set_row(Field.HEAD, None)
+    assert not journal.about
+    assert changed(journal.take()) == {KEYS.field(Field.HEAD): None}
 
 
 def test_turns_are_cleared_up_to_one() -> None:
@@ -294,11 +300,11 @@ def test_what_was_discarded_is_not_written() -> None:
     journal = Journal(KEYS)
     journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
     journal.clear_history(pack_segment(1))
-    journal.set_field(Field.ALARM, None)
+    journal.set_row(Field.HEAD, None)
     journal.discard(keep_fields=True)
-    assert journal.take() == WriteSet([], {KEYS.space + field_key(Field.ALARM): None})
+    assert journal.take() == WriteSet([], {KEYS.space + field_key(Field.HEAD): None})
     journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
-    journal.set_field(Field.ALARM, ["x"])
+    journal.set_row(Field.HEAD, head(1))
     journal.discard()
     assert not journal.is_dirty
 
@@ -313,20 +319,19 @@ def test_a_commit_that_changes_the_instance_counts_and_a_replay_does_not() -> No
     journal, location = Journal(KEYS), pack_segment(0)
     journal.put(location, Entry(Kind.STEP, 0, 1.0))
     journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
-    assert journal.take().rows[COUNT] == pack_record([1])
-    journal.set_field(Field.STATUS, ["waiting"])
-    journal.set_field(Field.ALARM, [1.0])
+    assert journal.take().rows[COUNT] == Tally(1).pack()
+    journal.set_row(Field.HEAD, head(1))
     journal.begin_wait(location, ["a"], WaitRow("message", "a", "a", None, 1, 0), None)
     journal.end_wait(location, ["b"])
     journal.forget_waits()
     assert COUNT not in journal.take().rows
     assert journal.version == 1
-    journal.set_field(Field.OUTPUT, [b"x"])
+    journal.set_row(Field.RESULT, Result(b"x"))
     writes = journal.take()
-    assert writes.rows[COUNT] == pack_record([2])
+    assert writes.rows[COUNT] == Tally(2).pack()
     journal.restore(writes)
     assert journal.version == 1
-    assert journal.take().rows[COUNT] == pack_record([2]), "what failed was not counted"
+    assert journal.take().rows[COUNT] == Tally(2).pack(), "what failed was not counted"
 
 
 def test_a_wait_is_known_by_the_commit_that_it_began_with() -> None:
@@ -341,12 +346,12 @@ def test_a_wait_is_known_by_the_commit_that_it_began_with() -> None:
     rows = journal.take().rows
     told = rows[KEYS.space + waits_of("") + location]
     assert told is not None
-    assert unpack_wait(told).since == entry.since == 2
+    assert WaitRow.unpack(told).since == entry.since == 2
     journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
     journal.begin_wait(location, [], about, entry)
     told = journal.take().rows[KEYS.space + waits_of("") + location]
     assert told is not None
-    assert unpack_wait(told).since == 2, "it is the same wait"
+    assert WaitRow.unpack(told).since == 2, "it is the same wait"
     entry.wait(SleepData(6.0))
     journal.put(location, entry)
     journal.take()
@@ -367,5 +372,5 @@ def test_the_next_wait_at_a_place_is_known_by_its_own_commit() -> None:
         journal.begin_wait(location, [], WaitRow("retry", "s", "s", 5.0, 1, 0), entry)
         told = journal.take().rows[KEYS.space + waits_of("") + location]
         assert told is not None
-        tokens.append(unpack_wait(told).since)
+        tokens.append(WaitRow.unpack(told).since)
     assert tokens == [1, 2, 3, 4]

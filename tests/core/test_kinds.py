@@ -20,7 +20,7 @@ import pytest
 from workflow_sdk import errors
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
-from workflow_sdk.core.kinds import KINDS, is_divergence, kind_of, kind_recorded
+from workflow_sdk.core.kinds import KINDS, is_divergence, kind_of
 from workflow_sdk.errors import ChildFailedError, ErrorInfo, JoinError, RaceError
 
 CODEC = Codec()
@@ -250,24 +250,6 @@ def test_a_deep_group_is_no_trouble() -> None:
 
 def test_a_group_that_holds_itself_comes_to_an_end() -> None:
     assert kind_of(Endless("x", [ValueError("x")])) == "application"
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ("error", "application"),
-        ("rollback", "application"),
-        ("divergence", "consistency"),
-        ("crash", "consistency"),
-        ("definition", "definition"),
-        ("cancelled", "cancelled"),
-        ("of a later release", "of a later release"),
-        *((kind, kind) for kind in KINDS),
-    ],
-)
-def test_records_of_before_are_read_with_the_kinds_of_now(before: str, now: str) -> None:
-    assert kind_recorded(before) == now
-    assert unpack_error_info(pack_error_info(info(before), CODEC), CODEC) == info(now)
 
 
 def test_what_can_be_mended() -> None:

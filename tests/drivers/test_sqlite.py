@@ -116,6 +116,7 @@ async def test_a_full_disk_is_an_error_and_no_more(tmp_path: Path) -> None:
         assert await driver.scan(b"", b"\xff") == [(b"small", b"v")]
 
 
+@pytest.mark.law(3)
 @pytest.mark.parametrize("names", [("-shm",), ("-wal", "-shm")], ids="".join)
 async def test_new_files_are_not_opened_beside_old_ones(tmp_path: Path, names: tuple[str, ...]) -> None:
     """In one process, which would write to the new ones by what it knows of the old."""
@@ -134,6 +135,7 @@ async def test_new_files_are_not_opened_beside_old_ones(tmp_path: Path, names: t
     assert no_threads()
 
 
+@pytest.mark.law(3)
 @pytest.mark.parametrize("there_again", [False, True], ids=["gone", "replaced"])
 @pytest.mark.parametrize("name", ["", "-wal", "-shm"])
 async def test_a_sibling_has_the_same_files(tmp_path: Path, name: str, there_again: bool) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from tests.support import World
 from workflow_sdk import Context, Delivery, Status, send_message, workflow
-from workflow_sdk.core.keys import WAITS, Field, InstanceKeys
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.instance import WaitRow
+from workflow_sdk.core.keys import WAITS, InstanceKeys
+from workflow_sdk.execution.snapshot import read_about
 
 
 @workflow
@@ -31,18 +32,18 @@ async def test_every_wait_is_a_row_until_it_is_over(world: World) -> None:
     keys = InstanceKeys("i")
     await world.once(waiting)
     rows = await world.driver.scan(*keys.range(WAITS))
-    assert sorted({unpack_record(raw)[2] for _, raw in rows}) == ["both/listen/wait", "both/nap/nap"]
+    assert sorted({WaitRow.unpack(raw).path for _, raw in rows}) == ["both/listen/wait", "both/nap/nap"]
     assert len(rows) == 3
     assert await send_message(world.driver, "i", "other") is Delivery.QUEUED
     assert await send_message(world.driver, "i", "stop", "now") is Delivery.ACCEPTED
     result = await world.once(waiting)
     assert (result.status, result.waiting_for) == (Status.SLEEPING, [])
     rows = await world.driver.scan(*keys.range(WAITS))
-    assert [unpack_record(raw)[2] for _, raw in rows] == ["both/nap/nap"]
+    assert [WaitRow.unpack(raw).path for _, raw in rows] == ["both/nap/nap"]
     result = await world.run(waiting)
     assert result.output == ["now", "slept"]
     assert await world.driver.scan(*keys.range(WAITS)) == []
-    assert await world.driver.get(keys.field(Field.ALARM)) is None
+    assert (await read_about(world.driver, keys)).head.alarm is None
 
 
 async def test_large_outcomes_of_branches_do_not_wait_for_the_join(world: World) -> None:

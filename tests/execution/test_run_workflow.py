@@ -28,9 +28,9 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import Field, InstanceKeys
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.keys import InstanceKeys
 from workflow_sdk.driver import Batch, Clear
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.testing import FaultyDriver
 
 LEASE = InstanceKeys("i").lease
@@ -362,9 +362,9 @@ async def test_the_alarm_of_a_second_try_is_stored_whole(world: World) -> None:
     began = clock.time()
     with pytest.raises(StorageError, match="told to fail"):
         await world.once(naps, driver=FaultyDriver(driver, fail_at=puts_away), mode="yield")
-    alarm = await driver.get(keys.field(Field.ALARM))
+    alarm = (await read_about(driver, keys)).head.alarm
     assert alarm is not None
-    assert await driver.get(keys.alarm(unpack_record(alarm)[0])) is not None
+    assert await driver.get(keys.alarm(alarm)) is not None
 
 
 @pytest.mark.law(6)

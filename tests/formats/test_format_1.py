@@ -32,7 +32,7 @@ from workflow_sdk import (
 from workflow_sdk.core.bases import Base, unpack_bases
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, RetryData, SleepData
-from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.inbox import InboxMessage, TakingRow
 from workflow_sdk.core.keys import (
     ATTIC,
     BASES,
@@ -44,8 +44,10 @@ from workflow_sdk.core.keys import (
     NAMES,
     TAKINGS,
     WAITS,
+    Field,
     InstanceKeys,
 )
+from workflow_sdk.core.names import NameRow
 from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.execution import Mode
@@ -88,7 +90,7 @@ def entry_at(*location: Any) -> Entry:
 
 def name(text: str) -> int:
     """The index of a name of the instance that is half way."""
-    found = {unpack_record(raw)[0]: fdb.tuple.unpack(key)[0] for key, raw in rows_of("names", "half way")}
+    found = {NameRow.unpack(raw).text: fdb.tuple.unpack(key)[0] for key, raw in rows_of("names", "half way")}
     return int(found[text])
 
 
@@ -127,7 +129,7 @@ def test_every_part_is_there() -> None:
     found = {part: len(list(rows_of(part))) for part in PARTS}
     assert all(found.values()), found
     fields = {fdb.tuple.unpack(key)[0] for key, _ in rows_of("fields")}
-    assert fields == {*range(1, 9), 20, 21}
+    assert fields == {Field.HEAD, Field.RESULT, Field.BIRTH, Field.DEATHS, Field.TALLY, 20, 21}
 
 
 def test_every_entry_is_read_and_would_be_written_the_same() -> None:
@@ -163,8 +165,8 @@ def test_other_records_are_read_and_would_be_written_the_same() -> None:
         assert compensation.pack() == raw
     assert progress == set(Progress)
     ((_, raw),) = rows_of("takings")
-    id, message = unpack_record(raw)
-    assert InboxMessage.unpack(id, message) == InboxMessage(id, "bait", b"fa bait", BEGAN + 488)
+    taking = TakingRow.unpack(raw)
+    assert InboxMessage.unpack(b"id", taking.message) == InboxMessage(b"id", "bait", b"fa bait", BEGAN + 488)
 
 
 def test_states_that_loops_had_hold() -> None:
@@ -192,7 +194,7 @@ def test_what_entries_hold() -> None:
     assert entry_at(name("loop"), (name("loop"), 2), name("turn 2")).value == b"fturn 2"
     assert isinstance(pair.data, ListenData)
     assert (pair.data.count, pair.data.timed_out) == (2, True)
-    assert [payload for _, payload in pair.data.taken] == [b"honly one"]
+    assert [taken.payload for taken in pair.data.taken] == [b"honly one"]
 
 
 def test_what_compensations_hold() -> None:

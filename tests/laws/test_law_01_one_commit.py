@@ -35,7 +35,7 @@ async def test_creating_an_instance_is_one_commit(world: World) -> None:
     driver = WatchedDriver(world.driver)
     await world.run(nothing, 1, driver=driver)
     first = driver.changes[0]
-    assert first.fields == {Field.STATUS, Field.VERSION, Field.INPUT, Field.BIRTH, Field.COMMITS}
+    assert first.fields == {Field.HEAD, Field.BIRTH, Field.TALLY}
     assert first.lease_taken
     assert len(driver.changes) == 2
 
@@ -117,7 +117,7 @@ async def test_sending_is_one_commit_with_the_nudge(world: World) -> None:
     sent = only(driver.changes)
     assert sent.sent == 1
     assert sent.nudged
-    assert InstanceKeys("i").field(Field.VERSION) in sent.checked
+    assert InstanceKeys("i").field(Field.HEAD) in sent.checked
     assert InstanceKeys("i").lease in sent.checked
 
 
@@ -128,7 +128,7 @@ async def test_completing_is_one_commit(world: World) -> None:
 
     driver = WatchedDriver(world.driver)
     await world.run(done, driver=driver)
-    last = only([change for change in driver.changes if Field.OUTPUT in change.fields])
+    last = only([change for change in driver.changes if Field.RESULT in change.fields])
     assert last is driver.changes[-1]
     assert last.status is Status.COMPLETED
     assert last.lease_released
@@ -141,7 +141,7 @@ async def test_failing_is_one_commit(world: World) -> None:
 
     driver = WatchedDriver(world.driver)
     await world.run(fail, driver=driver)
-    last = only([change for change in driver.changes if Field.ERROR in change.fields])
+    last = only([change for change in driver.changes if Field.RESULT in change.fields])
     assert last is driver.changes[-1]
     assert last.status is Status.FAILED
     assert last.lease_released
@@ -155,7 +155,7 @@ async def test_becoming_stuck_is_one_commit(world: World) -> None:
 
     driver = WatchedDriver(world.driver)
     await world.run(slip, driver=driver)
-    last = only([change for change in driver.changes if Field.ERROR in change.fields])
+    last = only([change for change in driver.changes if Field.RESULT in change.fields])
     assert last is driver.changes[-1]
     assert last.status is Status.STUCK
     assert last.lease_released
@@ -170,7 +170,7 @@ async def test_a_failure_with_compensations_is_recorded_with_the_status(world: W
     driver = WatchedDriver(world.driver)
     result = await world.run(fail, driver=driver)
     assert result.status is Status.ROLLED_BACK
-    failed = only([change for change in driver.changes if Field.ERROR in change.fields])
+    failed = only([change for change in driver.changes if Field.RESULT in change.fields])
     assert failed.status is Status.ROLLING_BACK
     last = driver.changes[-1]
     assert last.status is Status.ROLLED_BACK
@@ -188,7 +188,8 @@ async def test_putting_away_is_one_commit(world: World) -> None:
     assert result.status is Status.SLEEPING
     away = only(driver.changes[1:])
     assert away.status is Status.SLEEPING
-    assert {Field.STATUS, Field.ALARM} <= away.fields
+    assert away.head is not None
+    assert away.head.alarm is not None
     assert (away.alarms, away.lease_released) == (1, True)
     assert set(away.entries) == {"rides along", "nap"}
     assert away.names == ["rides along", "nap"]
@@ -219,7 +220,7 @@ async def test_waiting_in_memory_is_one_commit(world: World) -> None:
     await world.once(nap, driver=driver, mode="live")
     assert [change.status for change in driver.changes[:2]] == [Status.RUNNING, Status.SLEEPING]
     asleep = driver.changes[1]
-    assert Field.STATUS in asleep.fields
+    assert Field.HEAD in asleep.fields
     assert not asleep.is_final("nap")
     awake = only(driver.of("nap"))
     assert awake.status in (Status.RUNNING, Status.COMPLETED)
@@ -286,7 +287,7 @@ async def check_whole(world: World, id: str, with_message: bool) -> None:
     inbox = await world.driver.scan(*keys.range(INBOX))
     taken = "wait" in history and history["wait"].status.is_final
     assert len(inbox) == (1 if with_message and not taken else 0)
-    assert history.status.is_terminal == (keys.field(Field.OUTPUT) in fields)
+    assert history.status.is_terminal == (keys.field(Field.RESULT) in fields)
     if history.status.is_terminal:
         assert await world.driver.get(keys.lease) is None
     assert not [entry.path for entry in history if "?" in entry.path], "every name is stored"

@@ -7,6 +7,7 @@ from collections import Counter
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from tests.laws.watching import Change, WatchedDriver, crash_at, everywhere
 from tests.support import World
@@ -21,6 +22,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.journal import Journal, WriteSet
 from workflow_sdk.core.keys import HISTORY, INBOX, NAMES, Field, InstanceKeys
 from workflow_sdk.core.location import pack_segment
@@ -28,13 +30,15 @@ from workflow_sdk.core.status import Kind
 from workflow_sdk.testing import FaultyDriver
 
 KEYS = InstanceKeys("i")
+RUNNING = Head("w", 1, "", 1.0, Status.RUNNING, 1, 1.0)
+WAITING = replace(RUNNING, status=Status.WAITING)
 AT = pack_segment(0)
 ROW = KEYS.space + HISTORY + AT
 
 
 def changed(writes: WriteSet) -> dict[bytes, bytes | None]:
     """The rows, without the one that counts the commits."""
-    return {key: row for key, row in writes.rows.items() if key != KEYS.field(Field.COMMITS)}
+    return {key: row for key, row in writes.rows.items() if key != KEYS.field(Field.TALLY)}
 
 
 async def give(value: int) -> int:
@@ -69,7 +73,7 @@ def test_what_changes_while_it_is_written_goes_with_the_next() -> None:
 def test_a_failed_write_leaves_everything_dirty() -> None:
     journal = Journal(KEYS)
     journal.put(AT, Entry(Kind.STEP, 0, 1.0))
-    journal.set_field(Field.STATUS, ["running"])
+    journal.set_row(Field.HEAD, RUNNING)
     journal.names.root.intern("charge")
     journal.clear_turns(pack_segment(5), pack_segment(6), shown=True)
     failed = journal.take()
@@ -131,12 +135,12 @@ def test_a_name_is_written_until_it_is_stored() -> None:
 
 def test_a_field_that_changes_back_during_a_write_is_written() -> None:
     journal = Journal(KEYS)
-    journal.set_field(Field.STATUS, ["running"])
+    journal.set_row(Field.HEAD, RUNNING)
     journal.take()
-    journal.set_field(Field.STATUS, ["waiting"])
-    journal.set_field(Field.STATUS, ["running"])
+    journal.set_row(Field.HEAD, WAITING)
+    journal.set_row(Field.HEAD, RUNNING)
     stored = journal.take().rows
-    assert stored.keys() == {KEYS.field(Field.STATUS)}
+    assert stored.keys() == {KEYS.field(Field.HEAD)}
 
 
 # Over a store that takes its time.

@@ -328,7 +328,8 @@ async def test_what_is_late_of_an_earlier_run_of_the_same_worker_is_refused(worl
     leases = [(await claim(claimant, None)).lease for _ in range(2)]
     late, last = (Batch(), Batch())
     for batch, lease in zip((late, last), leases, strict=True):
-        batch.check(keys.lease, lease)
+        assert lease is not None
+        batch.check(keys.lease, lease.pack())
         batch.set(b"written", b"")
     with pytest.raises(ConflictError):
         await world.driver.commit(late)

@@ -27,8 +27,8 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import Field, InstanceKeys
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 
@@ -45,12 +45,12 @@ class DiesRollingBack(FaultyDriver):
 
     def __init__(self, driver: Driver, id: str) -> None:
         super().__init__(driver)
-        self._status = InstanceKeys(id).field(Field.STATUS)
+        self._head = InstanceKeys(id).field(Field.HEAD)
 
     async def commit(self, batch: Batch, /) -> None:
         await super().commit(batch)
-        status = await self.driver.get(self._status)
-        if status is not None and unpack_record(status)[0] == Status.ROLLING_BACK:
+        head = await self.driver.get(self._head)
+        if head is not None and Head.unpack(head).status is Status.ROLLING_BACK:
             self.crash()
 
 

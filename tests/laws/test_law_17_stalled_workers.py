@@ -18,8 +18,8 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.polling import until
 from workflow_sdk import Batch, Client, Context, Driver, Runtime, Status, Workflow, open_driver, run_workflow, workflow
+from workflow_sdk.core.instance import Lease
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
-from workflow_sdk.core.wire import unpack_record
 
 pytestmark = pytest.mark.law(10, 16, 17)
 
@@ -137,7 +137,7 @@ def worker(url: str, *flows: Workflow[Any, Any], plain: bool = False, **options:
 async def owner(driver: Driver) -> str:
     """Who has the instance."""
     raw = await driver.get(KEYS.lease)
-    return "" if raw is None else str(unpack_record(raw)[0])
+    return "" if raw is None else Lease.unpack(raw).worker
 
 
 async def until_it_beats(driver: Driver, name: str, times: int) -> None:

@@ -52,6 +52,8 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.tuples import pack, unpack
 from workflow_sdk.core.wire import pack_record
+from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.lease import LetterRow
 from workflow_sdk.runtime.claiming import RETRY_SECONDS
 
 DAMAGED = b"\xff\xfe not a record"
@@ -140,9 +142,9 @@ async def populated() -> dict[bytes, bytes]:
         await client.handle(listens, "bad").send("m", 1)
     dead = WorkerKeys("dead")
     batch = Batch()
-    batch.set(dead.heartbeat, pack_record([time.time() - 1]))
+    batch.set(dead.heartbeat, Heartbeat(time.time() - 1, 1.0, 1).pack())
     batch.set(dead.bell, b"x")
-    batch.append(dead.letters, pack_record(["bad"]))
+    batch.append(dead.letters, LetterRow("bad").pack())
     await driver.commit(batch)
     return dict(await rows_of(driver))
 
@@ -391,7 +393,7 @@ async def test_a_row_of_a_newer_version_is_left_to_its_workers(caplog: pytest.Lo
     quiet = await cost_of_quiet(caplog)
     rows = await populated()
     key = next(key for key in rows if key.startswith(KEYS.space + HISTORY))
-    for newer in (key, KEYS.field(Field.VERSION)):
+    for newer in (key, KEYS.field(Field.HEAD)):
         trial = Trial(await store_of({**rows, newer: b"\x02" + rows[newer][1:]}), caplog)
         trial.quiet = quiet
         async with trial.runtime:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.core.test_codec_sealing import Nonce, Squeeze, Xor
 from tests.patience import PATIENCE
+from tests.rows import about, change_row
 from tests.runtime.parts import until_status
 from workflow_sdk import (
-    Batch,
     Break,
     Client,
     CodecError,
@@ -34,7 +34,6 @@ from workflow_sdk import (
 )
 from workflow_sdk.codecs import fernet, plain, unmarked
 from workflow_sdk.core.keys import Field, InstanceKeys
-from workflow_sdk.core.wire import pack_record, unpack_record
 
 KEY, OLD = fernet("a" * 43 + "="), fernet("b" * 43 + "=")
 ran: list[Any] = []
@@ -161,15 +160,13 @@ async def test_values_without_a_codec_are_read_with_plain(driver: Driver, codec:
     await begun(driver, None, "well")
     result = await run_workflow(shop, driver=driver, instance_id="i", codec=codec)
     assert (result.status, ran) == (Status.WAITING, [("charge", "4111 well")])
-    is_sealed = Field.SEALS in {field: 1 for field in Field if await driver.get(InstanceKeys("i").field(field))}
+    is_sealed = bool((await about(driver, "i")).birth.seals)
     assert is_sealed == (codec[0] is KEY)
 
 
 async def unseal(driver: Driver) -> None:
     """Forget which codecs have written of the instance: a run finds out when it comes to a value."""
-    batch = Batch()
-    batch.clear(InstanceKeys("i").field(Field.SEALS))
-    await driver.commit(batch)
+    await change_row(driver, "i", Field.BIRTH, seals=())
 
 
 @pytest.mark.parametrize("how", ["well", "fail"])
@@ -220,10 +217,8 @@ async def test_a_message_that_can_not_be_read_is_set_aside(driver: Driver) -> No
 
 async def test_what_a_codec_wrote_before_there_were_marks(driver: Driver) -> None:
     await begun(driver, None, "well")
-    keys, batch = InstanceKeys("i"), Batch()
-    (raw,) = unpack_record(await driver.get(keys.field(Field.INPUT)) or b"")
-    batch.set(keys.field(Field.INPUT), pack_record([Squeeze().encode(raw)]))
-    await driver.commit(batch)
+    raw = (await about(driver, "i")).birth.input
+    await change_row(driver, "i", Field.BIRTH, input=Squeeze().encode(raw))
     with pytest.raises(CodecError, match="unmarked"):
         await run_workflow(shop, driver=driver, instance_id="i", codec=Squeeze())
     # Without a codec it can't be told from what is damaged.
@@ -341,7 +336,7 @@ async def test_what_is_not_changed_is_not_written_again(driver: Driver) -> None:
     """Encryption gives other bytes each time; a state that stays the same is no change."""
 
     async def shown() -> list[bytes | None]:
-        return [await driver.get(InstanceKeys("i").field(field)) for field in (Field.STATE, Field.PROGRESS)]
+        return [await driver.get(InstanceKeys("i").field(field)) for field in (Field.STATE, Field.SHOWN)]
 
     seen: list[list[bytes | None]] = []
 

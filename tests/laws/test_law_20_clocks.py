@@ -29,8 +29,8 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Set
 from workflow_sdk.execution.deciding import TAKEN_AWAY_SECONDS, find, take_away
 
@@ -210,9 +210,11 @@ async def test_what_a_client_takes_away_and_leaves_goes_on(driver: Driver, ahead
         await until_status(await runtime.start(listens, HOUR, id="i"), Status.WAITING)
         found = await find(driver, "i")
         await take_away(driver, found, time.time() + ahead)
-    key = found.keys.field(Field.ALARM)
-    (raw,) = [write.value for write in found.batch.writes if isinstance(write, Set) and write.key == key]
-    assert abs(unpack_record(raw)[0] - TAKEN_AWAY_SECONDS - time.time()) < PATIENCE
+    key = found.keys.field(Field.HEAD)
+    *_, raw = [write.value for write in found.batch.writes if isinstance(write, Set) and write.key == key]
+    alarm = Head.unpack(raw).alarm
+    assert alarm is not None
+    assert abs(alarm - TAKEN_AWAY_SECONDS - time.time()) < PATIENCE
 
 
 # A clock that jumps.
@@ -258,7 +260,7 @@ async def test_a_run_alone_notices_that_the_clock_has_jumped(driver: Driver) -> 
 
 async def _until_there(driver: Driver, then: Callable[[], Awaitable[None]]) -> None:
     async def is_there() -> bool:
-        return await driver.get(InstanceKeys("i").field(Field.STATUS)) is not None
+        return await driver.get(InstanceKeys("i").field(Field.HEAD)) is not None
 
     await until(is_there)
     await then()

@@ -36,6 +36,8 @@ from workflow_sdk.core.keys import ROOT, WorkerKeys
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
+from workflow_sdk.execution.heartbeats import Heartbeat
+from workflow_sdk.execution.lease import LetterRow
 from workflow_sdk.execution.tasks import ENDED_MAX
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
@@ -285,7 +287,7 @@ async def test_what_belongs_to_something_is_no_leftover(driver: Driver) -> None:
     await fill(driver)
     dead = WorkerKeys("dead")
     batch = Batch()
-    batch.set(dead.heartbeat, pack_record([1.0]))
-    batch.append(dead.letters, pack_record(["all"]))
+    batch.set(dead.heartbeat, Heartbeat(1.0, 1.0, 1).pack())
+    batch.append(dead.letters, LetterRow("all").pack())
     await driver.commit(batch)
     assert leftovers(await keys_of(driver)) == []

@@ -13,9 +13,11 @@ from tests.support import World
 from workflow_sdk import Batch, Driver, Status, Workflow
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import COMPENSATIONS, FIELDS, HISTORY, INBOX, NAMES, ROOT, Field, InstanceKeys
 from workflow_sdk.core.location import join_path, segments
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.names import NameRow
 from workflow_sdk.driver import Append, Clear, ClearRange, Set
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
@@ -33,7 +35,7 @@ class Change:
     """Ranges of the history."""
     fields: set[Field] = field(default_factory=set[Field])
     """The ones that were stored."""
-    status: Status | None = None
+    head: Head | None = None
     compensations: list[Compensation] = field(default_factory=list[Compensation])
     sent: int = 0
     consumed: list[bytes] = field(default_factory=list[bytes])
@@ -46,6 +48,11 @@ class Change:
     nudged: bool = False
     checked: set[bytes] = field(default_factory=set[bytes])
     """The keys that the commit was held to."""
+
+    @property
+    def status(self) -> Status | None:
+        """The status that was stored."""
+        return None if self.head is None else self.head.status
 
     def is_final(self, path: str) -> bool:
         """Whether the outcome of an operation was stored."""
@@ -85,7 +92,7 @@ class WatchedDriver:
         rows = await self.driver.scan(begin, end, limit=limit, reverse=reverse)
         for key, value in rows:
             if key.startswith(self.keys.space + NAMES):
-                self._texts[self._number(key, NAMES)] = unpack_record(value)[0]
+                self._texts[self._number(key, NAMES)] = NameRow.unpack(value).text
         return rows
 
     async def commit(self, batch: Batch, /) -> None:
@@ -150,11 +157,11 @@ class WatchedDriver:
         elif key.startswith(ALARM):
             change.alarms += 1
         elif key.startswith(space + NAMES):
-            text = unpack_record(value)[0]
+            text = NameRow.unpack(value).text
             self._texts[self._number(key, NAMES)] = text
             change.names.append(text)
         elif key.startswith(space + INBOX):
-            change.returned.append(unpack_record(value)[0])
+            change.returned.append(str(InboxMessage.unpack(b"", value).name))
         elif key.startswith(space + COMPENSATIONS):
             change.compensations.append(Compensation.unpack(self._number(key, COMPENSATIONS), value))
         elif key.startswith(space + FIELDS):
@@ -164,8 +171,8 @@ class WatchedDriver:
             (number,) = numbers
             assert isinstance(number, int)
             change.fields.add(Field(number))
-            if number == Field.STATUS:
-                change.status = Status(unpack_record(value)[0])
+            if number == Field.HEAD:
+                change.head = Head.unpack(value)
 
     def _number(self, key: bytes, part: bytes) -> int:
         (number,) = segments(key[len(self.keys.space) + len(part) :])

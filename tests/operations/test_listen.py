@@ -11,10 +11,10 @@ import pytest
 
 from tests.support import World
 from workflow_sdk import Context, Delivery, EntryStatus, Kind, ListenTimeoutError, Status, send_message, workflow
+from workflow_sdk.core.answers import Answer
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.inbox import InboxMessage, SetAside
 from workflow_sdk.core.keys import ASIDE, INBOX, InstanceKeys
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch
 
 
@@ -305,7 +305,7 @@ async def test_a_reply_reaches_the_one_who_asked(world: World) -> None:
     assert (await world.run(waits)).status is Status.COMPLETED
     answer = await world.driver.get(key)
     assert answer is not None
-    assert Codec().decode(unpack_record(answer)[0]) == {"answer": 42}
+    assert Codec().decode(Answer.unpack(answer).value) == {"answer": 42}
 
 
 async def test_a_thousand_messages_in_order(world: World) -> None:

@@ -7,15 +7,18 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from tests.patience import PATIENCE
+from tests.rows import about
 from tests.runtime.counting import Counting
 from tests.runtime.parts import doubles, naps, until_status
 from tests.runtime.polling import settle, until
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Batch, Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
+from workflow_sdk.core.instance import Lease
 from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys, WorkerKeys
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.runtime.claiming import RETRY_SECONDS
 from workflow_sdk.testing import VirtualClock
 
@@ -78,7 +81,7 @@ async def put(driver: Driver, key: bytes, value: bytes | None) -> None:
     await driver.commit(batch)
 
 
-@pytest.mark.parametrize("what", ["history", "version", "status", "birth", "lease"])
+@pytest.mark.parametrize("what", ["history", "head", "birth", "lease"])
 async def test_others_are_served(driver: Driver, what: str, caplog: pytest.LogCaptureFixture) -> None:
     key, before = await corrupted(driver, what)
     counting, clock = Counting(driver), ByHand()
@@ -110,7 +113,7 @@ async def test_others_are_served(driver: Driver, what: str, caplog: pytest.LogCa
 
 
 @pytest.mark.leaves("rows that were damaged, or written by hand")
-@pytest.mark.parametrize("what", ["status", "version"])
+@pytest.mark.parametrize("what", ["head", "birth"])
 async def test_it_ends_at_once(driver: Driver, what: str, caplog: pytest.LogCaptureFixture) -> None:
     """Also while it is to be tried again some time."""
     await corrupted(driver, what)
@@ -126,7 +129,7 @@ async def test_it_ends_at_once(driver: Driver, what: str, caplog: pytest.LogCapt
 
 
 @pytest.mark.leaves("rows that were damaged, or written by hand")
-@pytest.mark.parametrize("what", ["history", "version", "status"])
+@pytest.mark.parametrize("what", ["history", "head", "birth"])
 async def test_among_what_the_dead_have_left(driver: Driver, what: str) -> None:
     """The others are inherited."""
     key, before = await corrupted(driver, what)
@@ -137,14 +140,14 @@ async def test_among_what_the_dead_have_left(driver: Driver, what: str) -> None:
         left = await client.start(doubles, 3, id="left")
         batch = Batch()
         keys = InstanceKeys("left")
-        alarm = await driver.get(keys.field(Field.ALARM))
-        assert alarm is not None
-        batch.clear(keys.alarm(float(unpack_record(alarm)[0])))
-        batch.clear(keys.field(Field.ALARM))
+        head = (await about(driver, "left")).head
+        assert head.alarm is not None
+        batch.clear(keys.alarm(head.alarm))
+        batch.set(keys.field(Field.HEAD), replace(head, alarm=None).pack())
         for id in ("left", "bad"):
-            batch.set(InstanceKeys(id).lease, pack_record(["dead", 1, 0.3]))
+            batch.set(InstanceKeys(id).lease, Lease("dead", 1, 0.3).pack())
         batch.set(dead.claimed("left"), b"")
-        batch.set(dead.heartbeat, pack_record([time.time() - 1]))
+        batch.set(dead.heartbeat, Heartbeat(time.time() - 1, 0.3, 1).pack())
         await driver.commit(batch)
         clock, bad = ByHand(), client.handle(listens, "bad")
 
@@ -170,7 +173,7 @@ async def test_a_stuck_one(driver: Driver) -> None:
         async with Runtime(driver, workflows=FLOWS) as runtime:
             for id in ("bad", "other"):
                 await until_status(await runtime.start(slips, id=id), Status.STUCK)
-        await put(driver, KEYS.field(Field.VERSION), b"\xff")
+        await put(driver, KEYS.field(Field.HEAD), b"\xff")
 
         @workflow(name="slips")
         async def mended(ctx: Context) -> str:

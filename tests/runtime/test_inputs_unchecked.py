@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE
+from tests.rows import change_row
 from tests.runtime.parts import until_status
 from workflow_sdk import (
-    Batch,
     ChildFailedError,
     Client,
     Context,
@@ -24,8 +24,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import Field, InstanceKeys
-from workflow_sdk.core.wire import pack_record
+from workflow_sdk.core.keys import Field
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 pytestmark = pytest.mark.law(15)
@@ -208,9 +207,7 @@ async def test_an_input_that_did_fit_and_does_no_more_is_no_failure(driver: Driv
 
 async def test_an_input_that_is_damaged_is_no_failure_of_whoever_sent_it(driver: Driver) -> None:
     async with begun(driver, "order", {"id": "a"}):
-        batch = Batch()
-        batch.set(InstanceKeys("i").field(Field.INPUT), pack_record([b"\x78\x9cgarbage"]))
-        await driver.commit(batch)
+        await change_row(driver, "i", Field.BIRTH, input=b"\x78\x9cgarbage")
         result = await run_workflow(order, driver=driver, instance_id="i")
     assert result.status is Status.STUCK
     assert ran == []

@@ -27,8 +27,8 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.execution.clock import Clock
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 pytestmark = [pytest.mark.law(10), pytest.mark.every_host]
@@ -149,7 +149,7 @@ async def test_the_living_keep_what_they_have(driver: Driver) -> None:
 
             async def have_beaten() -> bool:
                 beats = [raw for _, raw in await driver.scan(*WorkerKeys.heartbeats())]
-                until_when = [float(unpack_record(raw)[0]) for raw in beats]
+                until_when = [beat.at + beat.ttl for beat in map(Heartbeat.unpack, beats)]
                 return until_when == [clock.time() + 30] * 2 and clock.between_beats == 2
 
             await until(have_beaten)

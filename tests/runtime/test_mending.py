@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.patience import PATIENCE
+from tests.rows import change_row
 from tests.support import World
 from workflow_sdk import (
     Client,
@@ -22,9 +23,8 @@ from workflow_sdk import (
 )
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.failures import pack_error_info
-from workflow_sdk.core.keys import Field, InstanceKeys
-from workflow_sdk.core.wire import pack_record, unpack_record
-from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.core.keys import Field
+from workflow_sdk.driver import Driver
 
 pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
 
@@ -110,29 +110,21 @@ async def test_branches_that_fail_alike_have_one_kind(world: World) -> None:
 
 
 async def rewrite(driver: Driver, change: Callable[[ErrorInfo], ErrorInfo], info: ErrorInfo) -> None:
-    """Store the error of the instance as an older release has."""
-    key = InstanceKeys("i").field(Field.ERROR)
-    raw = await driver.get(key)
-    assert raw is not None
-    _, original, _ = unpack_record(raw)
-    batch = Batch()
-    batch.set(key, pack_record([pack_error_info(change(info), Codec()), original, []]))
-    await driver.commit(batch)
+    """Store another error of the instance."""
+    await change_row(driver, "i", Field.RESULT, error=pack_error_info(change(info), Codec()), culprits=())
 
 
 @pytest.mark.parametrize(
-    ("type", "kind", "now", "runs"),
+    ("type", "kind", "runs"),
     [
-        ("workflow_sdk.errors.DefinitionError", "definition", "definition", True),
-        ("workflow_sdk.errors.HistoryDivergedError", "divergence", "consistency", True),
-        ("workflow_sdk.errors.HistoryDivergedError", "consistency", "consistency", True),
-        ("workflow_sdk.errors.WorkflowStuckError", "crash", "consistency", False),
-        ("workflow_sdk.errors.WorkflowStuckError", "consistency", "consistency", False),
-        ("workflow_sdk.errors.DefinitionError", "rollback", "application", False),
+        ("workflow_sdk.errors.DefinitionError", "definition", True),
+        ("workflow_sdk.errors.HistoryDivergedError", "consistency", True),
+        ("workflow_sdk.errors.WorkflowStuckError", "consistency", False),
+        ("workflow_sdk.errors.DefinitionError", "application", False),
     ],
 )
 async def test_only_what_is_stuck_for_its_code_is_tried_by_every_run(
-    world: World, type: str, kind: str, now: str, runs: bool
+    world: World, type: str, kind: str, runs: bool
 ) -> None:
     @workflow
     async def job(ctx: Context) -> str:
@@ -150,7 +142,7 @@ async def test_only_what_is_stuck_for_its_code_is_tried_by_every_run(
     async with Client(world.driver) as client:
         info = await client.handle(job, "i").info()
     assert info.error is not None
-    assert (info.error.type, info.error.kind, info.error.is_mendable) == (type, now, now != "application")
+    assert (info.error.type, info.error.kind, info.error.is_mendable) == (type, kind, kind != "application")
     second = await world.once(job)
     assert second.status is (Status.COMPLETED if runs else Status.STUCK)
 

@@ -58,7 +58,7 @@ async def test_one_that_cannot_be_read_is_in_nobodys_way(driver: Driver, caplog:
     """It is neither listed nor forgotten, and that is said."""
     await completed(driver, 10)
     batch = Batch()
-    batch.set(InstanceKeys("i3").field(Field.VERSION), b"\xff")
+    batch.set(InstanceKeys("i3").field(Field.HEAD), b"\xff")
     await driver.commit(batch)
     async with Client(driver) as client:
         assert len((await client.list()).items) == 9

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from tests.patience import PATIENCE
+from tests.rows import about
 from tests.runtime.counting import Counting
 from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Log, Rows, Stop, doubles, until_status
@@ -26,8 +27,9 @@ from workflow_sdk import (
     WorkflowStuckError,
     workflow,
 )
-from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.instance import Lease
+from workflow_sdk.core.keys import InstanceKeys, WorkerKeys
+from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.testing import VirtualClock
 
 pytestmark = [pytest.mark.law(10, 20), pytest.mark.every_host]
@@ -109,7 +111,7 @@ class Stalling:
 async def lease_of(driver: Driver, id: str) -> str | None:
     """Which worker has it."""
     raw = await driver.get(InstanceKeys(id).lease)
-    return None if raw is None else str(unpack_record(raw)[0])
+    return None if raw is None else Lease.unpack(raw).worker
 
 
 async def until_lost(driver: Driver, id: str, worker: str | None) -> None:
@@ -124,7 +126,7 @@ async def until_lost(driver: Driver, id: str, worker: str | None) -> None:
 async def bury(driver: Driver, worker: str) -> None:
     """Have a worker be taken for dead: what it said of itself is long ago."""
     batch = Batch()
-    batch.set(WorkerKeys(worker).heartbeat, pack_record([1.0]))
+    batch.set(WorkerKeys(worker).heartbeat, Heartbeat(1.0, 1.0, 1).pack())
     await driver.commit(batch)
 
 
@@ -278,8 +280,7 @@ class Failing:
 
 async def deaths(driver: Driver, id: str) -> int:
     """How many it has been counted."""
-    raw = await driver.get(InstanceKeys(id).field(Field.DEATHS))
-    return 0 if raw is None else int(unpack_record(raw)[0])
+    return len((await about(driver, id)).deaths.deaths)
 
 
 async def test_taking_back_ones_own_is_no_death(driver: Driver) -> None:

@@ -32,13 +32,13 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
+from workflow_sdk.core.instance import Tally
 from workflow_sdk.core.keys import Field, InstanceKeys
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Set
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 NOW = Backoff(initial=0, factor=1, maximum=0, jitter=0)
-COMMITS = InstanceKeys("i").field(Field.COMMITS)
+COMMITS = InstanceKeys("i").field(Field.TALLY)
 
 
 def nothing() -> None:
@@ -157,13 +157,13 @@ class Counted(Through):
         if self.watched:
             for write in batch.writes:
                 if isinstance(write, Set) and write.key == COMMITS:
-                    self.seen.append(unpack_record(write.value)[0])
+                    self.seen.append(Tally.unpack(write.value).commits)
                     assert self.seen[-1] == before + 1, f"{self.seen[-1]} after {before}"
 
     async def version(self) -> int:
         """What is stored."""
         raw = await self.driver.get(COMMITS)
-        return 0 if raw is None else int(unpack_record(raw)[0])
+        return 0 if raw is None else Tally.unpack(raw).commits
 
 
 @pytest.mark.parametrize(("scene", "count"), COUNTS, ids=lambda part: getattr(part, "__name__", ""))

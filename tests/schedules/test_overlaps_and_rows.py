@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from workflow_sdk import CodecError
 from workflow_sdk.core.schedules import (
@@ -207,7 +207,9 @@ FULL = replace(
     ROW, cron="0 3 * * *", every=None, timezone="Europe/Berlin", overlap="queue", catch_up="all", last_at=1.5,
     last_instance="s/1", waiting=(2.5, 3.5), since=1.25,
 )  # fmt: skip
-STORED = bytes.fromhex("018e677265706f72747341f669302033202a202a202af66d4575726f70652f4265726c696e6571756575656361")
+STORED = bytes.fromhex(
+    "019ea77265706f727473c401f6a9302033202a202a202ac0ad4575726f70652f4265726c696ea57175657565a3616c6c"
+)
 """How the row of `FULL` begins."""
 
 

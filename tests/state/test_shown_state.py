@@ -109,17 +109,17 @@ def test_what_can_not_be_shown() -> None:
         world.advance("half", None, None)
     with pytest.raises(DefinitionError, match="note"):
         world.advance(1, None, 7)
-    assert world.shown() == (None, None, None)
+    assert world.shown() == (None, None)
 
 
 @pytest.mark.parametrize(
     "rows",
-    [[["progress", CODEC.encode(1)]], [["reference", CODEC.encode(1)]], [["x", b""]], [["state a"]], [1]],
+    [[["progress", CODEC.encode(1), 1]], [["reference", CODEC.encode(1), 1]], [["x", b"", 1]], [["state a"]], [1]],
     ids=str,
 )
 def test_damaged_changes(rows: list[object]) -> None:
     with pytest.raises(CodecError):
-        World(CODEC).apply({ROOT: pack_record(rows)})
+        World(CODEC).apply({ROOT: pack_record([rows])})
 
 
 def test_what_branches_have_changed_is_taken_over_in_the_order_in_which_they_did() -> None:

@@ -155,6 +155,25 @@ async def test_it_outlives_a_new_start(driver: Driver) -> None:
     assert (await bench.go(1)).output == [{"list": [0, 2]}, "r"]
 
 
+@pytest.mark.law(14)
+@pytest.mark.law(14)
+async def test_it_outlives_new_starts_that_do_not_look_at_it(driver: Driver) -> None:
+    @workflow
+    async def again(ctx: Context, number: int) -> Any:
+        if number == 0:
+            ctx.state["list"] = [0]
+            ctx.reference = "r"
+        await ctx.sleep("nap", 1)
+        return ContinueAsNew(number + 1) if number < 3 else [dict(ctx.state), ctx.reference]
+
+    bench = Bench(driver, again, 0)
+    for number in range(4):
+        await bench.go(min(number, 1))
+        info = await bench.info()
+        assert (info.state, info.reference) == ({"list": [0]}, "r")
+    assert (await bench.go(1)).output == [{"list": [0]}, "r"]
+
+
 async def test_a_task_of_a_later_generation_has_the_reference(driver: Driver) -> None:
     @workflow
     async def asks(ctx: Context, number: int) -> Any:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from struct import pack, unpack
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from workflow_sdk.core.entries import LoopData
-from workflow_sdk.core.wire import damaged, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import Count, Row, damaged
 
 __all__ = ["Base", "Bases", "Known", "pack_bases", "unpack_bases"]
 
@@ -22,7 +22,16 @@ STATES_BYTES_MAX = 20_000
 """Of the states that one row holds, if they are more than one."""
 
 
-_BASES = shapes((int, list), (int,), (bytes,), (list,))
+class _BasesRow(Row, frozen=True):
+    """Bases as they are stored."""
+
+    WHAT: ClassVar[str] = "a loop's states"
+
+    firsts: Count | tuple[Count, ...]
+    """Of each, the first turn; if they are in a row, only that of the first one."""
+    turn: Count
+    times: bytes
+    states: tuple[bytes, ...]
 
 
 class Base(NamedTuple):
@@ -48,25 +57,18 @@ def pack_bases(bases: Sequence[Known]) -> bytes:
     # Mostly there is one for every turn.
     start = firsts[0]
     in_a_row = firsts == tuple(range(start, start + len(firsts)))
-    return pack_record([start if in_a_row else firsts, turns[0], pack(f">{len(times)}d", *times), states])
+    return _BasesRow(start if in_a_row else firsts, turns[0], pack(f">{len(times)}d", *times), states).pack()
 
 
 def unpack_bases(raw: bytes) -> list[Base]:
     """What `pack_bases` packed."""
-    fields = unpack_record(raw)
-    if tuple(map(type, fields)) not in _BASES:
+    row = _BasesRow.unpack(raw)
+    states = row.states
+    firsts = range(row.firsts, row.firsts + len(states)) if isinstance(row.firsts, int) else row.firsts
+    if not len(firsts) == len(states) == len(row.times) / 8 > 0:
         raise damaged("a loop's states")
-    firsts, turn, packed_times, states = fields
-    if isinstance(firsts, int):
-        firsts = range(firsts, firsts + len(states))
-    if (
-        not len(firsts) == len(states) == len(packed_times) / 8 > 0
-        or not all(type(state) is bytes for state in states)
-        or not all(type(first) is int and not first >> 62 for first in (turn, *firsts))
-    ):
-        raise damaged("a loop's states")
-    turns = [turn, *firsts[1:]]
-    return list(map(Base, firsts, turns, unpack(f">{len(states)}d", packed_times), states))
+    turns = [row.turn, *firsts[1:]]
+    return list(map(Base, firsts, turns, unpack(f">{len(states)}d", row.times), states))
 
 
 class Bases:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+
+from msgspec import structs
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.wire import NOTHING, damaged, number, pack_record, shapes, unpack_record
+from workflow_sdk.core.error_row import ErrorRow
+from workflow_sdk.core.wire import Count, Row
 from workflow_sdk.errors import CodecError
 
 __all__ = ["Compensation", "HandlerRef", "Progress"]
-
-_HANDLER = shapes((str,), (list,), (list,))
-_ARGUMENT = shapes((str,), (bytes,))
-_COMPENSATION = shapes(
-    (bytes,), (str,), (list, NOTHING), (bytes,), (bool,), (int,), (int,), (float, int, NOTHING), (list,)
-)
 
 
 class Progress(IntEnum):
@@ -30,11 +27,7 @@ class Progress(IntEnum):
     EXHAUSTED = 4
 
 
-_PROGRESS = frozenset(Progress)
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerRef:
+class HandlerRef(Row, frozen=True):
     """A handler by its name, with the arguments that a `partial` of it holds."""
 
     name: str
@@ -64,19 +57,21 @@ class HandlerRef:
         except CodecError:
             return None
 
-    def pack(self) -> list[object]:
-        return [self.name, list(self.args), [list(item) for item in self.kwargs]]
 
-    @classmethod
-    def unpack(cls, fields: list[Any]) -> HandlerRef:
-        if tuple(map(type, fields)) not in _HANDLER:
-            raise damaged("a compensation")
-        name, args, kwargs = fields
-        if not all(type(arg) is bytes for arg in args):
-            raise damaged("a compensation")
-        if not all(type(item) is list and tuple(map(type, item)) in _ARGUMENT for item in kwargs):
-            raise damaged("a compensation")
-        return cls(name, tuple(args), tuple((key, value) for key, value in kwargs))
+class _CompensationRow(Row, frozen=True):
+    """A compensation as it is stored: without its place in the order, which is the end of its key."""
+
+    WHAT: ClassVar[str] = "a compensation"
+
+    location: bytes
+    path: str
+    handler: HandlerRef | None
+    result: bytes
+    tagged: bool
+    progress: Progress
+    attempts: Count
+    retry_at: float | None
+    error: ErrorRow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +92,27 @@ class Compensation:
     progress: Progress = Progress.OPEN
     attempts: int = 0
     retry_at: float | None = None
-    error: list[object] = field(default_factory=list[object])
-    """The last failure, an ErrorInfo as `failures.pack_error_info` gives it."""
+    error: ErrorRow | None = None
+    """The last failure."""
 
     def pack(self) -> bytes:
-        handler = None if self.handler is None else self.handler.pack()
-        head = [self.location, self.path, handler, self.result, self.tagged]
-        return pack_record([*head, int(self.progress), self.attempts, self.retry_at, self.error])
+        return _CompensationRow(
+            self.location,
+            self.path,
+            self.handler,
+            self.result,
+            self.tagged,
+            self.progress,
+            self.attempts,
+            self.retry_at,
+            self.error,
+        ).pack()
 
     @classmethod
     def unpack(cls, sequence: int, raw: bytes) -> Compensation:
-        fields = unpack_record(raw)
-        if tuple(map(type, fields)) not in _COMPENSATION:
-            raise damaged("a compensation")
-        location, path, handler, result, tagged, progress, attempts, retry_at, error = fields
-        if progress not in _PROGRESS or attempts >> 62:
-            raise damaged("a compensation")
-        ref = None if handler is None else HandlerRef.unpack(handler)
-        when = None if retry_at is None else number(retry_at)
-        return cls(sequence, location, path, ref, result, tagged, Progress(progress), attempts, when, error)
+        return cls(sequence, *structs.astuple(_CompensationRow.unpack(raw)))
 
-    def failed(self, error: list[object], retry_at: float | None) -> Compensation:
+    def failed(self, error: ErrorRow, retry_at: float | None) -> Compensation:
         """After one more failed attempt; without a `retry_at` it was the last."""
         progress = Progress.EXHAUSTED if retry_at is None else Progress.RETRYING
         return replace(self, progress=progress, attempts=self.attempts + 1, retry_at=retry_at, error=error)

@@ -10,15 +10,14 @@ A worker may be taken for dead and live. It takes its death back as soon as it l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
-from workflow_sdk.core.codec.problem import is_a
-from workflow_sdk.core.wire import damaged, pack_record, unpack_record
+from workflow_sdk.core.wire import Row
 
-__all__ = ["Blame", "Death", "Try", "lease_name", "pack_deaths", "unpack_deaths", "worker_of_lease", "worst"]
+__all__ = ["Blame", "Death", "Deaths", "Try", "worker_of_lease", "worst"]
 
 
-class Death(NamedTuple):
+class Death(Row, frozen=True):
     """A worker that died, as far as anybody knows."""
 
     lease: str
@@ -27,24 +26,22 @@ class Death(NamedTuple):
     """Whether it had noted what it was executing."""
 
 
-class Try(NamedTuple):
-    """An operation whose code was called and has not come to an end, as a row stores it."""
+class Try(Row, frozen=True):
+    """An operation whose code was called and has not come to an end."""
+
+    WHAT: ClassVar[str] = "what was executed when a worker died"
 
     path: str
     leases: tuple[str, ...]
     """The leases under which that was done, and those of deaths of which nobody knows what they were executing."""
 
-    def pack(self) -> bytes:
-        """As it is stored."""
-        return pack_record([self.path, list(self.leases)])
 
-    @classmethod
-    def unpack(cls, raw: bytes) -> Try:
-        """From what is stored."""
-        parts = unpack_record(raw)
-        if len(parts) != 2 or type(parts[0]) is not str or not _are_names(parts[1]):
-            raise damaged("what was executed when a worker died")
-        return cls(parts[0], tuple(parts[1]))
+class Deaths(Row, frozen=True):
+    """The deaths of an instance, as they are stored."""
+
+    WHAT: ClassVar[str] = "the deaths of an instance"
+
+    deaths: tuple[Death, ...] = ()
 
 
 class Blame(NamedTuple):
@@ -56,41 +53,9 @@ class Blame(NamedTuple):
     """Of the workers that died."""
 
 
-def _are_names(value: Any) -> bool:
-    return type(value) is list and all(type(name) is str for name in cast("list[object]", value))
-
-
-def lease_name(lease: bytes) -> str:
-    """What a lease is called where deaths are counted: no other claim has this name."""
-    worker, epoch, _ = unpack_record(lease)
-    return f"{worker}/{epoch}"
-
-
 def worker_of_lease(name: str) -> str:
     """The worker that had the lease of this name."""
     return name.rpartition("/")[0]
-
-
-def pack_deaths(deaths: Iterable[Death]) -> bytes | None:
-    """The field of an instance; None if nobody has died."""
-    found = list(deaths)
-    return pack_record([len(found), [[*death] for death in found]]) if found else None
-
-
-def unpack_deaths(raw: bytes | None) -> list[Death]:
-    """The deaths that a field holds. It once was only their number."""
-    if raw is None:
-        return []
-    parts = unpack_record(raw)
-    if len(parts) == 1:
-        return [Death(f"/{number}", noted=False) for number in range(int(parts[0]))]
-    found: list[Death] = []
-    rows: list[Any] = parts[1]
-    for row in rows:
-        if not is_a(row, list) or tuple(map(type, row)) != (str, bool):
-            raise damaged("the deaths of an instance")
-        found.append(Death(*row))
-    return found
 
 
 def worst(deaths: Iterable[Death], tries: Mapping[bytes, Try]) -> Blame:

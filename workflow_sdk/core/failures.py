@@ -12,13 +12,16 @@ from pathlib import PurePath
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, cast
 
+from msgspec import convert, to_builtins
+
 from workflow_sdk import errors
 from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.codec.classes import class_name
 from workflow_sdk.core.codec.problem import is_a
-from workflow_sdk.core.kinds import kind_of, kind_recorded
+from workflow_sdk.core.error_row import ErrorRow
+from workflow_sdk.core.kinds import kind_of
 from workflow_sdk.core.rebuild import Parts, make, make_branches, make_group
-from workflow_sdk.core.wire import damaged, shapes
+from workflow_sdk.core.wire import Text, damaged
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 
 __all__ = ["describe", "message_of", "pack_error_info", "pack_failure", "unpack_error_info", "unpack_failure"]
@@ -36,7 +39,6 @@ _ROOM_MIN: Final = 1_000
 
 _VERSION: Final = 1
 _PLAIN, _GROUP, _BRANCHES = 0, 1, 2
-_INFO: Final = shapes((int,), (str,), (str, bytes), (str, bytes), (str,), (dict,))
 
 _PACKAGE: Final = str(PurePath(errors.__file__).parent)
 # `obj` of an AttributeError or NameError is whatever the author's code touched; it says nothing of the failure.
@@ -75,12 +77,12 @@ def describe(error: BaseException, codec: Codec, kind: str | None = None) -> Err
     return ErrorInfo(_type_text(type(error)), message_of(error), _traceback(error), attributes, kind or kind_of(error))
 
 
-def pack_error_info(info: ErrorInfo, codec: Codec) -> list[object]:
-    """A record of `info`, of nothing but None, int, text, bytes, lists and dicts."""
+def pack_error_info(info: ErrorInfo, codec: Codec) -> ErrorRow:
+    """`info` as rows hold it."""
     return _pack_info(info, codec, _Budget())
 
 
-def _pack_info(info: ErrorInfo, codec: Codec, budget: _Budget) -> list[object]:
+def _pack_info(info: ErrorInfo, codec: Codec, budget: _Budget) -> ErrorRow:
     attributes: dict[str, bytes] = {}
     for name, value in info.attributes.items():
         try:
@@ -95,25 +97,22 @@ def _pack_info(info: ErrorInfo, codec: Codec, budget: _Budget) -> list[object]:
         message = _clean(message, _SPENT_CHARS_MAX)
     if not budget.spend(len(trace)):
         trace = ""
-    texts = codec.encode_text(message), codec.encode_text(trace)
-    return [_VERSION, _clean(info.type, MESSAGE_CHARS_MAX), *texts, info.kind, attributes]
+    texts = Text.of(codec.encode_text(message)), Text.of(codec.encode_text(trace))
+    return ErrorRow(_clean(info.type, MESSAGE_CHARS_MAX), *texts, info.kind, attributes)
 
 
-def unpack_error_info(record: object, codec: Codec) -> ErrorInfo:
+def unpack_error_info(row: ErrorRow, codec: Codec) -> ErrorInfo:
     """What `pack_error_info` was given. Attributes whose classes are not loaded are plain data."""
-    fields = cast("list[Any]", record) if is_a(record, list) else []
-    if tuple(map(type, fields)) not in _INFO:
-        raise damaged("a failure")
-    _, name, message, trace, kind, packed = fields
     attributes: dict[str, object] = {}
-    for attribute, data in packed.items():
+    for attribute, data in row.attributes.items():
         for plain in (False, True):
             try:
                 attributes[attribute] = codec.decode(data, plain=plain)
             except CodecError:
                 continue
             break
-    return ErrorInfo(name, codec.decode_text(message), codec.decode_text(trace), attributes, kind_recorded(kind))
+    texts = codec.decode_text(row.message.value), codec.decode_text(row.traceback.value)
+    return ErrorInfo(row.type, *texts, attributes, row.kind)
 
 
 # -- A failure to raise again: its record -----------------------------------------------------------------------------
@@ -216,7 +215,7 @@ def _pack_value(value: object, codec: Codec, budget: _Budget, depth: int) -> obj
     if isinstance(value, Exception):
         return _pack(value, codec, budget, inner, cause=False)
     if type(value) is ErrorInfo:
-        return {"info": _pack_info(value, codec, budget)}
+        return {"info": to_builtins(_pack_info(value, codec, budget), builtin_types=(bytes,))}
     if type(value) in (list, tuple, dict) and (packed := _pack_exceptions(value, codec, budget, inner)):
         return packed
     try:
@@ -250,7 +249,7 @@ def _unpack_value(packed: Any, codec: Codec) -> object:
         return unpack_failure(packed, codec)  # pyright: ignore[reportUnknownArgumentType]
     match packed:
         case {"info": record}:
-            return unpack_error_info(record, codec)
+            return unpack_error_info(convert(record, ErrorRow), codec)
         case {"list": records}:
             return [unpack_failure(record, codec) for record in records]
         case {"tuple": records}:

@@ -215,7 +215,7 @@ class _Builder:
     def value(self, entry: Entry) -> Any:
         data = entry.data
         if isinstance(data, ListenData):
-            payloads = [self.plain(payload) for _, payload in data.taken]
+            payloads = [self.plain(taken.payload) for taken in data.taken]
             if data.timed_out and entry.value is not None:
                 return self.plain(entry.value)
             return payloads if data.count > 1 else next(iter(payloads), None)

@@ -7,14 +7,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import merge
 from itertools import chain, islice
+from typing import ClassVar
 
 from workflow_sdk.core.location import check_location
-from workflow_sdk.core.wire import MOMENT_MAX, MOMENT_MIN, NOTHING, NUMBERS, damaged, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import Moment, Row
 
-__all__ = ["UNREAD", "Fit", "Inbox", "InboxMessage", "SetAside"]
+__all__ = ["UNREAD", "Fit", "Inbox", "InboxMessage", "SetAside", "TakingRow"]
 
-_ASIDE = shapes((str,), (bytes,), NUMBERS, (bytes,))
-_MESSAGE = shapes((str, bytes), (bytes,), NUMBERS, (bytes, NOTHING), (bytes, NOTHING))
+
+class _MessageRow(Row, frozen=True):
+    """A message as it is stored: without its id, which is the end of its key."""
+
+    WHAT: ClassVar[str] = "a message"
+
+    name: str
+    payload: bytes
+    sent_at: Moment
+    reply_to: bytes | None = None
+    only_for: bytes | None = None
+    ended: bytes | None = None
+    """In place of a name, of the end of a child or a task: the token of the wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +51,43 @@ class InboxMessage:
         return isinstance(self.name, str)
 
     def pack(self) -> bytes:
-        return pack_record([self.name, self.payload, self.sent_at, self.reply_to, self.only_for])
+        # Compared with what is stored: there, a time is always a float.
+        name, ended = (self.name, None) if isinstance(self.name, str) else ("", self.name)
+        return _MessageRow(name, self.payload, float(self.sent_at), self.reply_to, self.only_for, ended).pack()
 
     @classmethod
     def unpack(cls, id: bytes, raw: bytes) -> InboxMessage:
-        fields = unpack_record(raw)
-        if tuple(map(type, fields)) not in _MESSAGE:
-            raise damaged("a message")
-        name, payload, sent_at, reply_to, only_for = fields
-        if not MOMENT_MIN <= sent_at <= MOMENT_MAX:
-            raise damaged("a message")
-        if only_for is not None:
-            check_location(only_for)
-        if isinstance(name, bytes):
-            check_location(name)
-        return cls(id, name, payload, sent_at, reply_to, only_for)
+        row = _MessageRow.unpack(raw)
+        if row.only_for is not None:
+            check_location(row.only_for)
+        if row.ended is not None:
+            check_location(row.ended)
+        return cls(
+            id, row.name if row.ended is None else row.ended, row.payload, row.sent_at, row.reply_to, row.only_for
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class TakingRow(Row, frozen=True):
+    """A message that was taken where a race can still be lost."""
+
+    WHAT: ClassVar[str] = "a message that was taken"
+
+    id: bytes
+    message: bytes
+    """As it was stored in the inbox."""
+
+
+class SetAside(Row, frozen=True):
     """A message that fitted no wait, and is kept for whoever looks into the inbox."""
+
+    WHAT: ClassVar[str] = "a message that was set aside"
 
     name: str
     """Of the message; of the result of a task, the name of the task."""
     payload: bytes
-    sent_at: float
+    sent_at: Moment
     reason: bytes
     """Why it was set aside: a text, encoded like other values."""
-
-    def pack(self) -> bytes:
-        return pack_record([self.name, self.payload, self.sent_at, self.reason])
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> SetAside:
-        fields = unpack_record(raw)
-        if tuple(map(type, fields)) not in _ASIDE or not MOMENT_MIN <= fields[2] <= MOMENT_MAX:
-            raise damaged("a message that was set aside")
-        return cls(*fields)
 
 
 # Shared by all, and never written to: most instances have no message.

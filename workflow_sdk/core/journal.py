@@ -7,15 +7,16 @@ goes with the next flush; if the write fails, everything is changed still.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from sortedcontainers import SortedDict
 
 from workflow_sdk.core.bases import Known, pack_bases
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import Entry, EntryTrouble
-from workflow_sdk.core.fields import WaitRow
-from workflow_sdk.core.inbox import Inbox, InboxMessage
+from workflow_sdk.core.inbox import Inbox, InboxMessage, TakingRow
+from workflow_sdk.core.instance import InstanceRows, Tally, WaitRow
 from workflow_sdk.core.keys import (
     ATTIC,
     BASES,
@@ -38,13 +39,12 @@ from workflow_sdk.core.keys import (
     sequence_key,
     waits_of,
 )
-from workflow_sdk.core.limits import taken_by
 from workflow_sdk.core.location import pack_segment, segments, split_last, subtree
 from workflow_sdk.core.names import Names
 from workflow_sdk.core.outside import Hanging
 from workflow_sdk.core.ranges import Ranges
 from workflow_sdk.core.status import EntryStatus
-from workflow_sdk.core.wire import damaged, pack_count, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import Row
 
 __all__ = ["Journal", "WriteSet"]
 
@@ -66,10 +66,8 @@ class WriteSet:
 FEW = 16
 """So many rows are looked through for each range that is cleared."""
 
-_TAKING = shapes((bytes,), (bytes,))
-
-_COMMITS = field_key(Field.COMMITS)
-_STANDING = frozenset({Field.STATUS, Field.VERSION, Field.ALARM, Field.DEATHS})
+_TALLY = field_key(Field.TALLY)
+_STANDING = frozenset({Field.HEAD, Field.DEATHS})
 """What says who runs the instance, and that it waits."""
 
 
@@ -101,9 +99,9 @@ class Journal:
         "_counts",
         "_rows",
         "_space",
+        "about",
         "changes",
         "compensations",
-        "fields",
         "inbox",
         "keys",
         "loaded",
@@ -124,8 +122,8 @@ class Journal:
         self.loaded: SortedDict[bytes, dict[bytes, Entry]] = _NOTHING_LOADED
         """History that was recorded before this run, by scope and segment. A scope takes its part when it opens."""
         self.inbox: Inbox = Inbox()
-        self.fields: dict[Field, bytes] = {}
-        """The fields as the store will have them after the next flush."""
+        self.about: InstanceRows = InstanceRows()
+        """What is stored beside the history, as the store will have it after the next flush."""
         self.takings: SortedDict[bytes, InboxMessage] = _NOTHING_TAKEN
         """Messages taken inside races that are still open, by their key in the instance's space."""
         self.outside: SortedDict[bytes, Hanging] = _NOTHING_OUTSIDE
@@ -166,11 +164,10 @@ class Journal:
 
     # Changes. All of them take effect in memory at once.
 
-    def load_fields(self, fields: dict[Field, bytes]) -> None:
-        """Take in the fields of the store."""
-        self.fields = fields
-        self.version = int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
-        self.taken = taken_by(fields)
+    def load(self, about: InstanceRows) -> None:
+        """Take in what the store has beside the history."""
+        self.about = about
+        self.version, self.taken = about.tally.commits, about.tally.taken
 
     def _write_here(self, key: bytes, value: bytes | None) -> None:
         self._counts = True
@@ -191,30 +188,19 @@ class Journal:
         """Store what turns of a loop began with, up to the one at this location."""
         self._write_here(BASES + turn, pack_bases(bases))
 
-    def set_field(self, key: Field, fields: list[object] | None) -> None:
-        """Store a field of the instance, or clear it."""
-        if fields is None:
-            # Written even if it looks cleared: the change that cleared it may have been discarded.
-            self._counts = self._counts or key not in _STANDING
-            self.fields.pop(key, None)
-            self._rows[self._space + field_key(key)] = None
-            return
-        raw = pack_record(fields)
-        if self.fields.get(key) == raw:
-            return
-        self._counts = self._counts or key not in _STANDING
-        self.fields[key] = raw
-        self._rows[self._space + field_key(key)] = raw
+    def set_row(self, field: Field, row: Row | None) -> None:
+        """Store a row of the instance beside its history, or clear it."""
+        before = self.about.raw.get(field)
+        raw = self.about.set(field, row)
+        # A clear is written even if it looks cleared: the change that cleared it may have been discarded.
+        if raw is None or raw != before:
+            self._counts = self._counts or field not in _STANDING
+            self._rows[self._space + field_key(field)] = raw
 
-    def show(self, key: Field, fields: list[object] | None) -> None:
-        """Store a field that the world may see, if it has changed."""
-        if fields is not None or key in self.fields:
-            self.set_field(key, fields)
-
-    def get_field(self, key: Field) -> list[object] | None:
-        """A field of the instance, or None."""
-        raw = self.fields.get(key)
-        return None if raw is None else unpack_record(raw)
+    def show(self, field: Field, row: Row | None) -> None:
+        """Store a row that the world may see, if it has changed."""
+        if row is not None or field in self.about.raw:
+            self.set_row(field, row)
 
     def clear_history(self, location: bytes) -> None:
         """Forget all that is recorded at and under a location, and the names of loops there."""
@@ -222,7 +208,7 @@ class Journal:
         for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
             self._write_here(part + location, None)
             self._clear(subtree(self._space + part + location))
-        if Field.DEATHS in self.fields:
+        if Field.DEATHS in self.about.raw:
             self._clear(subtree(self._space + TRIES + location), counts=False)
         self.forget_loaded(location)
 
@@ -299,7 +285,7 @@ class Journal:
         def pack(version: int) -> bytes:
             since = version if entry is None else entry.since
             promised = self.inbox.addressed_to(pack_segment(since) + location)
-            return pack_record(about._replace(since=since, promised=promised))
+            return replace(about, since=since, promised=promised).pack()
 
         for key in _wait_keys(location, messages):
             self._rows[self._space + key] = _Late(pack)
@@ -321,7 +307,7 @@ class Journal:
 
     def forget_deaths(self) -> None:
         """The instance has got past what workers died of."""
-        self.set_field(Field.DEATHS, None)
+        self.set_row(Field.DEATHS, None)
         self._clear(subtree(self._space + TRIES), counts=False)
 
     # What lies outside.
@@ -420,15 +406,12 @@ class Journal:
         """Remember a message that was taken where a race can still be lost."""
         key = TAKINGS + location + pack_segment(number)
         self._keep(key, message)
-        self._write_here(key, pack_record([message.id, message.pack()]))
+        self._write_here(key, TakingRow(message.id, message.pack()).pack())
 
     def load_taking(self, key: bytes, raw: bytes) -> None:
         """Take in a row of the store."""
-        fields = unpack_record(raw)
-        if tuple(map(type, fields)) not in _TAKING:
-            raise damaged("a message that was taken")
-        message_id, message = fields
-        self._keep(key, InboxMessage.unpack(message_id, message))
+        row = TakingRow.unpack(raw)
+        self._keep(key, InboxMessage.unpack(row.id, row.message))
 
     def _keep(self, key: bytes, message: InboxMessage) -> None:
         if self.takings is _NOTHING_TAKEN:
@@ -528,7 +511,7 @@ class Journal:
         for key, tells in late:  # of entries, which know by now since when they wait
             rows[key] = tells.pack(self.version)
         if counts:
-            rows[self._space + _COMMITS] = pack_count(self.version, self.taken or None)
+            rows[self._space + _TALLY] = Tally(self.version, self.taken).pack()
         clears, checks = self._clears, self._checks
         self._rows = {}
         self._clears = []

@@ -11,7 +11,7 @@ Under the root prefix:
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
     (10, shard)         bell of the due: another value after every alarm that is set
-    (11, id, reply)     answer to a message, or that it is waited for; once it was (11, reply)
+    (11, id, reply)     answer to a message, or that it is waited for
     (12, <append>)      errand: what is still to be done for an instance that has ended a wait early
     (13, ...)           tasks: (1, id), (2, id, <append>) what happened to it; and of the open ones, by what they are
                         looked for: (3, time, id), (4, assignee, time, id), (5, role, time, id),
@@ -33,7 +33,7 @@ In the space of an instance:
                         is kept for
     (2, *segments)      history entry
     (3, <append>)       inbox message
-    (4, field)          one of the fields below; and in keys of their own, where one read finds them with the fields:
+    (4, field)          one of the rows in `core.instance`; and beside them, where the same read finds them:
                         (4, 20) lease: who may write the instance; absent when nobody runs it
                         (4, 21) nudge: another value after every message
                         (4, 21, n) how many messages were sent to it, in several rows: see `core.limits`
@@ -99,6 +99,7 @@ __all__ = [
     "InstanceKeys",
     "WorkerKeys",
     "all_by_status",
+    "all_spaces",
     "answer_key",
     "answers_of",
     "due_schedule",
@@ -143,50 +144,18 @@ TRIES = pack_segment(25)
 
 
 class Field(IntEnum):
-    """The fields of an instance, at (4, field)."""
+    """The rows of an instance beside its history, at (4, field): see `core.instance`."""
 
-    STATUS = 1
-    OUTPUT = 2
-    ERROR = 3
-    VERSION = 4
-    """Workflow name, its version, the fingerprint of its code, how often the status was written, and when at last."""
-    INPUT = 5
-    BIRTH = 6
-    """When it was created, and the seed of its uuids and random numbers."""
-    ALARM = 7
-    """The time of its alarm, while it has one."""
-    CANCEL = 9
-    """There once it was cancelled with a rollback: that it ends as cancelled."""
+    HEAD = 1
+    RESULT = 2
+    BIRTH = 5
     DEATHS = 8
-    """How many workers died under it in a row, and their leases; absent if none did."""
-    COMMITS = 10
-    """How many commits have changed it; and how many messages they have taken, if any."""
+    TALLY = 10
     STATE = 11
-    """What the world may see of its state."""
-    REFERENCE = 12
-    """Its business reference."""
-    PROGRESS = 13
-    """How far it is: done, of how many, and a note."""
+    SHOWN = 12
     WATCHERS = 14
-    """Who is told of its end: instances, and the tokens of their waits."""
-    GENERATION = 15
-    """How often it has begun, and when at last, if it has started over."""
-    RETENTION = 16
-    """How many seconds after its end it is forgotten."""
-    PURGE = 17
-    """When it is to be forgotten, once it has ended."""
-    FIRST = 22
-    """The input that it was started with, if it has started over with another."""
-    BASE = 19
-    """What the world could see of it when it started over."""
-    SEALS = 23
-    """A value by each codec that wrote values of it, beside the one that wrote its input."""
-    RESTARTS = 40
-    """How often it was restarted after something was undone: what happens again has other idempotency keys."""
     ANSWERED = 18
-    """Which state of it, by the number of commits, has been answered by a message."""
     HANDED = 30
-    """How many messages were handed over to it in the process of its worker: see `core.limits`."""
 
 
 LEASE = FIELDS + pack_segment(20)
@@ -200,7 +169,7 @@ INBOX_MAX: bytes = ROOT + pack((30, 1))
 
 
 def field_key(field: Field) -> bytes:
-    """The key of a field, in the space of its instance."""
+    """The key of one of the rows beside the history, in the space of its instance."""
     return FIELDS + pack_segment(field)
 
 
@@ -231,6 +200,11 @@ _HEARTBEATS = ROOT + pack((6,))
 _CLAIMS = ROOT + pack((7,))
 _BELLS = ROOT + pack((8,))
 _LETTERS = ROOT + pack((9,))
+
+
+def all_spaces() -> tuple[bytes, bytes]:
+    """The range of everything that instances keep in spaces of their own."""
+    return subtree(_SPACES)
 
 
 def shard_of(instance_id: str) -> int:
@@ -428,7 +402,7 @@ class InstanceKeys:
         return DUE_BELLS[shard_of(self.instance_id)]
 
     def field(self, field: Field) -> bytes:
-        """The key of one of the instance's fields."""
+        """The key of one of the rows beside the history."""
         return self.space + field_key(field)
 
     def range(self, part: bytes) -> tuple[bytes, bytes]:

@@ -27,7 +27,7 @@ from workflow_sdk.errors import (
     WorkflowStuckError,
 )
 
-__all__ = ["KINDS", "ErrorKind", "is_divergence", "kind_of", "kind_recorded"]
+__all__ = ["KINDS", "ErrorKind", "is_divergence", "kind_of"]
 
 ErrorKind: TypeAlias = Literal[
     "definition",  # the code of the workflow, or how it is called, is wrong
@@ -97,14 +97,6 @@ _GRPC: Final[dict[str, ErrorKind]] = {
 
 _DIVERGED: Final = f"{HistoryDivergedError.__module__}.{HistoryDivergedError.__qualname__}"
 
-# Records of before there were kinds of failures say only what had stopped the instance.
-_RECORDED_BEFORE: Final[dict[str, ErrorKind]] = {
-    "error": "application",
-    "rollback": "application",
-    "divergence": "consistency",
-    "crash": "consistency",
-}
-
 
 def kind_of(error: BaseException) -> ErrorKind:
     """The kind of `error`; of a group, what all in it have in common. Never raises."""
@@ -112,11 +104,6 @@ def kind_of(error: BaseException) -> ErrorKind:
         return _common(error)
     except Exception:  # noqa: BLE001  # an author's class may answer any question with an exception
         return "application"
-
-
-def kind_recorded(kind: str) -> str:
-    """The kind that a record tells of, whichever release has written it."""
-    return _RECORDED_BEFORE.get(kind, kind)
 
 
 def is_divergence(info: ErrorInfo) -> bool:

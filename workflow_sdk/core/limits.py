@@ -10,35 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workflow_sdk.core.keys import Field
-from workflow_sdk.core.wire import damaged, shapes, unpack_record
+from workflow_sdk.core.instance import CountRow, InstanceRows
 
-__all__ = ["INBOX_MAX_DEFAULT", "SENT_ROWS", "counted", "messages_in", "taken_by"]
+__all__ = ["INBOX_MAX_DEFAULT", "SENT_ROWS", "counted", "messages_in"]
 
 INBOX_MAX_DEFAULT = 10_000
 SENT_ROWS = 32
 
-_COUNT = shapes((int,))
-
 
 def counted(raw: bytes | None) -> int:
     """The number in a row that counts; 0 if there is none."""
-    if raw is None:
-        return 0
-    fields = unpack_record(raw)
-    if tuple(map(type, fields)) not in _COUNT:
-        raise damaged("a count of messages")
-    count: int = fields[0]
-    return count
+    return 0 if raw is None else CountRow.unpack(raw).count
 
 
-def taken_by(fields: Mapping[Field, bytes]) -> int:
-    """How many messages an instance has taken."""
-    raw = fields.get(Field.COMMITS)
-    counts = [] if raw is None else unpack_record(raw)
-    return int(counts[1]) if len(counts) > 1 else 0
-
-
-def messages_in(fields: Mapping[Field, bytes], sent: Mapping[bytes, bytes]) -> int:
-    """How many messages an instance has, from its fields and the rows that count what was sent."""
-    return max(0, sum(map(counted, sent.values())) + counted(fields.get(Field.HANDED)) - taken_by(fields))
+def messages_in(rows: InstanceRows, sent: Mapping[bytes, bytes]) -> int:
+    """How many messages an instance has, from its rows and those that count what was sent."""
+    return max(0, sum(map(counted, sent.values())) + (rows.handed or 0) - rows.tally.taken)

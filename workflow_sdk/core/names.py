@@ -8,18 +8,32 @@ names belongs to the scope around it. A text that has another index there by the
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from sortedcontainers import SortedDict
 
 from workflow_sdk.core.keys import NAMES
 from workflow_sdk.core.location import pack_segment, segments
-from workflow_sdk.core.wire import damaged, pack_record, pack_text, shapes, unpack_record
+from workflow_sdk.core.wire import Row
 
-__all__ = ["NameTable", "Names", "name_problem"]
+__all__ = ["NameRow", "NameTable", "Names", "name_problem"]
 
 NAME_CHARACTERS_MAX = 1000
 
-_NAME = shapes((str,)) | shapes((str,), (bytes,), (bool,), (int,))
+
+class NameRow(Row, frozen=True):
+    """A name as it is stored: its text, and of a name that was first used inside a loop, what that loop needs."""
+
+    WHAT: ClassVar[str] = "a name"
+
+    text: str
+    owner: bytes = b""
+    """The location of the loop; empty for the root."""
+    shadowed: bool = False
+    """Another name of the same text is the one that is found."""
+    last_used: int = 0
+    """The turn of the loop that it is kept for."""
+
 
 # Shared by all, and never written to.
 _NEVER_USED: dict[int, int] = {}
@@ -106,18 +120,14 @@ class Names:
 
     def load(self, index: int, value: bytes) -> None:
         """Take in a row of the store."""
-        fields = unpack_record(value)
-        if tuple(map(type, fields)) not in _NAME:
-            raise damaged("a name")
-        text, *rest = fields
-        self.texts[index] = text
+        name = NameRow.unpack(value)
+        self.texts[index] = name.text
         self._next = max(self._next, index + 1)
-        owner, shadowed, last_used = rest or (b"", False, 0)
-        table = self._table(owner) if owner else self.root
-        if not shadowed:
-            table.index[text] = index
-        if owner:
-            table.last_used[index] = last_used
+        table = self._table(name.owner) if name.owner else self.root
+        if not name.shadowed:
+            table.index[name.text] = index
+        if name.owner:
+            table.last_used[index] = name.last_used
 
     def _table(self, owner: bytes) -> NameTable:
         if self._tables is _NO_TABLES:
@@ -148,10 +158,10 @@ class Names:
         text = self.texts[index]
         if table.parent is not None:
             table.last_used[index] = turn
-            raw = pack_record([text, table.owner, shadowed, turn])
+            row = NameRow(text, table.owner, shadowed, turn)
         else:
-            raw = pack_record([text, b"", True, 0]) if shadowed else pack_text(text)
-        self._write(_key(index), raw)
+            row = NameRow(text, shadowed=shadowed)
+        self._write(_key(index), row.pack())
 
     def forget(self, table: NameTable, index: int) -> None:
         """Free a name of `table`."""

@@ -7,10 +7,12 @@ instance, or it waits for the one before to end, or it is left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
 
-from workflow_sdk.core.wire import MOMENT_MAX, MOMENT_MIN, NOTHING, NUMBERS, damaged, pack_record, shapes, unpack_record
+from msgspec.structs import replace
+
+from workflow_sdk.core.wire import Moment, Row, damaged
 
 __all__ = [
     "CATCH_UPS",
@@ -42,15 +44,11 @@ STARTS_MAX = 20
 LATE_SECONDS_MAX = 60.0
 """With `none`: a tick that is later than this is missed."""
 
-_ROW = shapes(
-    *((str,), (bytes,), (str, NOTHING), (int, NOTHING), (str,), (str,), (str,), (bool,)),
-    *(NUMBERS, NUMBERS, (*NUMBERS, NOTHING), (*NUMBERS, NOTHING), (str, NOTHING), (list,)),
-)
 
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
+class ScheduleRow(Row, frozen=True):
     """A schedule: what was asked for, and where it stands."""
+
+    WHAT: ClassVar[str] = "a schedule"
 
     workflow: str
     input: bytes
@@ -59,46 +57,25 @@ class ScheduleRow:
     every: int | None
     """Microseconds: what is added up again and again is whole."""
     timezone: str
-    overlap: str
-    catch_up: str
+    overlap: Overlap
+    catch_up: CatchUp
     paused: bool
-    created_at: float
-    since: float
+    created_at: Moment
+    since: Moment
     """When it was given this definition: what `every` counts from."""
-    next_at: float | None
+    next_at: Moment | None
     """The first tick that is not decided on; None while it is paused, and if none will come."""
-    last_at: float | None
+    last_at: Moment | None
     """The last tick that began an instance."""
     last_instance: str | None
-    waiting: tuple[float, ...]
+    waiting: tuple[Moment, ...]
     """Ticks that wait for the end of that instance, in order."""
-
-    def pack(self) -> bytes:
-        """As bytes."""
-        return pack_record(
-            [
-                *(self.workflow, self.input, self.cron, self.every, self.timezone, self.overlap, self.catch_up),
-                *(self.paused, self.created_at, self.since, self.next_at, self.last_at, self.last_instance),
-                list(self.waiting),
-            ]
-        )
 
     @classmethod
     def unpack(cls, raw: bytes) -> ScheduleRow:
         """From its bytes; CodecError, if they can't be a schedule."""
-        parts: list[Any] = unpack_record(raw)
-        if tuple(map(type, parts)) not in _ROW:
-            raise damaged("a schedule")
-        parts[-1] = tuple(parts[-1])
-        row = cls(*parts)
-        if (
-            (row.cron is None) == (row.every is None)
-            or (row.every is not None and row.every <= 0)
-            or row.overlap not in OVERLAPS
-            or row.catch_up not in CATCH_UPS
-            or not all(map(_is_time, (row.created_at, row.since, *row.waiting)))
-            or not all(when is None or _is_time(when) for when in (row.next_at, row.last_at))
-        ):
+        row = super().unpack(raw)
+        if (row.cron is None) == (row.every is None) or (row.every is not None and row.every <= 0):
             raise damaged("a schedule")
         return row
 
@@ -106,10 +83,6 @@ class ScheduleRow:
     def definition(self) -> tuple[object, ...]:
         """What was asked for, but for the input: there is more than one way to write the same value."""
         return (self.workflow, self.cron, self.every, self.timezone, self.overlap, self.catch_up)
-
-
-def _is_time(value: object) -> bool:
-    return type(value) in NUMBERS and isinstance(value, (int, float)) and MOMENT_MIN <= value <= MOMENT_MAX
 
 
 # -- What becomes of the ticks ----------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar
 
 from workflow_sdk.core.keys import TASKS
 from workflow_sdk.core.location import check_location
 from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import NOTHING, NUMBERS, damaged, moment, number, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import Moment, Row, Time
 
 __all__ = [
     "TaskEvent",
@@ -36,29 +35,6 @@ class TaskStatus(StrEnum):
     """Its deadline came first."""
     CANCELLED = "cancelled"
     """Nobody waits for it any more."""
-
-
-_TASK = shapes(
-    (str,),
-    (str,),
-    (str,),
-    (str,),
-    (bytes,),
-    (bytes,),
-    (str, NOTHING),
-    (list,),
-    (str, NOTHING),
-    NUMBERS,
-    (*NUMBERS, NOTHING),
-    (str,),
-    (str, NOTHING),
-    (*NUMBERS, NOTHING),
-    (bytes, NOTHING),
-)
-_TASK_SHOWN = frozenset((*shape, bytes) for shape in _TASK)
-"""With the proof of its token, which there was not before tokens were unguessable."""
-_EVENT = shapes((str,), (str, NOTHING), NUMBERS, (str, NOTHING))
-_STATUSES = frozenset(status.value for status in TaskStatus)
 
 
 def task_key(id: str) -> bytes:
@@ -106,9 +82,10 @@ def ended_tasks_of(instance: str) -> bytes:
     return TASKS + pack((9, instance))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
+class TaskRow(Row, frozen=True):
     """A task."""
+
+    WHAT: ClassVar[str] = "a task"
 
     id: str
     name: str
@@ -120,69 +97,20 @@ class TaskRow:
     assignee: str | None
     roles: tuple[str, ...]
     reference: str | None
-    created_at: float
-    until: float | None
+    created_at: Moment
+    until: Time | None
     status: TaskStatus = TaskStatus.OPEN
     by: str | None = None
-    ended_at: float | None = None
+    ended_at: Moment | None = None
     result: bytes | None = None
     proof: bytes = b""
     """What its token shows beside the wait: see `core.tokens`."""
 
-    def pack(self) -> bytes:
-        return pack_record(
-            [
-                self.id,
-                self.name,
-                self.instance,
-                self.path,
-                self.token,
-                self.payload,
-                self.assignee,
-                list(self.roles),
-                self.reference,
-                self.created_at,
-                self.until,
-                self.status.value,
-                self.by,
-                self.ended_at,
-                self.result,
-                *([self.proof] if self.proof else []),
-            ]
-        )
-
     @classmethod
     def unpack(cls, raw: bytes) -> TaskRow:
-        fields: list[Any] = unpack_record(raw)
-        shape = tuple(map(type, fields))
-        proof: bytes = b""
-        if shape in _TASK_SHOWN:
-            proof = fields.pop()
-        elif shape not in _TASK:
-            raise damaged("a task")
-        id, name, instance, path, token, payload, assignee, roles, reference, created_at, *rest = fields
-        until, status, by, ended_at, result = rest
-        check_location(token)
-        if status not in _STATUSES or not all(type(role) is str for role in roles):
-            raise damaged("a task")
-        return cls(
-            id,
-            name,
-            instance,
-            path,
-            token,
-            payload,
-            assignee,
-            tuple(roles),
-            reference,
-            moment(created_at),
-            None if until is None else number(until),
-            TaskStatus(status),
-            by,
-            None if ended_at is None else moment(ended_at),
-            result,
-            proof,
-        )
+        row = super().unpack(raw)
+        check_location(row.token)
+        return row
 
     def places(self) -> list[bytes]:
         """The rows that an open task is found by."""
@@ -207,23 +135,13 @@ class TaskRow:
         return ended_tasks_of(self.instance) + pack((self.ended_at, self.id))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEvent:
+class TaskEvent(Row, frozen=True):
     """Something that happened to a task."""
+
+    WHAT: ClassVar[str] = "what happened to a task"
 
     what: str
     """`created`, `assigned`, `released`, `completed`, `reopened`, `expired` or `cancelled`."""
     by: str | None
-    at: float
+    at: Moment
     to: str | None = None
-
-    def pack(self) -> bytes:
-        return pack_record([self.what, self.by, self.at, self.to])
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> TaskEvent:
-        fields: list[Any] = unpack_record(raw)
-        if tuple(map(type, fields)) not in _EVENT:
-            raise damaged("what happened to a task")
-        what, by, at, to = fields
-        return cls(what, by, moment(at), to)

@@ -8,18 +8,19 @@ that ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from sortedcontainers import SortedDict
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.codec.problem import is_a
-from workflow_sdk.core.keys import Field
+from workflow_sdk.core.instance import InstanceRows, Shown
+from workflow_sdk.core.instance import State as StateRow
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.shown import shown
-from workflow_sdk.core.wire import NOTHING, damaged, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import Row, Text, damaged
 from workflow_sdk.errors import CodecError, DefinitionError
 
 __all__ = ["Progress", "State", "World"]
@@ -27,7 +28,19 @@ __all__ = ["Progress", "State", "World"]
 Progress = tuple[float, "float | None", "str | None"]
 """How much is done, of how much, and a note."""
 
-_CHANGE = shapes((str,), (bytes, NOTHING)) | shapes((str,), (bytes, NOTHING), (int,))
+
+class _ChangesRow(Row, frozen=True):
+    """What was changed in a scope."""
+
+    WHAT: ClassVar[str] = "a change of the state"
+
+    changes: tuple[tuple[str, bytes | None, int], ...]
+    """By name: the value, or None if it was removed; and the number of its last change."""
+
+
+def _pack(changes: Iterable[tuple[str, bytes | None, int]]) -> bytes:
+    return _ChangesRow(tuple(changes)).pack()
+
 
 _REFERENCE = "reference"
 _PROGRESS = "progress"
@@ -137,7 +150,7 @@ class World:
         self._folded: SortedDict[bytes, bytes] = SortedDict()
         """What was given out last, by location."""
         self._number = 0
-        self._told: tuple[str | None, str | bytes | None] = (None, None)
+        self._told: tuple[str | None, Text | None] = (None, None)
         """The note of the progress, and how it is stored."""
         self._shown: tuple[dict[str, bytes], bytes | None] = {}, None
         """The state that was shown last, by name and as a whole."""
@@ -294,15 +307,15 @@ class World:
         if not merged:
             return None
         self._noted[location] = merged
-        return pack_record([[name, change.raw, change.last] for name, change in sorted(merged.items())])
+        return _pack((name, change.raw, change.last) for name, change in sorted(merged.items()))
 
     def _pop_folded(self, location: bytes) -> dict[bytes, bytes]:
         """The rows of what is under a location."""
         inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
         return {at: self._folded.pop(at) for at in inside}
 
-    def shown(self) -> tuple[bytes | None, str | None, list[object] | None]:
-        """What is to be seen now: the state as bytes, the reference and the progress."""
+    def shown(self) -> tuple[StateRow | None, Shown | None]:
+        """What is to be seen now, as it is stored."""
         before, state = self._shown
         now: dict[str, bytes] = {}
         for name in sorted(self.values):
@@ -316,50 +329,53 @@ class World:
             except CodecError as error:
                 raise type(error)(f"ctx.state: {error}") from None
             self._shown = now, state
-        return state, self.reference, self._progress()
+        progress = self._shown_progress()
+        shown = None if progress is None and self.reference is None else Shown(self.reference, progress)
+        return None if state is None else StateRow(state), shown
 
-    def _progress(self) -> list[object] | None:
+    def _shown_progress(self) -> tuple[float, float | None, Text | None] | None:
         """The progress as it is stored."""
         if self.progress is None:
             return None
         done, total, note = self.progress
         if note != self._told[0]:
-            self._told = note, None if note is None else self._codec.encode_text(note)
-        return [done, total, self._told[1]]
+            self._told = note, None if note is None else Text.of(self._codec.encode_text(note))
+        return done, total, self._told[1]
 
     def whole(self) -> bytes:
         """Everything as it is, as a row."""
         names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
-        return pack_record([[name, raw] for name in sorted(names) if (raw := self._encode(name)) is not None])
+        return _pack((name, raw, 0) for name in sorted(names) if (raw := self._encode(name)) is not None)
 
     @classmethod
-    def since_the_start(cls, codec: Codec, fields: Mapping[Field, bytes]) -> World:
+    def since_the_start(cls, codec: Codec, about: InstanceRows) -> World:
         """What an instance begins with: nothing, or what could be seen of it when it started over."""
         world = cls(codec)
-        if Field.BASE in fields:
-            world.apply({b"": unpack_record(fields[Field.BASE])[0]})
+        base = about.birth.base
+        if base is not None:
+            world.apply({b"": base})
         return world
 
-    def restore(self, fields: Mapping[Field, bytes]) -> None:
+    def restore(self, about: InstanceRows) -> None:
         """Be as it was shown with the last commit, whatever was assigned since."""
-        (state,) = unpack_record(fields[Field.STATE]) if Field.STATE in fields else (None,)
+        state = about.state
         values: dict[str, Any] = {} if state is None else self._codec.decode(state)
         for name in self.values.keys() | values.keys():
             self._take(_STATE + name, self._codec.encode(values[name]) if name in values else None)
-        (self.reference,) = unpack_record(fields[Field.REFERENCE]) if Field.REFERENCE in fields else (None,)
-        progress = tuple(unpack_record(fields[Field.PROGRESS])) if Field.PROGRESS in fields else None
-        self.progress = cast("Progress | None", progress)
+        self.reference = about.shown.reference
+        shown = about.shown.progress
+        if shown is None:
+            self.progress = None
+        else:
+            done, total, note = shown
+            self.progress = (done, total, None if note is None else self._codec.decode_text(note.value))
 
     def apply(self, rows: Mapping[bytes, bytes]) -> None:
         """Take over what finished scopes have changed, by their locations, in the order in which they did."""
         found: list[tuple[int, str, bytes | None, bytes]] = []
         for location, row in rows.items():
             self._folded[location] = row
-            for change in unpack_record(row):
-                if not is_a(change, list) or tuple(map(type, change)) not in _CHANGE:
-                    raise damaged("a change of the state")
-                name, raw, *number = change
-                found.append((number[0] if number else 0, name, raw, location))
+            found.extend((number, name, raw, location) for name, raw, number in _ChangesRow.unpack(row).changes)
         for number, name, raw, location in sorted(found, key=lambda change: change[0]):
             self._take(name, raw)
             self._touched.discard(name)

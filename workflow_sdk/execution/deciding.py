@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
+from types import EllipsisType
 from uuid import uuid4
 
+from msgspec.structs import replace
+
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.deaths import Deaths
 from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.instance import InstanceRows, Lease, Result
 from workflow_sdk.core.keys import (
     COMPENSATIONS,
     ERRANDS,
@@ -22,24 +27,32 @@ from workflow_sdk.core.keys import (
     WAITS,
     Field,
     InstanceKeys,
-    purge_key,
     worker_keys,
 )
-from workflow_sdk.core.limits import taken_by
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Errand, Hanging
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError, InstanceStateError
-from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
+from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers
 from workflow_sdk.execution.heartbeats import time_of_workers
-from workflow_sdk.execution.lease import count_up, error_fields, list_instance, tell_owner
+from workflow_sdk.execution.lease import count_up, result_of, tell_owner, write_changes
 from workflow_sdk.execution.posting import make_due, make_due_at
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["INBOX_PAGE", "Found", "abandon_outside", "cancel", "commit", "errand_key", "find", "refuse", "take_away"]
+__all__ = [
+    "INBOX_PAGE",
+    "Found",
+    "abandon_outside",
+    "cancel",
+    "commit",
+    "errand_key",
+    "find",
+    "go_on",
+    "refuse",
+    "take_away",
+]
 
 
 TAKEN_AWAY_SECONDS = 5.0
@@ -57,80 +70,89 @@ class Found:
     """An instance as it was found, and what is to be done to it."""
 
     keys: InstanceKeys
-    fields: dict[Field, bytes]
-    lease: bytes | None
-    status: Status
+    about: InstanceRows
+    lease: Lease | None
     batch: Batch
 
-    def change(self, status: Status, now: float, *, counts: bool = True, **fields: bytes | None) -> None:
-        """Give it a status, and fields (None: no more). Nobody has it afterwards.
+    @property
+    def status(self) -> Status:
+        """Its status; the new one, once it is changed."""
+        return self.about.status
 
-        `counts`: it is one more commit that changes the instance; whoever runs it must not commit meanwhile.
+    def change(
+        self,
+        status: Status,
+        now: float,
+        *,
+        counts: bool = True,
+        result: Result | EllipsisType | None = ...,
+        deaths: Deaths | EllipsisType | None = ...,
+        cancelled: bool | None = None,
+        again: bool = False,
+    ) -> None:
+        """Give it a status, and another result and so on where they are given. Nobody has it afterwards.
+
+        `counts`: it is one more commit that changes the instance; whoever runs it must not commit meanwhile. `again`:
+        something that was undone is to happen again.
         """
-        before, after = self.fields, dict(self.fields)
-        name, version, fingerprint, commits, at = unpack_record(after[Field.VERSION])
+        before, after = self.about, self.about.copy()
+        batch, keys, head = self.batch, self.keys, self.about.head
         # Our clock may be behind. What is over now was not over before it was last written.
-        now = max(now, float(at))
-        after[Field.STATUS] = pack_record([status.value])
-        after[Field.VERSION] = pack_record([name, version, fingerprint, commits + 1, now])
+        now = max(float(now), head.changed_at)
         if counts:
             count_up(after)
             if self.lease is not None:
-                self.batch.check(self.keys.field(Field.COMMITS), before.get(Field.COMMITS))
-        for key, raw in fields.items():
-            if raw is None:
-                after.pop(Field[key.upper()], None)
-            else:
-                after[Field[key.upper()]] = raw
-        batch, keys = self.batch, self.keys
-        if Field.ALARM in after:
-            batch.clear(keys.alarm(float(unpack_record(after.pop(Field.ALARM))[0])))
-        if Field.PURGE in after:
-            batch.clear(purge_key(float(unpack_record(after.pop(Field.PURGE))[0]), keys.instance_id))
-        if "deaths" in fields and fields["deaths"] is None:
-            batch.clear_range(*keys.range(TRIES))
-        if status.is_terminal and (purge := purge_time(batch, keys.instance_id, after, now)) is not None:
-            after[Field.PURGE] = purge
-        for gone in before.keys() - after.keys():
-            batch.clear(keys.field(gone))
-        for key_, raw in after.items():
-            # Whoever runs it writes fields of its own: what is not changed here is left as it is there.
-            if before.get(key_) != raw:
-                batch.set(keys.field(key_), raw)
-        list_instance(batch, keys.instance_id, before, after)
+                batch.check(keys.field(Field.TALLY), before.raw.get(Field.TALLY))
+        if not isinstance(result, EllipsisType):
+            after.set(Field.RESULT, result)
+        if not isinstance(deaths, EllipsisType):
+            after.set(Field.DEATHS, deaths)
+            if deaths is None:
+                batch.clear_range(*keys.range(TRIES))
+        if again:
+            after.set(Field.BIRTH, replace(after.birth, restarts=after.birth.restarts + 1))
+        head = replace(
+            head,
+            status=status,
+            changes=head.changes + 1,
+            changed_at=now,
+            alarm=None,
+            purge_at=purge_time(after, now) if status.is_terminal else None,
+            cancelled=head.cancelled if cancelled is None else cancelled,
+        )
+        after.set(Field.HEAD, head)
+        write_changes(batch, keys, before, after)
         batch.clear_range(*keys.range(WAITS))
         if self.lease is not None:
             batch.clear(keys.lease)
-            batch.clear(worker_keys(str(unpack_record(self.lease)[0])).claimed(keys.instance_id))
+            batch.clear(worker_keys(self.lease.worker).claimed(keys.instance_id))
             tell_owner(batch, self.lease, keys.instance_id)
         # A run without a runtime watches this.
         batch.set(keys.nudge, uuid4().bytes)
-        self.fields = after
+        self.about = after
 
     def untake(self, count: int) -> None:
         """So many messages that it had taken are in its inbox again. To be called after `change`."""
-        taken = taken_by(self.fields)
-        if count and taken:
-            raw = pack_record([unpack_record(self.fields[Field.COMMITS])[0], max(0, taken - count)])
-            self.fields[Field.COMMITS] = raw
-            self.batch.set(self.keys.field(Field.COMMITS), raw)
+        tally = self.about.tally
+        if count and tally.taken:
+            raw = self.about.set(Field.TALLY, replace(tally, taken=max(0, tally.taken - count)))
+            assert raw is not None, "a row that is set is stored"
+            self.batch.set(self.keys.field(Field.TALLY), raw)
 
 
 async def find(driver: Driver, instance_id: str) -> Found:
     """An instance, and a batch that holds only as long as it is as it was found."""
     keys = InstanceKeys(instance_id)
     standing = await read_standing(driver, keys)
-    fields, lease = standing.fields, standing.lease
-    if Field.STATUS not in fields:
+    about, lease = standing.about, standing.lease
+    if not about:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
     batch = Batch()
-    batch.check(keys.lease, lease)
-    batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
-    # A message may move the alarm, and changes no status.
-    batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
-    # So may whoever begins to wait for its end.
-    batch.check(keys.field(Field.WATCHERS), fields.get(Field.WATCHERS))
-    return Found(keys, fields, lease, Status(unpack_record(fields[Field.STATUS])[0]), batch)
+    batch.check(keys.lease, None if lease is None else lease.pack())
+    batch.check(keys.field(Field.HEAD), about.raw[Field.HEAD])
+    # Whoever begins to wait for its end changes no head.
+    batch.check(keys.field(Field.WATCHERS), about.raw.get(Field.WATCHERS))
+    return Found(keys, about, lease, batch)
 
 
 async def commit(driver: Driver, found: Found) -> bool:
@@ -142,13 +164,23 @@ async def commit(driver: Driver, found: Found) -> bool:
     return True
 
 
+def go_on(found: Found, now: float, deaths: Deaths | None = None) -> None:
+    """Have an instance that failed or is stuck run again: from its code, or on with its rollback."""
+    original = found.about.result.original
+    if original is None:
+        found.change(Status.RUNNING, now, result=None, deaths=deaths)
+    else:
+        found.change(Status.ROLLING_BACK, now, result=Result(error=original), deaths=deaths)
+    make_due(found.batch, found.keys, found.about, now)
+
+
 async def take_away(driver: Driver, found: Found, now: float) -> None:
     """Have an instance stand still that does not: nobody has it then. Should nothing come of it, it goes on."""
     found.batch.writes.clear()
     found.change(found.status, now, counts=False)
     # By the clocks of those who would run it.
     alarm = await time_of_workers(driver, now) + TAKEN_AWAY_SECONDS
-    make_due_at(found.batch, found.keys, found.fields, alarm)
+    make_due_at(found.batch, found.keys, found.about, alarm)
     await commit(driver, found)
 
 
@@ -211,14 +243,14 @@ async def cancel(
         found = await find(driver, instance_id)
         if condition is not None and not await condition(found):
             return []
-        if found.status is Status.CANCELLED or Field.CANCEL in found.fields:
+        if found.status is Status.CANCELLED or found.about.head.cancelled:
             if condition is None or await commit(driver, found):
                 return []
             continue
         if found.status.is_terminal:
             raise refuse(found, "it has ended, and can't be cancelled")
         info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
-        error = pack_record(error_fields(info, codec))
+        result = result_of(info, codec)
         if found.lease is not None and attempt:
             # It does not stand still. Nothing may hold this up: so it is taken away first.
             await take_away(driver, found, now)
@@ -229,13 +261,12 @@ async def cancel(
         # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
         errands = await abandon_outside(driver, found, rollback=rollback, patient=attempt < PATIENCE)
         if undo:
-            found.change(Status.ROLLING_BACK, now, error=error, cancel=pack_record([]))
-            make_due(found.batch, found.keys, found.fields, now)
+            found.change(Status.ROLLING_BACK, now, result=result, cancelled=True)
+            make_due(found.batch, found.keys, found.about, now)
         else:
-            found.change(Status.CANCELLED, now, error=error)
-            watchers = watchers_of(found.fields.get(Field.WATCHERS))
-            if watchers:
-                ending = ending_of(found.fields)
+            found.change(Status.CANCELLED, now, result=result)
+            if watchers := found.about.watchers:
+                ending = ending_of(found.about)
                 await tell_watchers(driver, found.batch, instance_id, ending, watchers, now, _nobody)
         if await commit(driver, found):
             return errands

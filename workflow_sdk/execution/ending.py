@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from workflow_sdk.core.entries import read_token
-from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys, purge_key
+from workflow_sdk.core.instance import InstanceRows
+from workflow_sdk.core.keys import OUTSIDE, InstanceKeys
 from workflow_sdk.core.outside import Ending, Hanging
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.execution.posting import Letter, post
 from workflow_sdk.execution.snapshot import read_standing
 
-__all__ = ["ending_of", "purge_time", "still_waits", "tell_watchers", "watchers_of"]
+__all__ = ["ending_of", "purge_time", "still_waits", "tell_watchers"]
 
 
-def ending_of(fields: Mapping[Field, bytes]) -> Ending:
-    """How an instance ended, from the fields that it has then."""
-    output, error = fields.get(Field.OUTPUT), fields.get(Field.ERROR)
-    return Ending(
-        Status(unpack_record(fields[Field.STATUS])[0]),
-        None if output is None else unpack_record(output)[0],
-        None if error is None else unpack_record(error)[0],
-    )
-
-
-def watchers_of(raw: bytes | None) -> list[tuple[str, bytes]]:
-    """Who waits for the end of an instance, from its field: instances, and the tokens of their waits."""
-    return [] if raw is None else [(id, token) for id, token in unpack_record(raw)[0]]
+def ending_of(about: InstanceRows) -> Ending:
+    """How an instance ended, from its rows as they are then."""
+    return Ending(about.status, about.result.output, about.result.error)
 
 
 async def tell_watchers(
@@ -36,7 +25,7 @@ async def tell_watchers(
     batch: Batch,
     instance_id: str,
     ending: Ending,
-    watchers: list[tuple[str, bytes]],
+    watchers: Iterable[tuple[str, bytes]],
     now: float,
     is_here: Callable[[str], bool],
 ) -> list[str]:
@@ -47,7 +36,7 @@ async def tell_watchers(
         row = hanging_row(id, token)
         found = await read_standing(driver, keys)
         raw = await driver.get(row)
-        if Field.STATUS not in found.fields or not is_wait(raw, instance_id, token):
+        if not found.about or not is_wait(raw, instance_id, token):
             continue
         # If the wait ends just now, there is nobody to be told.
         batch.check(row, raw)
@@ -73,11 +62,7 @@ async def still_waits(driver: Driver, watcher: str, instance_id: str, token: byt
     return is_wait(await driver.get(hanging_row(watcher, token)), instance_id, token)
 
 
-def purge_time(batch: Batch, instance_id: str, fields: Mapping[Field, bytes], now: float) -> bytes | None:
-    """When an instance that ends now is to be forgotten, as its field; None if it never is."""
-    raw = fields.get(Field.RETENTION)
-    if raw is None:
-        return None
-    when = now + float(unpack_record(raw)[0])
-    batch.set(purge_key(when, instance_id), b"")
-    return pack_record([when])
+def purge_time(about: InstanceRows, now: float) -> float | None:
+    """When an instance that ends now is to be forgotten; None if it never is."""
+    retention = about.birth.retention
+    return None if retention is None else now + retention

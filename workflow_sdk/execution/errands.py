@@ -13,13 +13,13 @@ from contextlib import suppress
 import anyio
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import ERRANDS, Field
+from workflow_sdk.core.keys import ERRANDS
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.outside import Errand
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, InstanceNotFoundError
 from workflow_sdk.execution.deciding import Found, cancel
-from workflow_sdk.execution.ending import still_waits, watchers_of
+from workflow_sdk.execution.ending import still_waits
 from workflow_sdk.execution.tasks import TaskStatus, drop_task
 
 __all__ = ["run_errands", "run_errands_left"]
@@ -91,7 +91,7 @@ async def _do(driver: Driver, codec: Codec, now: float, key: bytes) -> list[byte
         return []
 
     async def is_ours(found: Found) -> bool:
-        watchers = watchers_of(found.fields.get(Field.WATCHERS))
+        watchers = found.about.watchers
         ours = (errand.owner, errand.token)
         if found.status.is_terminal or ours not in watchers:
             return False

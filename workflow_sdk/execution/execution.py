@@ -23,10 +23,10 @@ import anyio.lowlevel
 from workflow_sdk.core.answers import Answer, is_answer
 from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.instance import CountRow, Lease
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, worker_keys
 from workflow_sdk.core.limits import counted
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
@@ -103,23 +103,23 @@ class Execution(Sorting):
         known: KnownHandlers,
         clock: Clock,
         facts: Facts,
-        lease: bytes,
+        lease: Lease,
         mode: Mode,
         host: Host,
     ) -> None:
-        worker = worker_keys(str(unpack_record(lease)[0]))
+        worker, fence = worker_keys(lease.worker), lease.pack()
         super().__init__(
             driver=driver,
             codec=codec,
             journal=journal,
             clock=clock,
             facts=facts,
-            lease=lease,
+            lease=fence,
             mode=mode,
             host=host,
             mail=Mail(driver, journal),
             standing=Standing(journal, facts, clock, worker, beats=not host.beats),
-            flusher=Flusher(driver, journal, lease, self.storage_failed),
+            flusher=Flusher(driver, journal, fence, self.storage_failed),
         )
         self.known: KnownHandlers = known
         self.handlers: dict[bytes, tuple[Callable[..., Any], object]] = _NO_HANDLERS
@@ -269,21 +269,18 @@ class Execution(Sorting):
         await self.flush()
 
     @property
-    def handed(self) -> bytes | None:
-        """The row that counts what was handed over to it in this process."""
-        return self.journal.fields.get(Field.HANDED)
+    def handed(self) -> int | None:
+        """How many messages were handed over to it in this process; None if they are not counted there."""
+        return self.journal.about.handed
 
     @handed.setter
-    def handed(self, raw: bytes | None) -> None:
-        if raw is None:
-            self.journal.fields.pop(Field.HANDED, None)
-        else:
-            self.journal.fields[Field.HANDED] = raw
+    def handed(self, count: int | None) -> None:
+        self.journal.about.set(Field.HANDED, None if count is None else CountRow(count))
 
     @property
     def message_count(self) -> int:
         """How many messages it has not taken, as far as is known here."""
-        return max(0, sum(map(counted, self.mail.sent.values())) + counted(self.handed) - self.journal.taken)
+        return max(0, sum(map(counted, self.mail.sent.values())) + (self.handed or 0) - self.journal.taken)
 
     def messages_came_back(self) -> None:
         self.fire()
@@ -412,7 +409,7 @@ class Execution(Sorting):
 
     async def beware(self, store: Scannable) -> None:
         """Workers have died under the instance: from now on, note what is executed."""
-        self.wary = Wariness(self.journal, self.lease, await read_tries(store, self.journal.keys))
+        self.wary = Wariness(self.journal, Lease.unpack(self.lease).name, await read_tries(store, self.journal.keys))
 
     def poke(self, *, lease: bool = True) -> None:
         """A message may have come; with `lease`, the instance may also have been taken away."""
@@ -528,7 +525,7 @@ class Execution(Sorting):
     def see_world(self) -> World:
         if self.world is None:
             try:
-                self.world = World.since_the_start(self.codec, self.journal.fields)
+                self.world = World.since_the_start(self.codec, self.journal.about)
             except SealedError as error:
                 self.unreadable(error)
                 raise Unwound from None
@@ -545,17 +542,17 @@ class Execution(Sorting):
         if self.world is None or self.journal.loaded:
             # While history is walked over again, not everything is assigned yet.
             return
-        before = self.journal.fields.get(Field.REFERENCE)
+        before = self.journal.about.shown.reference
         try:
-            state, reference, progress = self.world.shown()
+            state, shown = self.world.shown()
         except CodecError as error:
             self.slip(error)
             return
-        self.journal.show(Field.STATE, None if state is None else [state])
-        self.journal.show(Field.REFERENCE, None if reference is None else [reference])
-        self.journal.show(Field.PROGRESS, progress)
-        if self.journal.fields.get(Field.REFERENCE) != before:
-            self.standing.refer(None if before is None else str(unpack_record(before)[0]), reference)
+        self.journal.show(Field.STATE, state)
+        self.journal.show(Field.SHOWN, shown)
+        after = self.journal.about.shown.reference
+        if after != before:
+            self.standing.refer(before, after)
 
     def activity(self) -> Activity:
         """What is under way."""

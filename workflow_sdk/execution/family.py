@@ -10,7 +10,6 @@ from anyio.abc import TaskGroup
 
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, LeaseLostError
@@ -19,14 +18,12 @@ from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.living import lives_here
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.shown import Wait
-from workflow_sdk.execution.snapshot import Snapshot, read_standing
+from workflow_sdk.execution.snapshot import read_standing
 
 __all__ = ["Family"]
 
 AT_ONCE = 64
 """Children of one instance that are run side by side, each until it waits."""
-TTL = 10.0
-"""Of a worker that does not say for how long it is to be taken for alive."""
 LOOK_SECONDS = 0.5
 """Between two looks at a child that somebody else runs, or nobody can."""
 
@@ -78,10 +75,10 @@ class Family:
             return None  # a test watches this instance, and no other one
         keys = InstanceKeys(id)
         found = await read_standing(self._driver, keys)
-        workflow = None if Field.VERSION not in found.fields else self._known.get(_name_of(found))
+        workflow = self._known.get(found.about.head.workflow) if found.about else None
         if workflow is None:
             return None
-        owner = None if found.lease is None else str(unpack_record(found.lease)[0])
+        owner = None if found.lease is None else found.lease.worker
         if owner is not None and await self._may_live(owner):
             return None
         try:
@@ -98,11 +95,10 @@ class Family:
         if raw is None:
             return False
         heartbeat = Heartbeat.unpack(raw)
-        ttl = TTL if heartbeat.ttl is None else heartbeat.ttl
         now = self._clock.monotonic()
         before, since = self._heard.get(worker, (raw, now))
         self._heard[worker] = (raw, since if before == raw else now)
-        return heartbeat.at + ttl > self._clock.time() and now - self._heard[worker][1] < ttl
+        return heartbeat.at + heartbeat.ttl > self._clock.time() and now - self._heard[worker][1] < heartbeat.ttl
 
     # Until they wait.
 
@@ -132,13 +128,12 @@ class Family:
             while True:
                 child = await self.run_child(id, run)
                 found = await read_standing(self._driver, InstanceKeys(id))
-                if Field.STATUS not in found.fields or _status_of(found).is_terminal:
+                if not found.about or found.about.status.is_terminal:
                     return
                 if self._is_left and (child is None or child.status is Status.STUCK):
                     return
                 with anyio.move_on_after(LOOK_SECONDS):
-                    key = InstanceKeys(id).field(Field.VERSION)
-                    await self._driver.changed(key, found.fields[Field.VERSION])
+                    await self._driver.changed(InstanceKeys(id).field(Field.HEAD), found.about.raw[Field.HEAD])
 
         self._begin = begin
         left: L | None = None  # a cancel scope may end a block early, as far as type checkers know
@@ -159,11 +154,3 @@ class Family:
             if id not in self._begun:
                 self._begun.add(id)
                 self._group.start_soon(self._begin, id)
-
-
-def _name_of(found: Snapshot) -> str:
-    return str(unpack_record(found.fields[Field.VERSION])[0])
-
-
-def _status_of(found: Snapshot) -> Status:
-    return Status(unpack_record(found.fields[Field.STATUS])[0])

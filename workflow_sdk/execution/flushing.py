@@ -403,7 +403,7 @@ class Flusher:
             if Clear(journal.keys.lease) in batch.writes:
                 return True
             raise ConflictError("the lease is lost")
-        counted = journal.keys.field(Field.COMMITS)
+        counted = journal.keys.field(Field.TALLY)
         return writes.counts and await driver.get(counted) == writes.rows[counted]
 
     def _has_landed(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.core.wire import damaged, pack_record, unpack_record
+from workflow_sdk.core.wire import Row
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError
 
@@ -14,38 +14,19 @@ __all__ = ["SKEW_SECONDS", "Heartbeat", "time_of_workers"]
 SKEW_SECONDS = 5.0
 """Clocks that differ by no more than this agree."""
 
-_TTL_BEFORE = 10.0
-"""Of workers that did not say for how long they are to be taken for alive."""
 
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Row, frozen=True):
     """A row that its worker writes again and again. Whether it is alive shows in that the row changes."""
+
+    WHAT: ClassVar[str] = "a heartbeat"
 
     at: float
     """When it was written, by the clock of its worker."""
-    ttl: float | None
-    """After how many seconds without another one the worker is taken for dead; None if it did not say."""
+    ttl: float
+    """After how many seconds without another one the worker is taken for dead."""
     number: int | None
     """Another one each time, so that the row changes even if the clock stands still. None if there is no second one:
     then everybody knows by their clock who is alive."""
-
-    def pack(self) -> bytes:
-        """As bytes. Up to when it is to be taken for alive comes first: earlier versions know no more."""
-        assert self.ttl is not None, "who writes a heartbeat says how long it lasts"
-        return pack_record([self.at + self.ttl, self.ttl, self.number])
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> Heartbeat:
-        """From its bytes."""
-        fields = unpack_record(raw)
-        if not fields or type(fields[0]) not in (float, int):
-            raise damaged("a heartbeat")
-        until = float(fields[0])
-        if len(fields) < 3:
-            return cls(until - _TTL_BEFORE, None, 0)
-        ttl, number = fields[1:3]
-        return cls(until - float(ttl), float(ttl), None if number is None else int(number))
 
 
 async def time_of_workers(driver: Driver, now: float) -> float:
@@ -62,7 +43,7 @@ async def time_of_workers(driver: Driver, now: float) -> float:
         if heartbeat.number is None:
             return now
         # Written again long before it is this old, if its worker is alive.
-        latest = heartbeat.at + (heartbeat.ttl or _TTL_BEFORE)
+        latest = heartbeat.at + heartbeat.ttl
         if heartbeat.at - SKEW_SECONDS <= now <= latest + SKEW_SECONDS:
             return now
         its = min(max(now, heartbeat.at), latest)

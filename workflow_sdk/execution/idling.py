@@ -13,7 +13,6 @@ from typing import Literal, NoReturn
 import anyio
 
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import due_at_once
 from workflow_sdk.driver import Batch, ConflictError
@@ -320,7 +319,7 @@ class Idling(ABC):
             self.storage_failed(error)
         else:
             # It is not put away after all, and what goes on now must not be stored as waiting.
-            self.journal.set_field(Field.ALARM, None)
+            self.standing.due(None)
             self._leave_idle()
             self._leaving = False
             self.host.waits_changed(self)

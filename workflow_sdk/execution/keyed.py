@@ -7,9 +7,11 @@ each new key, some are forgotten for which both are over.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from workflow_sdk.core.keys import DELIVERED, KEYS_IN_ORDER, InstanceKeys
 from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import NUMBERS, damaged, pack_record, shapes, unpack_record
+from workflow_sdk.core.wire import Row
 from workflow_sdk.driver import Batch, Driver
 
 __all__ = ["KEYS_KEPT", "KEYS_SECONDS", "unpack_key", "use_key"]
@@ -19,7 +21,15 @@ KEYS_SECONDS = 7 * 24 * 3600.0
 AT_ONCE = 4
 """So many are forgotten with one that is new."""
 
-_KEY = shapes((str,), NUMBERS, (int,))
+
+class _KeyRow(Row, frozen=True):
+    """A key that was used."""
+
+    WHAT: ClassVar[str] = "the key of a message"
+
+    key: str
+    at: float
+    number: int
 
 
 async def use_key(driver: Driver, batch: Batch, keys: InstanceKeys, key: str, now: float, *, again: bool) -> bool:
@@ -36,7 +46,7 @@ async def use_key(driver: Driver, batch: Batch, keys: InstanceKeys, key: str, no
     newest = await driver.scan(begin, end, limit=1, reverse=True)
     # Of two that come at once both may have the same number: then more than 10,000 are kept.
     number = unpack_key(newest[0][1])[2] + 1 if newest else 1
-    batch.append(keys.space + KEYS_IN_ORDER, pack_record([key, now, number]))
+    batch.append(keys.space + KEYS_IN_ORDER, _KeyRow(key, now, number).pack())
     if number > KEYS_KEPT and not again:
         for place, raw in await driver.scan(begin, end, limit=AT_ONCE):
             old, at, its_number = unpack_key(raw)
@@ -55,8 +65,5 @@ def _row(keys: InstanceKeys, key: str) -> bytes:
 
 def unpack_key(raw: bytes) -> tuple[str, float, int]:
     """A key, when it was used, and its number."""
-    fields = unpack_record(raw)
-    if tuple(map(type, fields)) not in _KEY:
-        raise damaged("the key of a message")
-    key, at, number = fields
-    return key, at, number
+    row = _KeyRow.unpack(raw)
+    return row.key, row.at, row.number

@@ -8,23 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from secrets import token_bytes
-from typing import Any, cast
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import anyio
+from msgspec.structs import replace
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.deaths import (
-    Blame,
-    Death,
-    Try,
-    lease_name,
-    pack_deaths,
-    unpack_deaths,
-    worker_of_lease,
-    worst,
-)
+from workflow_sdk.core.deaths import Blame, Death, Deaths, Try, worker_of_lease, worst
+from workflow_sdk.core.error_row import ErrorRow
 from workflow_sdk.core.failures import pack_error_info, unpack_error_info
+from workflow_sdk.core.instance import Birth, Head, InstanceRows, Lease, Result, Tally
 from workflow_sdk.core.keys import (
     TRIES,
     WAITS,
@@ -34,13 +28,14 @@ from workflow_sdk.core.keys import (
     listed,
     listed_by_status,
     listed_by_workflow,
+    purge_key,
     worker_keys,
 )
 from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status, move
 from workflow_sdk.core.times import AHEAD_SECONDS, due_at_once
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import Row
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import AlreadyExistsError, ErrorInfo, StorageLimitError
@@ -49,25 +44,25 @@ from workflow_sdk.execution.insisting import come_what_may
 from workflow_sdk.execution.living import lives_here
 from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.probe import probe
-from workflow_sdk.execution.snapshot import Snapshot, StoredRows, read_snapshot
+from workflow_sdk.execution.snapshot import Snapshot, StoredRows, check_form, read_snapshot
 from workflow_sdk.operations.inputs import encode_input
 
 __all__ = [
     "DEATHS_MAX",
     "Claim",
     "Claimant",
+    "LetterRow",
     "claim",
     "count_up",
-    "error_fields",
     "forget_worker",
-    "list_instance",
-    "new_fields",
     "new_lease",
+    "new_rows",
     "new_seed",
     "put_new",
     "read_tries",
+    "result_of",
     "tell_owner",
-    "unknown_fields",
+    "write_changes",
 ]
 
 DEATHS_MAX = 5
@@ -82,10 +77,9 @@ _TOO_LARGE = f"{StorageLimitError.__module__}.{StorageLimitError.__qualname__}"
 class Claim:
     """An instance as it was claimed, or as it was found if there is nothing to run."""
 
-    status: Status
-    fields: dict[Field, bytes]
-    lease: bytes | None
-    """What the lease holds while it is ours; None if there was nothing to claim."""
+    about: InstanceRows
+    lease: Lease | None
+    """The lease while it is ours; None if there was nothing to claim."""
     created: bool = False
     checked: bool = True
     """Whether its input is known to have fitted the workflow's annotation once."""
@@ -95,6 +89,11 @@ class Claim:
     """The rows that count what was sent, as they were then."""
     rows: StoredRows | None = None
     """Everything that is stored of it, and nobody else has changed since; None if it is to be read."""
+
+    @property
+    def status(self) -> Status:
+        """What it is doing; pending, if it does not exist."""
+        return self.about.status if self.about else Status.PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +121,9 @@ class Claimant:
     """How many seconds after its end an instance is forgotten, where its workflow does not say."""
 
 
-def error_fields(
-    info: ErrorInfo, codec: Codec, original: list[object] | None = None, culprits: Sequence[str] = ()
-) -> list[object]:
-    """The error field: what stopped the instance; what had made it fail before, if that is something else; and the
-    paths of the operations whose failures it died of.
-    """
-    return [pack_error_info(info, codec), original, list(culprits)]
+def result_of(info: ErrorInfo, codec: Codec, original: ErrorRow | None = None, culprits: Sequence[str] = ()) -> Result:
+    """What an instance has come to that something has stopped; `original` and `culprits` as a `Result` has them."""
+    return Result(None, pack_error_info(info, codec), original, tuple(culprits))
 
 
 async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> Claim:
@@ -140,50 +135,48 @@ async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> C
     seen = seen or await read_snapshot(who.driver, who.keys)
     patience = _Patience(who)
     while True:
-        found, lease = seen.fields, seen.lease
-        if Field.STATUS not in found:
+        found, lease = seen.about, seen.lease
+        if not found:
             if not who.creates:
-                return Claim(Status.PENDING, found, None)
+                return Claim(found, None)
+            await check_form(who.driver)
             claimed = _create(who, value)
         else:
             _check_workflow(who, found)
-            if lease is not None and not who.takes_over(str(unpack_record(lease)[0])):
-                return Claim(Status(unpack_record(found[Field.STATUS])[0]), found, None)
-            deaths = unpack_deaths(found.get(Field.DEATHS))
+            if lease is not None and not who.takes_over(lease.worker):
+                return Claim(found, None)
+            deaths = list(found.deaths.deaths)
             blame = Blame(None, ())
             if lease is not None and _has_died(who, found, lease):
                 tries = await read_tries(who.driver, who.keys) if deaths else {}
-                name = lease_name(lease)
-                deaths.append(Death(name, noted=any(name in tried.leases for tried in tries.values())))
+                deaths.append(Death(lease.name, noted=any(lease.name in tried.leases for tried in tries.values())))
                 deaths, blame = await patience.judge(deaths, tries)
                 if patience.waits:
                     seen = await read_snapshot(who.driver, who.keys)
                     continue
             claimed = _take_over(who, found, deaths, blame)
-            if claimed.fields is found:
+            if claimed.about is found:
                 return claimed
         batch = Batch()
-        batch.check(who.keys.lease, lease)
-        # Every claim, and every decision about the instance, counts this up.
-        batch.check(who.keys.field(Field.VERSION), found.get(Field.VERSION))
-        # A message may move the alarm, and counts nothing up.
-        batch.check(who.keys.field(Field.ALARM), found.get(Field.ALARM))
-        if lease is not None or Field.DEATHS in found:
-            # Whoever was taken for dead, and lives, takes that back, and counts nothing up either.
-            batch.check(who.keys.field(Field.DEATHS), found.get(Field.DEATHS))
+        batch.check(who.keys.lease, None if lease is None else lease.pack())
+        # Every claim, and every decision about the instance, changes its head; so does a message that moves the alarm.
+        batch.check(who.keys.field(Field.HEAD), found.raw.get(Field.HEAD))
+        if lease is not None or Field.DEATHS in found.raw:
+            # Whoever was taken for dead, and lives, takes that back, and changes nothing else.
+            batch.check(who.keys.field(Field.DEATHS), found.raw.get(Field.DEATHS))
         if lease is None and seen.rows is not None and not claimed.created:
             # Nobody has it, so what was read is still all there is; but for messages, which this holds off.
             batch.check(who.keys.nudge, seen.nudge)
             claimed.nudge, claimed.sent, claimed.rows = seen.nudge, seen.sent, seen.rows
-        if lease is not None and found.get(Field.COMMITS) != claimed.fields.get(Field.COMMITS):
+        if lease is not None and found.tally != claimed.about.tally:
             # Whoever has it may be alive, and commit meanwhile.
-            batch.check(who.keys.field(Field.COMMITS), found.get(Field.COMMITS))
+            batch.check(who.keys.field(Field.TALLY), found.raw.get(Field.TALLY))
         _write(batch, who, found, claimed, lease)
         try:
             await who.driver.commit(batch)
         except ConflictError:
             again = await read_snapshot(who.driver, who.keys)
-            if (again.lease, again.nudge, again.fields) == (lease, seen.nudge, found):
+            if (again.lease, again.nudge, again.about) == (lease, seen.nudge, found):
                 raise
             seen = again
             continue
@@ -197,43 +190,36 @@ async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> C
 async def _give_back(who: Claimant, claimed: Claim) -> None:
     """Have the instance due for others at once, if it is ours. Whether it is, only the store knows."""
     with suppress(Exception):  # the store failed: others take it over when they hear nothing of us
-        if claimed.lease is None or await who.driver.get(who.keys.lease) != claimed.lease:
+        if claimed.lease is None or await who.driver.get(who.keys.lease) != claimed.lease.pack():
             return
         batch, now, worker = Batch(), due_at_once(who.now()), worker_keys(who.worker)
-        batch.check(who.keys.lease, claimed.lease)
+        batch.check(who.keys.lease, claimed.lease.pack())
         batch.clear(who.keys.lease)
         batch.clear(worker.claimed(who.keys.instance_id))
         if who.beats:
             forget_worker(batch, worker)
-        batch.set(who.keys.field(Field.ALARM), pack_record([now]))
+        batch.set(who.keys.field(Field.HEAD), replace(claimed.about.head, alarm=now).pack())
         batch.set(who.keys.alarm(now), b"")
         batch.set(who.keys.due_bell, token_bytes(8))
         await who.driver.commit(batch)
 
 
-def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Claim, before: bytes | None) -> None:
-    for key in found.keys() - claimed.fields.keys():
-        batch.clear(who.keys.field(key))
-    for key, raw in claimed.fields.items():
-        if found.get(key) != raw:
-            batch.set(who.keys.field(key), raw)
+def _write(batch: Batch, who: Claimant, found: InstanceRows, claimed: Claim, before: Lease | None) -> None:
+    write_changes(batch, who.keys, found, claimed.about)
     if before is not None:
-        batch.clear(worker_keys(str(unpack_record(before)[0])).claimed(who.keys.instance_id))
-    list_instance(batch, who.keys.instance_id, found, claimed.fields)
+        batch.clear(worker_keys(before.worker).claimed(who.keys.instance_id))
     waits = who.keys.range(WAITS)
-    if Field.DEATHS in found and Field.DEATHS not in claimed.fields:
+    if Field.DEATHS in found.raw and Field.DEATHS not in claimed.about.raw:
         batch.clear_range(*who.keys.range(TRIES))
     if not claimed.created and (claimed.rows is None or claimed.rows.between(*waits)):
         # What waits still will say so again.
         batch.clear_range(*waits)
-    if Field.ALARM in found:
-        batch.clear(who.keys.alarm(float(unpack_record(found[Field.ALARM])[0])))
     if claimed.status is Status.STUCK:
         batch.clear(who.keys.lease)
         claimed.lease = None
     else:
         assert claimed.lease is not None, "an instance that runs has a lease"
-        batch.set(who.keys.lease, claimed.lease)
+        batch.set(who.keys.lease, claimed.lease.pack())
         worker = worker_keys(who.worker)
         batch.set(worker.claimed(who.keys.instance_id), b"")
         if who.beats:
@@ -246,6 +232,19 @@ def _write(batch: Batch, who: Claimant, found: dict[Field, bytes], claimed: Clai
                 tell_owner(batch, before, who.keys.instance_id)
 
 
+def write_changes(batch: Batch, keys: InstanceKeys, before: InstanceRows, after: InstanceRows) -> None:
+    """Bring the rows of an instance, and those by which it is found, from what they were to what they are to be.
+
+    Whoever runs it writes rows of its own: what is not changed here is left as it is there.
+    """
+    for gone in before.raw.keys() - after.raw.keys():
+        batch.clear(keys.field(gone))
+    for key, raw in after.raw.items():
+        if before.raw.get(key) != raw:
+            batch.set(keys.field(key), raw)
+    list_instance(batch, keys, before.head if before else None, after.head)
+
+
 def forget_worker(batch: Batch, worker: WorkerKeys) -> None:
     """Nothing is left of a worker that has nothing any more."""
     batch.clear(worker.heartbeat)
@@ -253,79 +252,82 @@ def forget_worker(batch: Batch, worker: WorkerKeys) -> None:
     batch.clear_range(*subtree(worker.letters))
 
 
-def tell_owner(batch: Batch, lease: bytes, instance_id: str, *orders: str) -> None:
-    """Have the worker that has the instance look at it, or do what it is told."""
-    worker = worker_keys(str(unpack_record(lease)[0]))
-    batch.append(worker.letters, pack_record([instance_id, *orders]))
+class LetterRow(Row, frozen=True):
+    """A letter to a worker: which of its instances is to be looked at."""
+
+    WHAT: ClassVar[str] = "a letter"
+
+    id: str
+    evicts: bool = False
+    """It is to be put away."""
+
+
+def tell_owner(batch: Batch, lease: Lease, instance_id: str, *, evict: bool = False) -> None:
+    """Have the worker that has the instance look at it, or put it away."""
+    worker = worker_keys(lease.worker)
+    batch.append(worker.letters, LetterRow(instance_id, evict).pack())
     batch.set(worker.bell, token_bytes(16))
 
 
-def list_instance(batch: Batch, id: str, before: dict[Field, bytes], after: dict[Field, bytes]) -> None:
-    """Keep the directory in step with the fields of an instance."""
-    created_at = float(unpack_record(after[Field.BIRTH])[0])
-    if Field.STATUS not in before:
+def list_instance(batch: Batch, keys: InstanceKeys, before: Head | None, after: Head) -> None:
+    """Keep the rows by which an instance is found in step with its head. `before` is None for a new one."""
+    id, created_at = keys.instance_id, after.created_at
+    if before is None:
         batch.set(listed(created_at, id), b"")
-        batch.set(listed_by_workflow(str(unpack_record(after[Field.VERSION])[0]), created_at, id), b"")
-    elif before[Field.STATUS] != after[Field.STATUS]:
-        batch.clear(listed_by_status(str(unpack_record(before[Field.STATUS])[0]), created_at, id))
-    batch.set(listed_by_status(str(unpack_record(after[Field.STATUS])[0]), created_at, id), b"")
+        batch.set(listed_by_workflow(after.workflow, created_at, id), b"")
+    elif before.status is not after.status:
+        batch.clear(listed_by_status(before.status.value, created_at, id))
+    batch.set(listed_by_status(after.status.value, created_at, id), b"")
+    if before is not None and before.alarm is not None and before.alarm != after.alarm:
+        batch.clear(keys.alarm(before.alarm))
+    if before is not None and before.purge_at is not None and before.purge_at != after.purge_at:
+        batch.clear(purge_key(before.purge_at, id))
+    if after.purge_at is not None and (before is None or before.purge_at != after.purge_at):
+        batch.set(purge_key(after.purge_at, id), b"")
 
 
 _epochs = count(1)
 
 
-def new_lease(worker: str, ttl: float) -> bytes:
+def new_lease(worker: str, ttl: float) -> Lease:
     """A lease that no claim has had before: what is late of an earlier one, by the same worker too, is refused."""
-    return pack_record([worker, next(_epochs), ttl])
+    return Lease(worker, next(_epochs), float(ttl))
 
 
-def new_fields(
-    workflow: Workflow[Any, Any], status: Status, raw_input: bytes, now: float, retention: float | None = None
-) -> dict[Field, bytes]:
-    """The fields of an instance that begins now. `retention`: where its workflow says nothing of it."""
-    fields = {
-        Field.STATUS: pack_record([status.value]),
-        Field.VERSION: pack_record([workflow.name, workflow.version, workflow.fingerprint, 1, now]),
-        Field.INPUT: pack_record([raw_input]),
-        Field.BIRTH: pack_record([now, new_seed()]),
-        Field.COMMITS: pack_record([1]),
-    }
-    _keep(fields, workflow, retention)
-    return fields
+def new_rows(
+    workflow: Workflow[Any, Any] | str,
+    status: Status,
+    raw_input: bytes,
+    now: float,
+    retention: float | None = None,
+    alarm: float | None = None,
+) -> InstanceRows:
+    """The rows of an instance that begins now. A workflow that is not known here is given by its name.
+
+    `retention`: where the workflow says nothing of it.
+    """
+    now = float(now)
+    if isinstance(workflow, str):
+        head = Head(workflow, 0, "", now, status, 1, now, alarm)
+    else:
+        head = Head(workflow.name, workflow.version, workflow.fingerprint, now, status, 1, now, alarm)
+        retention = retention if workflow.retention is None else workflow.retention
+    rows = InstanceRows()
+    rows.set(Field.HEAD, head)
+    rows.set(Field.BIRTH, Birth(raw_input, new_seed(), None if retention is None else float(retention)))
+    rows.set(Field.TALLY, Tally(1))
+    return rows
 
 
-def _keep(fields: dict[Field, bytes], workflow: Workflow[Any, Any], retention: float | None) -> None:
-    kept = retention if workflow.retention is None else workflow.retention
-    if kept is not None:
-        fields[Field.RETENTION] = pack_record([kept])
-
-
-def unknown_fields(name: str, raw_input: bytes, now: float, retention: float | None = None) -> dict[Field, bytes]:
-    """The fields of an instance whose workflow is not known here."""
-    fields = {
-        Field.STATUS: pack_record([Status.PENDING.value]),
-        Field.VERSION: pack_record([name, 0, "", 1, now]),
-        Field.INPUT: pack_record([raw_input]),
-        Field.BIRTH: pack_record([now, new_seed()]),
-        Field.COMMITS: pack_record([1]),
-    }
-    if retention is not None:
-        fields[Field.RETENTION] = pack_record([retention])
-    return fields
-
-
-def put_new(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
+def put_new(batch: Batch, keys: InstanceKeys, rows: InstanceRows) -> None:
     """Create an instance, if there is none with this id. Who runs it, or when it is due, is for others to add."""
-    batch.check(keys.field(Field.VERSION), None)
-    for key, value in fields.items():
-        batch.set(keys.field(key), value)
-    list_instance(batch, keys.instance_id, {}, fields)
+    batch.check(keys.field(Field.HEAD), None)
+    write_changes(batch, keys, InstanceRows(), rows)
 
 
-def count_up(fields: dict[Field, bytes]) -> None:
+def count_up(rows: InstanceRows) -> None:
     """One more commit changes the instance."""
-    before, *rest = unpack_record(fields[Field.COMMITS]) if Field.COMMITS in fields else [0]
-    fields[Field.COMMITS] = pack_record([before + 1, *rest])
+    rows.set(Field.TALLY, replace(rows.tally, commits=rows.tally.commits + 1))
 
 
 def new_seed() -> bytes:
@@ -336,12 +338,12 @@ def new_seed() -> bytes:
 
 def _create(who: Claimant, value: object) -> Claim:
     raw = encode_input(who.codec, who.workflow, value)
-    fields = new_fields(who.workflow, Status.RUNNING, raw, who.now(), who.retention)
-    return Claim(Status.RUNNING, fields, new_lease(who.worker, who.lease_ttl), created=True)
+    rows = new_rows(who.workflow, Status.RUNNING, raw, who.now(), who.retention)
+    return Claim(rows, new_lease(who.worker, who.lease_ttl), created=True)
 
 
-def _check_workflow(who: Claimant, found: dict[Field, bytes]) -> None:
-    name = unpack_record(found[Field.VERSION])[0]
+def _check_workflow(who: Claimant, found: InstanceRows) -> None:
+    name = found.head.workflow
     if name != who.workflow.name:
         raise AlreadyExistsError(
             f"instance {who.keys.instance_id!r} runs workflow {name!r}, not {who.workflow.name!r}; "
@@ -349,16 +351,14 @@ def _check_workflow(who: Claimant, found: dict[Field, bytes]) -> None:
         )
 
 
-def _has_died(who: Claimant, found: dict[Field, bytes], lease: bytes) -> bool:
+def _has_died(who: Claimant, found: InstanceRows, lease: Lease) -> bool:
     """Whether an instance that is taken over was being executed by a worker that has died, as far as is known here.
 
     Nobody gave it back. Whoever is alive nevertheless takes its death back: see `survivors`.
     """
-    owner = str(unpack_record(lease)[0])
-    status = Status(unpack_record(found[Field.STATUS])[0])
-    if owner == who.worker or status not in (Status.RUNNING, Status.ROLLING_BACK):
+    if lease.worker == who.worker or found.status not in (Status.RUNNING, Status.ROLLING_BACK):
         return False
-    return not (lives_here(owner) or who.is_alive(owner))
+    return not (lives_here(lease.worker) or who.is_alive(lease.worker))
 
 
 class _Patience:
@@ -416,56 +416,62 @@ async def read_tries(store: Scannable, keys: InstanceKeys) -> dict[bytes, Try]:
     return {key[start:]: Try.unpack(raw) for key, raw in await store.scan(begin, end)}
 
 
-def _take_over(who: Claimant, found: dict[Field, bytes], deaths: list[Death], blame: Blame) -> Claim:
-    workflow = who.workflow
-    status = Status(unpack_record(found[Field.STATUS])[0])
-    _, version, fingerprint, commits, _ = unpack_record(found[Field.VERSION])
-    changed = (version, fingerprint) != (workflow.version, workflow.fingerprint)
+def _take_over(who: Claimant, found: InstanceRows, deaths: list[Death], blame: Blame) -> Claim:
+    workflow, head = who.workflow, found.head
+    status = head.status
+    changed = (head.version, head.fingerprint) != (workflow.version, workflow.fingerprint)
     if status.is_terminal:
-        return Claim(status, found, None)
-    fields = dict(found)
-    _check_readable(who.codec, fields)
+        return Claim(found, None)
+    seals = _readable(who.codec, found.birth)
+    rows = found.copy()
     if status is Status.STUCK:
-        info, original, culprits = unpack_record(found[Field.ERROR])
-        if not changed and not _is_stuck_for_code(unpack_error_info(info, who.codec), culprits):
-            return Claim(status, found, None)
-        after = move(status, Status.RUNNING if original is None else Status.ROLLING_BACK)
-        if original is None:
-            del fields[Field.ERROR]
-        else:
-            fields[Field.ERROR] = pack_record([original, None, []])
-        fields.pop(Field.DEATHS, None)
-        count_up(fields)
+        result = found.result
+        if not changed and not _is_stuck_for_code(unpack_error_info(found.error, who.codec), result.culprits):
+            return Claim(found, None)
+        after = move(status, Status.RUNNING if result.original is None else Status.ROLLING_BACK)
+        rows.set(Field.RESULT, None if result.original is None else Result(error=result.original))
+        rows.set(Field.DEATHS, None)
+        count_up(rows)
     else:
         after = status if status is Status.ROLLING_BACK else move(status, Status.RUNNING)
-        raw = pack_deaths(deaths)
-        if raw is not None:
-            fields[Field.DEATHS] = raw
-    fields.pop(Field.ALARM, None)
+        rows.set(Field.DEATHS, Deaths(tuple(deaths)) if deaths else None)
     if len(blame.leases) >= DEATHS_MAX:
-        return _crashed(who, fields, status, blame)
-    _keep(fields, workflow, who.retention)
-    if status is Status.PENDING and float(unpack_record(found[Field.BIRTH])[0]) > who.now() + AHEAD_SECONDS:
+        return _crashed(who, rows, blame)
+    now = float(who.now())
+    birth = replace(found.birth, seals=seals)
+    kept = who.retention if workflow.retention is None else workflow.retention
+    if kept is not None:
+        birth = replace(birth, retention=float(kept))
+    if status is Status.PENDING and head.created_at > now + AHEAD_SECONDS:
         # Who started it has a clock that is ahead of ours, and ours is the one that counts from here on.
-        fields[Field.GENERATION] = pack_record([1, who.now()])
-    fields[Field.STATUS] = pack_record([after.value])
-    fields[Field.VERSION] = pack_record([workflow.name, workflow.version, workflow.fingerprint, commits + 1, who.now()])
+        birth = replace(birth, generation=1, began_at=now)
+    rows.set(Field.BIRTH, birth)
+    rows.set(
+        Field.HEAD,
+        replace(
+            head,
+            version=workflow.version,
+            fingerprint=workflow.fingerprint,
+            status=after,
+            changes=head.changes + 1,
+            changed_at=now,
+            alarm=None,
+        ),
+    )
     # Whoever started it did not know the workflow; or it is not known any more who did.
-    checked = status is Status.PENDING and bool(fingerprint)
-    return Claim(after, fields, new_lease(who.worker, who.lease_ttl), checked=checked)
+    checked = status is Status.PENDING and bool(head.fingerprint)
+    return Claim(rows, new_lease(who.worker, who.lease_ttl), checked=checked)
 
 
-def _check_readable(codec: Codec, fields: dict[Field, bytes]) -> None:
-    """`SealedError`, if a codec that wrote values of the instance is not here. That of this worker is added to them."""
-    seals = cast("list[bytes]", unpack_record(fields[Field.SEALS])[0]) if Field.SEALS in fields else []
+def _readable(codec: Codec, birth: Birth) -> tuple[bytes, ...]:
+    """`SealedError`, if a codec that wrote values of the instance is not here. The seals, with that of this worker."""
     is_own = False
-    for seal in (unpack_record(fields[Field.INPUT])[0], *seals):
+    for seal in (birth.input, *birth.seals):
         if codec.is_own(seal):
             is_own = True
         else:
             codec.check_readable(seal)
-    if not is_own:
-        fields[Field.SEALS] = pack_record([[*seals, codec.encode(None)]])
+    return birth.seals if is_own else (*birth.seals, codec.encode(None))
 
 
 def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
@@ -478,7 +484,7 @@ def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
     return not culprits and (info.kind == "definition" or is_divergence(info))
 
 
-def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, blame: Blame) -> Claim:
+def _crashed(who: Claimant, rows: InstanceRows, blame: Blame) -> Claim:
     what = "they ran it, without a commit in between" if blame.path is None else f"they executed {blame.path!r}"
     info = ErrorInfo(
         "workflow_sdk.errors.WorkflowStuckError",
@@ -486,8 +492,10 @@ def _crashed(who: Claimant, fields: dict[Field, bytes], status: Status, blame: B
         "mend what kills them, and run it again with changed code, or `recover` it",
         kind="consistency",
     )
-    original = unpack_record(fields[Field.ERROR])[0] if status is Status.ROLLING_BACK else None
-    fields[Field.ERROR] = pack_record(error_fields(info, who.codec, original))
-    fields[Field.STATUS] = pack_record([move(status, Status.STUCK).value])
-    count_up(fields)
-    return Claim(Status.STUCK, fields, None)
+    head = rows.head
+    original = rows.result.error if head.status is Status.ROLLING_BACK else None
+    rows.set(Field.RESULT, result_of(info, who.codec, original))
+    after = replace(head, status=move(head.status, Status.STUCK), changes=head.changes + 1, alarm=None)
+    rows.set(Field.HEAD, replace(after, changed_at=float(who.now())))
+    count_up(rows)
+    return Claim(rows, None)

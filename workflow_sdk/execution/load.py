@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import (
     ATTIC,
@@ -14,7 +15,6 @@ from workflow_sdk.core.keys import (
     NAMES,
     OUTSIDE,
     TAKINGS,
-    Field,
     InstanceKeys,
 )
 from workflow_sdk.core.loading import HistoryCursor
@@ -33,10 +33,10 @@ class Scannable(Protocol):
         ...
 
 
-async def load_for_run(store: Scannable, journal: Journal, fields: dict[Field, bytes]) -> None:
+async def load_for_run(store: Scannable, journal: Journal, about: InstanceRows) -> None:
     """Load what a run goes on with. What is under finished operations stays where it is."""
     keys = journal.keys
-    journal.load_fields(fields)
+    journal.load(about)
     await _load_names(store, journal)
     await load_history(store, HistoryCursor(journal, HISTORY))
     newest = await store.scan(*keys.range(COMPENSATIONS), limit=1, reverse=True)

@@ -7,22 +7,23 @@ instance sees the nudge before it lets go, so that nothing more has to be checke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from random import randrange
 from secrets import token_bytes
 
+from msgspec.structs import replace
+
 from workflow_sdk.core.entries import Entry, ListenData, read_token
-from workflow_sdk.core.fields import WaitRow, unpack_wait
 from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.instance import CountRow, InstanceRows, WaitRow
 from workflow_sdk.core.keys import HISTORY, INBOX, INBOX_MAX, Field, InstanceKeys, waits_of
-from workflow_sdk.core.limits import INBOX_MAX_DEFAULT, SENT_ROWS, counted, messages_in, taken_by
+from workflow_sdk.core.limits import INBOX_MAX_DEFAULT, SENT_ROWS, counted, messages_in
 from workflow_sdk.core.location import pack_segment, subtree
 from workflow_sdk.core.status import EntryStatus, Status
 from workflow_sdk.core.times import DUE_AT_ONCE_MAX, due_at_once
 from workflow_sdk.core.tokens import wait_of
-from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import InboxFullError
 from workflow_sdk.execution.heartbeats import time_of_workers
@@ -41,7 +42,6 @@ __all__ = [
     "post",
     "put",
     "read_inbox_max",
-    "status_of",
 ]
 
 PAGE = 64
@@ -97,11 +97,6 @@ def _nobody(worker: str) -> bool:
     return False
 
 
-def status_of(fields: Mapping[Field, bytes]) -> Status:
-    """The status of an instance that there is."""
-    return Status(unpack_record(fields[Field.STATUS])[0])
-
-
 async def post(
     driver: Driver,
     batch: Batch,
@@ -117,34 +112,30 @@ async def post(
 
     InboxFullError, if there is no room for it. `again`: the store has spoken of a conflict before.
     """
-    status = status_of(found.fields)
+    about, lease = found.about, found.lease
+    status = about.status
     if status.is_terminal:
         return Posted(Delivery.CLOSED)
-    fields, lease = found.fields, found.lease
-    batch.check(keys.lease, lease)
+    batch.check(keys.lease, None if lease is None else lease.pack())
     if lease is None:
-        # It counts the writes of the status: what tells one `waiting` from the next.
-        batch.check(keys.field(Field.VERSION), fields[Field.VERSION])
-        batch.check(keys.field(Field.ALARM), fields.get(Field.ALARM))
-    wait = (
-        None if letter.token is None else wait_of(unpack_record(fields[Field.BIRTH])[1], keys.instance_id, letter.token)
-    )
+        batch.check(keys.field(Field.HEAD), about.raw[Field.HEAD])
+    wait = None if letter.token is None else wait_of(about.birth.seed, keys.instance_id, letter.token)
     by = now
     if letter.token is not None or letter.expected_version is not None:
         # Whether a wait is over is not for the clock of a sender to say.
         by = await time_of_workers(driver, now)
-    refused = await _check_letter(driver, keys, fields, letter, wait, batch, by, again=again)
+    refused = await _check_letter(driver, keys, about, letter, wait, batch, by, again=again)
     if refused is not None:
         return Posted(refused)
     count = await _count(driver, batch, keys, found, again=again) if isinstance(letter.message, str) else None
     waits = await driver.scan(*subtree(keys.space + waits_of(letter.message)), limit=1)
     put(batch, keys, letter, now, wait)
-    ours = lease is not None and is_here(str(unpack_record(lease)[0]))
+    ours = lease is not None and is_here(lease.worker)
     if lease is not None:
         if not ours:
             tell_owner(batch, lease, keys.instance_id)
     elif status is not Status.STUCK:
-        make_due(batch, keys, fields, now)
+        make_due(batch, keys, about, now)
     accepted = waits or (letter.token is not None and status is not Status.STUCK)
     return Posted(Delivery.ACCEPTED if accepted else Delivery.QUEUED, ours, count)
 
@@ -153,29 +144,16 @@ async def _count(
     driver: Driver, batch: Batch, keys: InstanceKeys, found: Snapshot, *, again: bool
 ) -> tuple[bytes, bytes]:
     """Count a message that is sent; InboxFullError if it is one too many."""
-    count = messages_in(found.fields, found.sent)
+    count = messages_in(found.about, found.sent)
     # Other senders use the first row, too: after a conflict with one of them, another row is likely to be free.
     row = keys.sent(randrange(1, SENT_ROWS) if again else 0)
     before = counted(found.sent.get(row))
-    if not found.sent and Field.HANDED not in found.fields and found.nudge is not None:
-        # What came before messages were counted.
-        count = before = await _count_rows(driver, keys)
-        before += taken_by(found.fields)
     if count:
         check_room(keys.instance_id, count, await read_inbox_max(driver))
     batch.check(row, found.sent.get(row))
-    after = pack_record([before + 1])
+    after = CountRow(before + 1).pack()
     batch.set(row, after)
     return row, after
-
-
-async def _count_rows(driver: Driver, keys: InstanceKeys) -> int:
-    begin, end = keys.range(INBOX)
-    count = 0
-    while rows := await driver.scan(begin, end, limit=PAGE):
-        count += sum(InboxMessage.unpack(b"", raw).is_counted for _, raw in rows)
-        begin = rows[-1][0] + b"\x00"
-    return count
 
 
 async def read_inbox_max(driver: Driver) -> int:
@@ -205,7 +183,7 @@ def put(batch: Batch, keys: InstanceKeys, letter: Letter, now: float, only_for: 
 async def _check_letter(
     driver: Driver,
     keys: InstanceKeys,
-    fields: dict[Field, bytes],
+    about: InstanceRows,
     letter: Letter,
     wait: bytes | None,
     batch: Batch,
@@ -217,16 +195,16 @@ async def _check_letter(
     if letter.key is not None and not await use_key(driver, batch, keys, letter.key, now, again=again):
         return Delivery.DUPLICATE
     if letter.token is not None:
-        return Delivery.STALE if wait is None else await _check_token(driver, keys, fields, letter, wait, batch, now)
+        return Delivery.STALE if wait is None else await _check_token(driver, keys, about, letter, wait, batch, now)
     if letter.expected_version is not None:
-        return await _check_version(driver, keys, fields, letter, letter.expected_version, batch, now)
+        return await _check_version(driver, keys, about, letter, letter.expected_version, batch, now)
     return None
 
 
 async def _check_token(
     driver: Driver,
     keys: InstanceKeys,
-    fields: dict[Field, bytes],
+    about: InstanceRows,
     letter: Letter,
     token: bytes,
     batch: Batch,
@@ -234,18 +212,18 @@ async def _check_token(
 ) -> Delivery | None:
     since, location = read_token(token)
     if letter.expected_version not in (None, since):
-        if letter.expected_version != _commits(fields):
+        if letter.expected_version != about.tally.commits:
             return Delivery.STALE
-        batch.check(keys.field(Field.COMMITS), fields.get(Field.COMMITS))
+        batch.check(keys.field(Field.TALLY), about.raw.get(Field.TALLY))
     wait = keys.space + waits_of(letter.message) + location
     value = await driver.get(wait)
     if value is None:
         return await _check_unparked(driver, keys, letter, since, location, batch, now)
-    row = unpack_wait(value)
+    row = WaitRow.unpack(value)
     if row.since != since or row.promised >= row.takes or _is_over(row.until, now):
         return Delivery.STALE
     batch.check(wait, value)
-    batch.set(wait, pack_record(row._replace(promised=row.promised + 1)))
+    batch.set(wait, replace(row, promised=row.promised + 1).pack())
     return None
 
 
@@ -289,18 +267,18 @@ def _is_over(until: float | None, now: float) -> bool:
 async def _check_version(
     driver: Driver,
     keys: InstanceKeys,
-    fields: dict[Field, bytes],
+    about: InstanceRows,
     letter: Letter,
     version: int,
     batch: Batch,
     now: float,
 ) -> Delivery | None:
     """A state of the instance is answered by one message only; and one that a wait began with, while that waits."""
-    if version != _commits(fields):
+    if version != about.tally.commits:
         rows = await driver.scan(*subtree(keys.space + waits_of(letter.message)))
-        waits: list[tuple[bytes, bytes, WaitRow]] = [(key, raw, unpack_wait(raw)) for key, raw in rows]
+        waits: list[tuple[bytes, bytes, WaitRow]] = [(key, raw, WaitRow.unpack(raw)) for key, raw in rows]
         found = next(((key, raw) for key, raw, row in waits if row.since == version), None)
-        if found is None and status_of(fields) is Status.RUNNING:
+        if found is None and about.status is Status.RUNNING:
             # It is run again, and has not come to all of its waits yet.
             entries = await driver.scan(*keys.range(HISTORY))
             found = next((row for row in entries if _listens(row[1], letter.message, version, now)), None)
@@ -308,39 +286,35 @@ async def _check_version(
             return Delivery.STALE
         batch.check(*found)
     else:
-        batch.check(keys.field(Field.COMMITS), fields.get(Field.COMMITS))
-    answered = fields.get(Field.ANSWERED)
-    if answered is not None and unpack_record(answered)[0] >= version:
+        batch.check(keys.field(Field.TALLY), about.raw.get(Field.TALLY))
+    if about.answered >= version:
         return Delivery.STALE
-    batch.check(keys.field(Field.ANSWERED), answered)
-    batch.set(keys.field(Field.ANSWERED), pack_record([version]))
+    batch.check(keys.field(Field.ANSWERED), about.raw.get(Field.ANSWERED))
+    batch.set(keys.field(Field.ANSWERED), CountRow(version).pack())
     return None
 
 
-def _commits(fields: dict[Field, bytes]) -> int:
-    return int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0
-
-
-def make_due(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
+def make_due(batch: Batch, keys: InstanceKeys, about: InstanceRows, now: float) -> None:
     """Have whoever is free run the instance at once. Nobody has it."""
-    make_due_at(batch, keys, fields, due_at_once(now))
+    make_due_at(batch, keys, about, due_at_once(now))
 
 
-def make_due_at(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], alarm: float) -> None:
+def make_due_at(batch: Batch, keys: InstanceKeys, about: InstanceRows, alarm: float) -> None:
     """Have whoever is free run the instance once the time of the alarm has come. Nobody has it."""
-    if Field.ALARM in fields:
-        before = float(unpack_record(fields[Field.ALARM])[0])
-        if before < DUE_AT_ONCE_MAX:
+    head = about.head
+    if head.alarm is not None:
+        if head.alarm < DUE_AT_ONCE_MAX:
             return
-        batch.clear(keys.alarm(before))
-    batch.set(keys.field(Field.ALARM), pack_record([alarm]))
+        batch.clear(keys.alarm(head.alarm))
+    batch.set(keys.field(Field.HEAD), replace(head, alarm=alarm).pack())
     batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
 
 
-def create(batch: Batch, keys: InstanceKeys, fields: dict[Field, bytes], now: float) -> None:
-    """Put a new instance into a batch, to be run by whoever is free, at once."""
-    alarm = due_at_once(now)
+def create(batch: Batch, keys: InstanceKeys, rows: InstanceRows) -> None:
+    """Put a new instance into a batch, to be run by whoever is free once its alarm is due."""
+    alarm = rows.head.alarm
+    assert alarm is not None, "somebody is to run it"
     batch.set(keys.alarm(alarm), b"")
     batch.set(keys.due_bell, token_bytes(8))
-    put_new(batch, keys, {**fields, Field.ALARM: pack_record([alarm])})
+    put_new(batch, keys, rows)

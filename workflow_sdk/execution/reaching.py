@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.instance import Watchers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Ending, Errand
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, task_key, task_log
+from workflow_sdk.core.times import due_at_once
 from workflow_sdk.core.tokens import proof_of
-from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import AlreadyExistsError, InboxFullError, InstanceNotFoundError
 from workflow_sdk.execution.deciding import errand_key, find
-from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers, watchers_of
+from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers
 from workflow_sdk.execution.errands import run_errands
 from workflow_sdk.execution.flushing import Part, PartState
 from workflow_sdk.execution.idling import Idling
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import new_fields, unknown_fields
+from workflow_sdk.execution.lease import new_rows
 from workflow_sdk.execution.posting import Letter, create, post
 from workflow_sdk.execution.snapshot import Snapshot, read_standing
 from workflow_sdk.execution.tasks import change_task, forget_oldest
@@ -89,7 +90,7 @@ class Reaching(Idling):
         while True:
             batch = Batch()
             found = await self._standing(keys)
-            if Field.STATUS not in found.fields:
+            if not found.about:
                 raise InstanceNotFoundError(f"there is no instance {target!r} to send {message!r} to")
             try:
                 posted = await post(self.driver, batch, keys, found, letter, self.now(), self._is_here, again=again)
@@ -124,7 +125,7 @@ class Reaching(Idling):
                 found: Snapshot | None = None
                 if start.is_given or number:
                     found = await self._standing(keys)
-                if found is not None and Field.STATUS in found.fields:
+                if found is not None and found.about:
                     if not start.is_given:
                         break  # of an earlier life of this instance
                     self._check_same(start, id, found)
@@ -138,17 +139,13 @@ class Reaching(Idling):
                         return None
                     continue
                 # What it starts is kept as long as itself, where nothing else is said.
-                kept = self.journal.fields.get(Field.RETENTION)
-                retention = None if kept is None else float(unpack_record(kept)[0])
-                if isinstance(workflow, str):
-                    fields = unknown_fields(workflow, start.input, now, retention)
-                else:
-                    fields = new_fields(workflow, Status.PENDING, start.input, now, retention)
-                create(batch, keys, fields, now)
+                retention = self.journal.about.birth.retention
+                rows = new_rows(workflow, Status.PENDING, start.input, now, retention, due_at_once(now))
+                create(batch, keys, rows)
 
                 def watch(version: int, keys: InstanceKeys = keys) -> list[tuple[bytes, bytes]]:
-                    watchers = [[self.instance_id, pack_segment(version) + start.location]]
-                    return [(keys.field(Field.WATCHERS), pack_record([watchers]))]
+                    watcher = (self.instance_id, pack_segment(version) + start.location)
+                    return [(keys.field(Field.WATCHERS), Watchers((watcher,)).pack())]
 
                 more, tell = watch if start.is_watched else None, partial(self.host.is_due, id)
                 if await self._dispatch(id, batch, effect, id, len(start.input), more, tell):
@@ -161,7 +158,7 @@ class Reaching(Idling):
         if id == self.instance_id:
             raise AlreadyExistsError(f"instance {id!r} can't start itself; to start over, return ContinueAsNew")
         name = start.workflow if isinstance(start.workflow, str) else start.workflow.name
-        check_same_start(self.codec, id, found.fields, (name, start.input))
+        check_same_start(self.codec, id, found.about, (name, start.input))
 
     async def _adopt(self, id: str, effect: Effect) -> Ending | None:
         """Wait for the end of an instance that was started by someone else; how it ended, if it has."""
@@ -173,16 +170,16 @@ class Reaching(Idling):
             self.storage_failed(error)
             await self.never()
         if found.status.is_terminal:
-            return ending_of(found.fields)
-        others = watchers_of(found.fields.get(Field.WATCHERS))
+            return ending_of(found.about)
+        others = found.about.watchers
         batch = Batch()
         # Its end is a change of its status; and whoever ends it looks at who waits for that.
-        batch.check(found.keys.field(Field.VERSION), found.fields[Field.VERSION])
-        batch.check(found.keys.field(Field.WATCHERS), found.fields.get(Field.WATCHERS))
+        batch.check(found.keys.field(Field.HEAD), found.about.raw[Field.HEAD])
+        batch.check(found.keys.field(Field.WATCHERS), found.about.raw.get(Field.WATCHERS))
 
         def watch(version: int, keys: InstanceKeys = found.keys) -> list[tuple[bytes, bytes]]:
-            watchers = [*map(list, others), [self.instance_id, pack_segment(version) + effect.location]]
-            return [(keys.field(Field.WATCHERS), pack_record([watchers]))]
+            watcher = (self.instance_id, pack_segment(version) + effect.location)
+            return [(keys.field(Field.WATCHERS), Watchers((*others, watcher)).pack())]
 
         await self._dispatch(id, batch, effect, id, 0, watch)
         return None
@@ -329,19 +326,20 @@ class Reaching(Idling):
 
     async def _end(self) -> None:
         """Commit the end, and tell those who wait for it."""
-        fields, watched = self.journal.fields, self.journal.keys.field(Field.WATCHERS)
-        raw = fields.get(Field.WATCHERS)
+        journal, watched = self.journal, self.journal.keys.field(Field.WATCHERS)
+        raw = journal.about.raw.get(Field.WATCHERS)
         while not self.is_away:
             batch = Batch()
             self.standing.let_go(batch, None)
-            if (purge := purge_time(batch, self.instance_id, fields, self.now())) is not None:
-                self.journal.set_field(Field.PURGE, unpack_record(purge))
+            if (purge := purge_time(journal.about, self.now())) is not None:
+                self.standing.purge(batch, purge)
             # Others may have begun to wait while it ran.
             batch.check(watched, raw)
             error: Exception | None = None
             try:
+                watchers = () if raw is None else Watchers.unpack(raw).watchers
                 here = await tell_watchers(
-                    self.driver, batch, self.instance_id, ending_of(fields), watchers_of(raw), self.now(), self._is_here
+                    self.driver, batch, self.instance_id, ending_of(journal.about), watchers, self.now(), self._is_here
                 )
                 error = await self.flusher.try_commit(batch, partial(self._ended, here))
             except Exception as failure:  # noqa: BLE001  # the store failed

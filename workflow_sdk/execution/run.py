@@ -1,31 +1,30 @@
-"""`run_workflow`: one instance, once, with no runtime around it."""
+"""One claimed instance, from loading it to giving it back: what whoever runs instances has in common."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar, cast, overload
-from uuid import uuid4
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
+from msgspec import structs
 
 from workflow_sdk.context import Context
-from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, SealedError, Wrappers
+from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.failures import describe, unpack_error_info
+from workflow_sdk.core.instance import Head, InstanceRows, Result
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
-from workflow_sdk.core.names import name_problem
-from workflow_sdk.core.retry import Duration, seconds
+from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import deadline_of, due_at_once
-from workflow_sdk.core.wire import NewerFormatError, unpack_record
+from workflow_sdk.core.wire import NewerFormatError
 from workflow_sdk.definitions import ContinueAsNew, Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, is_driver
+from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError
 from workflow_sdk.errors import (
     CodecError,
     DefinitionError,
@@ -34,33 +33,29 @@ from workflow_sdk.errors import (
     InputError,
     LeaseLostError,
 )
-from workflow_sdk.execution.clock import Activity, Clock, TimeSource, clock_of, overseen
+from workflow_sdk.execution.clock import Clock
 from workflow_sdk.execution.execution import Execution, Mode
-from workflow_sdk.execution.family import Family
-from workflow_sdk.execution.host import Alone, Host
+from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import Claim, Claimant, claim, error_fields, forget_worker, new_seed
-from workflow_sdk.execution.living import living
+from workflow_sdk.execution.lease import Claim, new_seed, result_of
 from workflow_sdk.execution.load import load_for_run
-from workflow_sdk.execution.shown import Wait, read_troubles, read_waits
-from workflow_sdk.execution.snapshot import read_fields, read_standing
+from workflow_sdk.execution.shown import Wait
+from workflow_sdk.execution.snapshot import read_about, read_standing
 from workflow_sdk.execution.survivors import take_back_death
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Facts, Unwound
-from workflow_sdk.operations.handlers import Handler, KnownHandlers
+from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.outcome import about
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["Run", "RunResult", "check_value_bytes", "run_workflow"]
+__all__ = ["VALUE_BYTES_LIMIT", "Run", "RunResult", "check_value_bytes", "innermost", "stored_result"]
 
 _log = logging.getLogger("workflow_sdk.execution")
 
-InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 
-LEASE_SECONDS = 10.0
 VALUE_BYTES_LIMIT = 10_000_000
 
 
@@ -80,278 +75,38 @@ class RunResult(Generic[OutputT]):
     """Everything that is awaited, by the instance itself and by its children that were run with it."""
 
 
-@overload
-async def run_workflow(
-    workflow: Workflow[InputT, OutputT],
-    input: InputT,
-    *,
-    driver: Driver,
-    instance_id: str | None = None,
-    mode: Mode = "yield",
-    clock: TimeSource | None = None,
-    lease_ttl: Duration = LEASE_SECONDS,
-    max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrappers | None = None,
-    handlers: Iterable[Handler] = (),
-    workflows: Iterable[Workflow[Any, Any]] = (),
-) -> RunResult[OutputT]: ...
-@overload
-async def run_workflow(
-    workflow: Workflow[Any, OutputT],
-    *,
-    driver: Driver,
-    instance_id: str | None = None,
-    mode: Mode = "yield",
-    clock: TimeSource | None = None,
-    lease_ttl: Duration = LEASE_SECONDS,
-    max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrappers | None = None,
-    handlers: Iterable[Handler] = (),
-    workflows: Iterable[Workflow[Any, Any]] = (),
-) -> RunResult[OutputT]: ...
-async def run_workflow(
-    workflow: Workflow[Any, Any],
-    input: Any = None,
-    *,
-    driver: Driver,
-    instance_id: str | None = None,
-    mode: Mode = "yield",
-    clock: TimeSource | None = None,
-    lease_ttl: Duration = LEASE_SECONDS,
-    max_value_bytes: int = VALUE_BYTES_MAX,
-    codec: Wrappers | None = None,
-    handlers: Iterable[Handler] = (),
-    workflows: Iterable[Workflow[Any, Any]] = (),
-) -> RunResult[Any]:
-    """Run an instance until it ends or, in `mode="yield"`, until all it does is wait; go on where it was.
-
-    An id that is new starts an instance; an old one goes on with the input it was started with. The run takes the
-    instance over at once, whoever has it: of two runs of one id, the older can't write any more, and raises
-    `LeaseLostError`. How the workflow ended is in the result, failure included; what is raised is a mistake of the
-    call, a failure of the store, or the cancellation of the run. `handlers` are functions that undo steps, and that
-    the store may name: beside those in the module of the workflow, and those that are decorated with `@step`.
-
-    Its children are run by the same call: in `mode="yield"` as far as they go, in `mode="live"` until they end.
-    `workflows` are those of children that the code starts by name. A child that another worker runs is left to it.
-    """
-    _check_call(workflow, instance_id, mode, max_value_bytes)
-    if not is_driver(driver):
-        raise DefinitionError(f"driver is an open store, as `await open_driver(url)` gives it, not {shown(driver)}")
-    keys = InstanceKeys(instance_id if instance_id is not None else str(uuid4()))
-    clock = clock_of(clock)
-    values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
-    ttl = seconds(lease_ttl, "lease_ttl")
-    if ttl <= 0:
-        raise DefinitionError(f"lease_ttl is longer than nothing, not {lease_ttl!r}")
-    driver = overseen(driver, clock)
-    flows = [*workflows]
-    family = Family(driver, clock, flows)
-    call = _Call(driver, clock, values, KnownHandlers.of(flows, handlers), ttl, mode, family)
-    call.family.meet(workflow)
-    try:
-        if mode == "live":
-            root = partial(call.run_once, workflow, keys, _everybody, input, creates=True)
-            return await call.family.together(root, call.run_once)
-        return await call.run(workflow, keys, _everybody, input, creates=True)
-    except BaseExceptionGroup as group:
-        raise _innermost(group) from None
-
-
-def _everybody(worker: str) -> bool:
-    return True
-
-
-def _nobody(worker: str) -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What one call of `run_workflow` runs its instance and the children of that with."""
-
-    driver: Driver
-    clock: Clock
-    codec: Codec
-    known: KnownHandlers
-    ttl: float
-    mode: Mode
-    family: Family
-
-    async def run(
-        self,
-        workflow: Workflow[Any, Any],
-        keys: InstanceKeys,
-        takes_over: Callable[[str], bool],
-        value: object = None,
-        *,
-        creates: bool = False,
-    ) -> RunResult[Any]:
-        """Run an instance and its children as far as they go."""
-        while True:
-            left = await self.run_once(workflow, keys, takes_over, value, creates=creates)
-            children = await self.family.as_far_as_they_go(left, self._run_child)
-            if not any(child.status.is_terminal for child in children):
-                break
-            # It goes on by itself, unless somebody else has it by now.
-            takes_over, creates = _nobody, False
-        times = [child.wake_at for child in (left, *children) if child.wake_at is not None]
-        waits = [wait for child in (left, *children) for wait in child.waits]
-        return replace(left, wake_at=min(times, default=None), waits=waits)
-
-    async def _run_child(self, id: str) -> RunResult[Any] | None:
-        return await self.family.run_child(id, self.run)
-
-    async def run_once(
-        self,
-        workflow: Workflow[Any, Any],
-        keys: InstanceKeys,
-        takes_over: Callable[[str], bool],
-        value: object = None,
-        *,
-        creates: bool = False,
-    ) -> RunResult[Any]:
-        """Run one instance until it ends or waits."""
-        driver, clock, codec, worker = self.driver, self.clock, self.codec, worker_keys(uuid4().hex)
-        known = self.known.beside(workflow)
-        # Before the first heartbeat is stored, since others may see that at once.
-        with clock.life(worker.worker), living(worker.worker):
-            claimant = Claimant(
-                driver,
-                keys,
-                workflow,
-                codec,
-                clock.time,
-                self.ttl,
-                worker=worker.worker,
-                takes_over=takes_over,
-                is_alive=clock.is_alive,
-                creates=creates,
-            )
-            while True:
-                claimed = await claim(claimant, value)
-                if claimed.lease is None:
-                    return await self._shown(_stored(workflow, codec, claimed.fields, keys.instance_id))
-                host = Alone(driver, clock, worker, self.ttl, self.family)
-                run = Run(workflow, driver, keys, codec, known, clock, claimed, self.mode, host)
-                try:
-                    await run.go()
-                except LeaseLostError:
-                    if not await _goes_on(driver, clock, keys, worker):
-                        raise
-                except BaseExceptionGroup as group:
-                    raise _innermost(group) from None
-                else:
-                    return await self._shown(run.result())
-
-    async def _shown(self, result: RunResult[Any]) -> RunResult[Any]:
-        """With what is awaited."""
-        if result.status.is_terminal or result.status is Status.STUCK:
-            return result
-        keys = InstanceKeys(result.instance_id)
-        fields = await read_fields(self.driver, keys)
-        seed: bytes = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
-        troubles = await read_troubles(self.driver, keys)
-        return replace(result, waits=await read_waits(self.driver, keys, self.codec, troubles, seed))
-
-
-async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: WorkerKeys) -> bool:
-    """After the lease was lost: whether that was a decision about the instance, and nobody else runs it.
-
-    Returns when it is to be looked at again. Who was asked for an instance also runs what a decision makes of it.
-    """
-    while True:
-        found = await read_standing(driver, keys)
-        if found.lease is not None or Field.STATUS not in found.fields:
-            return False
-        status = Status(unpack_record(found.fields[Field.STATUS])[0])
-        if status is Status.CANCELLED:
-            # Nothing of this run is left that would clear them.
-            batch = Batch()
-            forget_worker(batch, worker)
-            await driver.commit(batch)
-            return True
-        if status not in (Status.RUNNING, Status.ROLLING_BACK) or Field.ALARM not in found.fields:
-            return False
-        due = float(unpack_record(found.fields[Field.ALARM])[0])
-        if due <= clock.time():
-            return True
-        # It was taken away to be changed, which takes another commit.
-        await _until_changed(driver, clock, keys.field(Field.VERSION), found.fields[Field.VERSION], due)
-
-
-async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes, due: float) -> None:
-    """Return when the value of the key differs from `since`, or when it is due."""
-    told = anyio.Event()
-
-    async def tell() -> None:
-        await driver.changed(key, since)
-        told.set()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(tell)
-        await clock.wait(told, due, lambda: Activity.NONE)
-        group.cancel_scope.cancel()
-
-
-def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
-    if not isinstance(workflow, Workflow):
-        raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {shown(workflow)}")
-    if mode not in ("yield", "live"):
-        raise DefinitionError(f'mode is "yield" or "live", not {shown(mode)}')
-    if instance_id is not None and name_problem(instance_id) is not None:
-        raise DefinitionError(
-            f"an instance id is a text of 1 to 1000 characters, which can be encoded; not {instance_id!r:.100}"
-        )
-    check_value_bytes(max_value_bytes)
-
-
 def check_value_bytes(size: object) -> None:
     """The limit of an author's values is one that every store can keep."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= VALUE_BYTES_LIMIT:
         raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {shown(size)}")
 
 
-def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The exception in a group of one: task groups wrap what passes through them."""
     if len(group.exceptions) != 1:
         return group
     (inside,) = group.exceptions
     return (
-        _innermost(cast("BaseExceptionGroup[BaseException]", inside))
+        innermost(cast("BaseExceptionGroup[BaseException]", inside))
         if isinstance(inside, BaseExceptionGroup)
         else inside
     )
 
 
-def _stored(workflow: Workflow[Any, Any], codec: Codec, fields: dict[Field, bytes], id: str) -> RunResult[Any]:
+def stored_result(workflow: Workflow[Any, Any], codec: Codec, about: InstanceRows, id: str) -> RunResult[Any]:
     """The result of an instance that is not running, from what is recorded."""
-    status = Status(unpack_record(fields[Field.STATUS])[0])
+    status, result = about.status, about.result
     if status is Status.COMPLETED:
-        output = codec.decode(unpack_record(fields[Field.OUTPUT])[0], workflow.output_hint)
+        output = None if result.output is None else codec.decode(result.output, workflow.output_hint)
         return RunResult(status, output, instance_id=id)
-    error = unpack_record(fields[Field.ERROR])[0] if Field.ERROR in fields else None
-    info = None if error is None else unpack_error_info(error, codec)
+    info = None if result.error is None else unpack_error_info(result.error, codec)
     return RunResult(status, error=info, instance_id=id)
-
-
-def _generation(fields: dict[Field, bytes], created_at: float) -> tuple[int, float]:
-    """How often the instance has begun, and when at last."""
-    raw = fields.get(Field.GENERATION)
-    if raw is None:
-        return 1, float(created_at)
-    generation, at = unpack_record(raw)
-    return int(generation), float(at)
-
-
-def _restarts(fields: dict[Field, bytes]) -> int:
-    raw = fields.get(Field.RESTARTS)
-    return 0 if raw is None else int(unpack_record(raw)[0])
 
 
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
-    __slots__ = ("began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
+    __slots__ = ("_lease", "began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
 
     def __init__(
         self,
@@ -366,14 +121,14 @@ class Run:
         host: Host,
     ) -> None:
         assert claimed.lease is not None, "only a claimed instance is run"
+        self._lease = claimed.lease
         self.workflow: Workflow[Any, Any] = workflow
         self.driver: Driver = driver
         self.codec: Codec = codec
         self.claimed: Claim = claimed
         self.journal: Journal = Journal(keys)
-        created_at, seed = unpack_record(claimed.fields[Field.BIRTH])
-        generation, began_at = _generation(claimed.fields, created_at)
-        self.began_at: float = began_at
+        about, birth = claimed.about, claimed.about.birth
+        self.began_at: float = about.began_at
         """When this generation of it has begun."""
         lenient = workflow.divergence == "lenient"
         self.execution: Execution = Execution(
@@ -386,11 +141,11 @@ class Run:
                 keys.instance_id,
                 workflow.name,
                 workflow.version,
-                float(created_at),
+                about.head.created_at,
                 lenient,
-                seed,
-                generation,
-                _restarts(claimed.fields),
+                birth.seed,
+                birth.generation,
+                birth.restarts,
             ),
             lease=claimed.lease,
             mode=mode,
@@ -411,7 +166,7 @@ class Run:
                 await self._stick(*execution.stuck)
         except BaseException as error:
             reason = (
-                _innermost(cast("BaseExceptionGroup[BaseException]", error))
+                innermost(cast("BaseExceptionGroup[BaseException]", error))
                 if isinstance(error, BaseExceptionGroup)
                 else error
             )
@@ -427,7 +182,7 @@ class Run:
         if execution.failure is not None and not execution.is_away:
             failure = execution.failure
             stops = self._stops(failure)
-            if stops is not None and await self._stick_as_stored(*stops):
+            if stops is not None and await self._stick_asstored_result(*stops):
                 return
             not_released = await self._release(write=False)
             reason = await self._why(failure, not_released)
@@ -453,7 +208,7 @@ class Run:
             ), "consistency"
         return None
 
-    async def _stick_as_stored(self, error: Exception, kind: str) -> bool:
+    async def _stick_asstored_result(self, error: Exception, kind: str) -> bool:
         """Have the instance stuck, and otherwise as the store has it; False if it can't be written even so.
 
         What this run remembers is forgotten: it is what can't be stored, or comes from what can't be read.
@@ -462,12 +217,12 @@ class Run:
         with anyio.CancelScope(shield=True):
             try:
                 found = await read_standing(self.driver, self.journal.keys)
-            except Exception:  # noqa: BLE001  # the store failed, or the fields can't be read: what is known is the first error
+            except Exception:  # noqa: BLE001  # the store failed, or its rows can't be read: what is known is the first error
                 return False
-            if found.lease != self.claimed.lease:
+            if found.lease != self._lease:
                 return False
             self.journal.discard()
-            self.journal.load_fields(found.fields)
+            self.journal.load(found.about)
             execution.failure = None
             await self._stick(error, kind)
         if execution.is_away:
@@ -489,27 +244,27 @@ class Run:
             status, wake_at, waiting_for = execution.idle_result
             when = None if wake_at is None else deadline_of(wake_at)
             return RunResult(status, None, self._error(), when, waiting_for, id)
-        return _stored(self.workflow, self.codec, self.journal.fields, id)
+        return stored_result(self.workflow, self.codec, self.journal.about, id)
 
     async def _load(self) -> None:
         journal = self.journal
         if self.claimed.created:
-            journal.load_fields(self.claimed.fields)
+            journal.load(self.claimed.about)
             return
         rows = self.claimed.rows
-        fields = self.claimed.fields
+        about = self.claimed.about
         if rows is None:
             # Whoever had it may have written until it was claimed.
-            fields = await read_fields(self.driver, journal.keys)
-        await load_for_run(rows or self.driver, journal, fields)
-        if journal.loaded or Field.GENERATION in fields:
+            about = await read_about(self.driver, journal.keys)
+        await load_for_run(rows or self.driver, journal, about)
+        if journal.loaded or about.birth.generation > 1:
             self.claimed.checked = True
         if rows is None:
             await self.execution.mail.refresh(standing=True)
         else:
             self.execution.mail.take_in(rows, self.claimed.nudge, self.claimed.sent)
             self.claimed.rows = None
-        if Field.DEATHS in journal.fields:
+        if journal.about.deaths.deaths:
             await self.execution.beware(rows or self.driver)
 
     def _root(self) -> Awaitable[None]:
@@ -558,7 +313,7 @@ class Run:
         except CodecError as error:
             execution.slip(about(f"the output of workflow {self.workflow.name!r}", error))
             return False
-        self.journal.set_field(Field.OUTPUT, [raw])
+        self.journal.set_row(Field.RESULT, Result(raw))
         await execution.finish(Status.COMPLETED)
         return False
 
@@ -570,19 +325,27 @@ class Run:
         except (CodecError, DefinitionError) as error:
             execution.slip(DefinitionError(f"ContinueAsNew of workflow {workflow.name!r}: {error}"))
             return False
-        base = None if execution.world is None else execution.world.whole()
+        # A run that has not looked at the state hands on what it began with.
+        base = journal.about.birth.base if execution.world is None else execution.world.whole()
         journal.start_over()
         journal.drop_endings()
         now = execution.now()
         facts = replace(execution.facts, seed=new_seed(), generation=execution.facts.generation + 1)
-        if Field.FIRST not in journal.fields:
-            # Whoever starts it again asks for this one.
-            journal.set_field(Field.FIRST, journal.get_field(Field.INPUT))
-        journal.set_field(Field.INPUT, [raw])
-        journal.set_field(Field.BIRTH, [facts.created_at, facts.seed])
-        journal.set_field(Field.GENERATION, [facts.generation, now])
-        if base is not None or Field.BASE in journal.fields:
-            journal.set_field(Field.BASE, None if base is None else [base])
+        birth = journal.about.birth
+        # Whoever starts it again asks for the first one.
+        first = birth.input if birth.first_input is None else birth.first_input
+        journal.set_row(
+            Field.BIRTH,
+            structs.replace(
+                birth,
+                input=raw,
+                seed=facts.seed,
+                generation=facts.generation,
+                began_at=float(now),
+                first_input=first,
+                base=base,
+            ),
+        )
         execution.begin_again(facts)
         self.began_at = now
         await execution.flush()
@@ -591,7 +354,7 @@ class Run:
     def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
         """The author's function, of a scope, with the input that is stored."""
         fn = self.workflow.fn
-        raw = unpack_record(self.journal.fields[Field.INPUT])[0]
+        raw = self.journal.about.birth.input
         if not self.workflow.takes_input:
             if not self.claimed.checked:
                 return lambda scope: fn(Context(scope, *self._no_input(raw)))
@@ -638,20 +401,19 @@ class Run:
     async def _stick(self, error: Exception, kind: str) -> None:
         """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
         execution = self.execution
-        failed = self.journal.get_field(Field.ERROR) if execution.standing.status is Status.ROLLING_BACK else None
-        original = None if failed is None else cast("list[object]", failed[0])
+        original = self.journal.about.result.error if execution.standing.status is Status.ROLLING_BACK else None
         self.journal.discard(keep_fields=True)
         self.journal.forget_waits()
         info = describe(error, self.codec, kind)
-        self.journal.set_field(Field.ERROR, error_fields(info, self.codec, original))
+        self.journal.set_row(Field.RESULT, result_of(info, self.codec, original))
         execution.is_away = False
         with anyio.CancelScope(shield=True):
             execution.stuck = None
             await execution.finish(Status.STUCK)
 
     def _error(self) -> ErrorInfo | None:
-        raw = self.journal.get_field(Field.ERROR)
-        return None if raw is None else unpack_error_info(raw[0], self.codec)
+        error = self.journal.about.result.error
+        return None if error is None else unpack_error_info(error, self.codec)
 
     async def _release(self, *, write: bool) -> Exception | None:
         """Give the instance back; whoever comes next goes on. The error, as far as the store does not let us.
@@ -663,22 +425,36 @@ class Run:
         cancelled = await come_what_may(execution.flusher.until_landed)
         not_released: Exception | None = None
         if not execution.is_away:
-            if not write:
-                self.journal.discard()
             batch = Batch()
-            execution.standing.let_go(batch, due_at_once(execution.now()))
-            not_released = await execution.flusher.try_commit(batch)
+            try:
+                if not write:
+                    cancelled = await come_what_may(partial(self._forget, batch)) or cancelled
+                execution.standing.let_go(batch, due_at_once(execution.now()))
+            except Exception as error:  # noqa: BLE001  # the store failed
+                not_released = error
+            else:
+                not_released = await execution.flusher.try_commit(batch)
             if isinstance(not_released, ConflictError) and write:
                 await self._live_on()
         if cancelled is not None:
             raise cancelled
         return not_released
 
+    async def _forget(self, batch: Batch) -> None:
+        """Nothing that this run remembers is written: its status is what the store has."""
+        journal = self.journal
+        journal.discard()
+        key = journal.keys.field(Field.HEAD)
+        raw = await self.driver.get(key)
+        if raw is not None:
+            batch.checks[:] = [(key, raw)]
+            journal.about.set(Field.HEAD, Head.unpack(raw))
+
     async def _live_on(self) -> None:
         """Others have taken the instance over: say that this worker has not died, if they took it for dead."""
         now = self.execution.now()
         with anyio.CancelScope(shield=True), suppress(Exception):  # the store failed: then it counts as a death
-            await take_back_death(self.driver, self.journal.keys.instance_id, self.claimed.lease or b"", now)
+            await take_back_death(self.driver, self.journal.keys.instance_id, self._lease, now)
 
     async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
         """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""
@@ -688,7 +464,7 @@ class Run:
             except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict
                 return error
             # None: whoever took it over has given it back by now.
-            if lease != self.claimed.lease:
+            if lease != self._lease.pack():
                 return LeaseLostError(
                     f"another worker has taken over instance {self.journal.keys.instance_id!r}; nothing was written"
                 )

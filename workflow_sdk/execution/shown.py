@@ -8,7 +8,7 @@ from datetime import datetime
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
-from workflow_sdk.core.fields import unpack_wait
+from workflow_sdk.core.instance import WaitRow
 from workflow_sdk.core.keys import METADATA, OUTSIDE, ROOT, WAITS, InstanceKeys, waits_of
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Hanging
@@ -58,7 +58,7 @@ async def read_waits(
         start = len(keys.space) + len(OUTSIDE)
         outside = {key[start:]: Hanging.unpack(raw) for key, raw in await driver.scan(*keys.range(OUTSIDE))}
     for key, raw in rows:
-        row = unpack_wait(raw)
+        row = WaitRow.unpack(raw)
         message = unpack(key[len(ROOT) :])[3]
         if not isinstance(message, (str, bytes)):
             raise damaged("a wait")

@@ -1,30 +1,32 @@
-"""An instance as one read finds it: who has it, its fields, and, if there is little, everything else as well."""
+"""An instance as one read finds it: who has it, its rows, and, if there is little, everything else as well."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from workflow_sdk.core.fields import check_field, check_fields, check_lease
-from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys
+from workflow_sdk.core.instance import InstanceRows, Lease, unpack
+from workflow_sdk.core.keys import FIELDS, Field, InstanceKeys, all_spaces
 from workflow_sdk.core.location import segments
+from workflow_sdk.core.wire import before_release, is_of_before_release
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError
 
-__all__ = ["Snapshot", "StoredRows", "find_unreadable", "read_fields", "read_snapshot", "read_standing"]
+__all__ = ["Snapshot", "StoredRows", "check_form", "find_unreadable", "read_about", "read_snapshot", "read_standing"]
 
 ROWS_MAX = 128
-"""With more rows than this, only the fields are read at once."""
+"""With more rows than this, the history is not read at once."""
 
 _FIELDS = {field.value: field for field in Field}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An instance at one moment. Without fields, there is no such instance."""
+    """An instance at one moment."""
 
-    fields: dict[Field, bytes]
-    lease: bytes | None
+    about: InstanceRows
+    """False if there is no such instance."""
+    lease: Lease | None
     nudge: bytes | None
     rows: StoredRows | None = None
     """All there is of it; None if that was not read."""
@@ -55,6 +57,13 @@ class StoredRows:
         return self._rows[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
 
 
+async def check_form(driver: Driver) -> None:
+    """CodecError, if the store was written before the first release. One row tells."""
+    for _, raw in await driver.scan(*all_spaces(), limit=1):
+        if is_of_before_release(raw):
+            raise before_release("this store")
+
+
 async def read_snapshot(driver: Driver, keys: InstanceKeys) -> Snapshot:
     """The instance with everything, if that is a page; else as `read_standing` gives it."""
     rows = await driver.scan(*keys.all(), limit=ROWS_MAX)
@@ -65,31 +74,31 @@ async def read_snapshot(driver: Driver, keys: InstanceKeys) -> Snapshot:
 
 
 async def read_standing(driver: Driver, keys: InstanceKeys) -> Snapshot:
-    """Who has the instance, and its fields."""
+    """Who has the instance, and what is stored of it beside its history."""
     return _parse(keys, await driver.scan(*keys.range(FIELDS)), None)
 
 
-async def read_fields(driver: Driver, keys: InstanceKeys) -> dict[Field, bytes]:
-    """The fields of an instance; none if there is no such instance."""
-    return (await read_standing(driver, keys)).fields
+async def read_about(driver: Driver, keys: InstanceKeys) -> InstanceRows:
+    """What is stored of an instance beside its history; false if there is no such instance."""
+    return (await read_standing(driver, keys)).about
 
 
 async def find_unreadable(driver: Driver, keys: InstanceKeys) -> tuple[bytes, bytes | None]:
-    """The first row that makes the fields of an instance unreadable, and what it holds."""
+    """The first row that makes an instance unreadable, and what it holds."""
     start = len(keys.space) + len(FIELDS)
     for key, raw in await driver.scan(*keys.range(FIELDS)):
         try:
             number = next(segments(key[start:]))
             field = _FIELDS.get(number) if isinstance(number, int) else None
             if field is not None:
-                check_field(field, raw)
+                unpack(field, raw)
             elif key == keys.lease:
-                check_lease(raw)
+                Lease.unpack(raw)
         except CodecError:
             return key, raw
-    # One is missing. Whatever is written there is counted here.
-    version = keys.field(Field.VERSION)
-    return version, await driver.get(version)
+    # One is missing. Whatever is written there changes this one.
+    head = keys.field(Field.HEAD)
+    return head, await driver.get(head)
 
 
 def _parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRows | None) -> Snapshot:
@@ -108,6 +117,4 @@ def _parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRo
             nudge = raw
         elif key.startswith(keys.nudge):
             sent[key] = raw
-    check_fields(fields)
-    check_lease(lease)
-    return Snapshot(fields, lease, nudge, stored, sent)
+    return Snapshot(InstanceRows(fields), None if lease is None else Lease.unpack(lease), nudge, stored, sent)

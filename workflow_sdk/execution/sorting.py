@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import anyio
+from msgspec.structs import replace
 
 from workflow_sdk.core.answers import Answer, AnswerKind, is_answer
 from workflow_sdk.core.entries import read_token
-from workflow_sdk.core.fields import unpack_wait
 from workflow_sdk.core.inbox import Fit, InboxMessage, SetAside
+from workflow_sdk.core.instance import WaitRow
 from workflow_sdk.core.keys import ASIDE, INBOX, waits_of
 from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, task_key
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.flushing import Part, PartState
 from workflow_sdk.execution.reaching import Reaching
@@ -171,9 +170,9 @@ class Sorting(Reaching):
         key = self.journal.keys.space + waits_of(message.name) + location
         raw = await self.driver.get(key)
         if raw is not None:
-            row = unpack_wait(raw)
+            row = WaitRow.unpack(raw)
             batch.check(key, raw)
-            batch.set(key, pack_record(row._replace(promised=max(0, row.promised - 1))))
+            batch.set(key, replace(row, promised=max(0, row.promised - 1)).pack())
 
     async def _tell_asker(self, batch: Batch, message: InboxMessage, text: str) -> Callable[[bool], None]:
         """Have the one who asked get an error. What is returned is to be told whether that is stored."""

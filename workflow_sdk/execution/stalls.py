@@ -25,7 +25,6 @@ import anyio
 import anyio.to_thread
 
 from workflow_sdk.core.keys import WorkerKeys, last_of
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver, Sibling, sibling_of
 from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.execution.clock import Clock
@@ -192,11 +191,11 @@ class Watched:
 
     async def _is_given_back(self, store: Driver, id: str) -> bool:
         found = await find(store, id)
-        if found.lease is None or unpack_record(found.lease)[0] != self.worker.worker:
+        if found.lease is None or found.lease.worker != self.worker.worker:
             return True
         now = self._clock.time()
         found.change(found.status, now, counts=False)
-        make_due(found.batch, found.keys, found.fields, now)
+        make_due(found.batch, found.keys, found.about, now)
         return await commit(store, found)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from secrets import token_bytes
 
+from msgspec.structs import replace
+
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, WorkerKeys, listed_by_reference, listed_by_status
+from workflow_sdk.core.keys import Field, WorkerKeys, listed_by_reference, listed_by_status, purge_key
 from workflow_sdk.core.status import Status, move
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.execution.lease import forget_worker
@@ -31,17 +32,15 @@ class Standing:
 
     def become(self, status: Status) -> None:
         """Record what the instance is doing, from the next commit on."""
-        fields = self._journal.get_field(Field.STATUS)
-        now = Status(str(fields[0])) if fields else Status.RUNNING
-        if now is status:
+        journal, head = self._journal, self._journal.about.head
+        if head.status is status:
             return
-        self._journal.set_field(Field.STATUS, [move(now, status).value])
         facts = self._facts
-        self._journal.write_outside(listed_by_status(now.value, facts.created_at, facts.instance_id), None)
-        self._journal.write_outside(listed_by_status(status.value, facts.created_at, facts.instance_id), b"")
-        version = self._journal.get_field(Field.VERSION)
-        assert version is not None and isinstance(version[3], int), "an instance knows what code it runs"
-        self._journal.set_field(Field.VERSION, [*version[:3], version[3] + 1, self._clock.time()])
+        journal.write_outside(listed_by_status(head.status.value, facts.created_at, facts.instance_id), None)
+        journal.write_outside(listed_by_status(status.value, facts.created_at, facts.instance_id), b"")
+        now = float(self._clock.time())
+        after = replace(head, status=move(head.status, status), changes=head.changes + 1, changed_at=now)
+        journal.set_row(Field.HEAD, after)
 
     @property
     def worker(self) -> str:
@@ -59,9 +58,7 @@ class Standing:
     @property
     def status(self) -> Status:
         """What is recorded as the status, or will be with the next commit."""
-        fields = self._journal.get_field(Field.STATUS)
-        assert fields, "an instance has a status"
-        return Status(str(fields[0]))
+        return self._journal.about.status
 
     def let_go(self, batch: Batch, alarm: float | None) -> None:
         """Nobody has the instance any more; it is due at the time of the alarm, if it has one."""
@@ -70,10 +67,21 @@ class Standing:
         batch.clear(self._worker.claimed(self._facts.instance_id))
         if self._beats:
             forget_worker(batch, self._worker)
-        # Written even if it is known already: what is known may be of a commit that failed.
-        self._journal.set_field(Field.ALARM, None)
+        self.due(alarm)
         if alarm is not None:
-            self._journal.set_field(Field.ALARM, [alarm])
-            batch.set(keys.alarm(alarm), pack_record([]))
+            batch.set(keys.alarm(alarm), b"")
             # Others wait for the first alarm they know of; this one may come before it.
             batch.set(keys.due_bell, token_bytes(8))
+
+    def due(self, alarm: float | None) -> None:
+        """When it is due, once nobody has it."""
+        journal = self._journal
+        journal.set_row(Field.HEAD, replace(journal.about.head, alarm=alarm))
+
+    def purge(self, batch: Batch, when: float) -> None:
+        """When it is to be forgotten, now that it ends."""
+        journal, head = self._journal, self._journal.about.head
+        id = self._facts.instance_id
+        journal.touch()
+        journal.set_row(Field.HEAD, replace(head, purge_at=when))
+        batch.set(purge_key(when, id), b"")

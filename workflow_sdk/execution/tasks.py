@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from workflow_sdk.core.keys import last_of
 from workflow_sdk.core.location import subtree

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from workflow_sdk.core.codec import SealedError
 from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
@@ -29,7 +29,7 @@ from workflow_sdk.errors import (
     StepError,
 )
 from workflow_sdk.execution.execution import Execution
-from workflow_sdk.execution.lease import error_fields
+from workflow_sdk.execution.lease import result_of
 from workflow_sdk.execution.load import sequence_of
 from workflow_sdk.execution.walk import Walk
 from workflow_sdk.operations.cancelling import is_cancelled, is_failure
@@ -61,7 +61,7 @@ class Unwinding:
         """The workflow ended with `error`."""
         execution = self._execution
         info = describe(error, execution.codec)
-        execution.journal.set_field(Field.ERROR, error_fields(info, execution.codec, None, culprits_of(error)))
+        execution.journal.set_row(Field.RESULT, result_of(info, execution.codec, None, culprits_of(error)))
         if not execution.journal.compensations:
             await execution.finish(Status.FAILED)
             return
@@ -79,7 +79,7 @@ class Unwinding:
                 if last.progress is not Progress.DONE:
                     await self._stuck(last)
                     return
-        cancelled = execution.journal.get_field(Field.CANCEL) is not None
+        cancelled = execution.journal.about.head.cancelled
         await execution.finish(Status.CANCELLED if cancelled else Status.ROLLED_BACK)
 
     async def _open(self) -> AsyncGenerator[Compensation, None]:
@@ -160,8 +160,9 @@ class Unwinding:
 
     async def _stuck(self, compensation: Compensation) -> None:
         execution = self._execution
-        fields = execution.journal.get_field(Field.ERROR)
-        assert fields is not None and isinstance(fields[0], list), "what is rolled back has failed"
+        original = execution.journal.about.result.error
+        assert original is not None, "what is rolled back has failed"
+        assert compensation.error is not None, "it has failed"
         last = unpack_error_info(compensation.error, execution.codec)
         info = ErrorInfo(
             last.type,
@@ -171,10 +172,9 @@ class Unwinding:
             last.attributes,
             last.kind,
         )
-        original = cast("list[object]", fields[0])
         # That there is a culprit tells it from a slip, which is tried again by every run.
-        error = error_fields(info, execution.codec, original, [compensation.path])
-        execution.journal.set_field(Field.ERROR, error)
+        result = result_of(info, execution.codec, original, [compensation.path])
+        execution.journal.set_row(Field.RESULT, result)
         await execution.finish(Status.STUCK)
 
     async def _find(self, compensation: Compensation) -> tuple[Handler, object]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from workflow_sdk.core.fields import WaitRow
 from workflow_sdk.core.inbox import Fit, InboxMessage
+from workflow_sdk.core.instance import WaitRow
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.operations.engine import Wait

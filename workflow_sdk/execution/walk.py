@@ -60,7 +60,7 @@ class Walk:
     ) -> None:
         self._driver = driver
         self.journal: Journal = Journal(journal.keys)
-        self.journal.fields = dict(journal.fields)
+        self.journal.about = journal.about.copy()
         self.codec = codec
         self.known = known
         self.facts = facts
@@ -92,7 +92,7 @@ class Walk:
             raise self._unreadable
         if self.world is not None:
             # Scopes that are still open have assigned what is recorded nowhere else.
-            self.world.restore(self.journal.fields)
+            self.world.restore(self.journal.about)
         return self.handlers
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
@@ -211,7 +211,7 @@ class Walk:
 
     def see_world(self) -> World:
         if self.world is None:
-            self.world = World.since_the_start(self.codec, self.journal.fields)
+            self.world = World.since_the_start(self.codec, self.journal.about)
         return self.world
 
     @property

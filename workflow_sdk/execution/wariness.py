@@ -5,9 +5,8 @@ It lasts until the instance has got past what it was at: all of it has come to a
 
 from __future__ import annotations
 
-from workflow_sdk.core.deaths import Try, lease_name, unpack_deaths
+from workflow_sdk.core.deaths import Try
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field
 
 __all__ = ["Wariness"]
 
@@ -17,11 +16,11 @@ class Wariness:
 
     __slots__ = ("_journal", "_lease", "_tries", "_unknown")
 
-    def __init__(self, journal: Journal, lease: bytes, tries: dict[bytes, Try]) -> None:
-        deaths = unpack_deaths(journal.fields.get(Field.DEATHS))
+    def __init__(self, journal: Journal, lease: str, tries: dict[bytes, Try]) -> None:
+        deaths = journal.about.deaths.deaths
         dead = {death.lease for death in deaths}
         self._journal = journal
-        self._lease = lease_name(lease)
+        self._lease = lease
         self._unknown = tuple(death.lease for death in deaths if not death.noted)
         """Of whoever died of something that nobody knows: it may be anything that is begun now."""
         self._tries = {

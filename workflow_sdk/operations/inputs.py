@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import Field
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.shown import shown
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, CodecError, InputError
 
@@ -41,11 +39,11 @@ def encode_plain_input(codec: Codec, workflow: Workflow[Any, Any], value: object
     return raw
 
 
-def check_same_start(codec: Codec, id: str, fields: Mapping[Field, bytes], asked: tuple[str, bytes]) -> None:
+def check_same_start(codec: Codec, id: str, about: InstanceRows, asked: tuple[str, bytes]) -> None:
     """An instance that exists is the one that is asked for: of the same workflow, and started with the same input."""
     wanted_name, raw = asked
-    name = str(unpack_record(fields[Field.VERSION])[0])
-    stored = unpack_record(fields.get(Field.FIRST, fields[Field.INPUT]))[0]
+    name, birth = about.head.workflow, about.birth
+    stored = birth.input if birth.first_input is None else birth.first_input
     if name != wanted_name:
         raise AlreadyExistsError(
             f"instance {id!r} runs workflow {name!r}, not {wanted_name!r}; give this one another id"

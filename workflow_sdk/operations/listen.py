@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from workflow_sdk.core.codec import SealedError, is_sealed
 from workflow_sdk.core.entries import Entry, ListenData, Taken, token_of
@@ -84,7 +86,7 @@ class Message(Generic[T]):
         """Answer the one who asked. Who did not ask is not disturbed; the first answer is the one that counts."""
         data = self._entry.data
         assert isinstance(data, ListenData), "a listen knows what it took"
-        ((taken, raw_payload),) = data.taken
+        (taken,) = data.taken
         reply_to = taken.reply_to
         engine = self._place.scope.engine
         if reply_to is None or engine.walking or engine.halted or self._place.scope.fate.lost:
@@ -94,7 +96,7 @@ class Message(Generic[T]):
         except CodecError as error:
             raise engine.slip(about(f"the reply to {self._place.what}", error)) from None
         # Recorded with the answer that it was given: there is none to be given any more.
-        self._entry.data = replace(data, taken=((replace(taken, reply_to=None), raw_payload),))
+        self._entry.data = replace(data, taken=(replace(taken, reply_to=None),))
         if not self._place.is_forgotten:
             self._place.put(self._entry)
         await engine.answer(reply_to, raw)
@@ -230,7 +232,7 @@ def _take(place: Place, entry: Entry, data: ListenData, found: list[InboxMessage
         engine.journal.take_message(message)
         if place.scope.in_race:
             engine.journal.keep_taking(place.location, number, message)
-    taken = tuple((Taken(m.id, str(m.name), m.sent_at, m.reply_to), m.payload) for m in found)
+    taken = tuple(Taken(m.id, str(m.name), float(m.sent_at), m.payload, m.reply_to) for m in found)
     entry.data = replace(data, taken=taken, timed_out=len(found) < data.count)
     _end(place, entry, how)
 
@@ -265,9 +267,9 @@ def _result(place: Place, entry: Entry, how: Listening) -> Any:
         if how.default is NO_DEFAULT:
             raise ListenTimeoutError(f"{place.what}: no message came in time, and the code has no default any more")
         return how.default
-    values = [place.decode(payload, how.type, checked=True) for _, payload in data.taken]
+    values = [place.decode(taken.payload, how.type, checked=True) for taken in data.taken]
     if how.want is Want.LIST:
         return values
     if how.want is Want.PAYLOAD:
         return values[0]
-    return Message(place, entry, data.taken[0][0], values[0])
+    return Message(place, entry, data.taken[0], values[0])

@@ -7,13 +7,15 @@ the token of the wait, in the commit that takes the task off the list.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as replaced
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from workflow_sdk.core.entries import Entry, TaskData, token_of
-from workflow_sdk.core.keys import Field
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.outside import Hanging, TaskDone
 from workflow_sdk.core.retry import Duration
@@ -74,7 +76,7 @@ def start_task(scope: Scope, name: str, asked: Asked) -> Coroutine[Any, Any, Tas
     except CodecError as error:
         place.release()
         raise scope.engine.slip(about(f"the payload of {place.what}", error)) from None
-    return scope.start(_task(place, replace(asked, roles=roles), raw, until))
+    return scope.start(_task(place, replaced(asked, roles=roles), raw, until))
 
 
 async def _task(place: Place, asked: Asked, payload: bytes, until: float | None) -> TaskResult[Any]:
@@ -114,8 +116,7 @@ def _open(place: Place, entry: Entry, asked: Asked, payload: bytes, until: float
     entry.wait(TaskData(id, until))
     place.put(entry)
     journal.hang(place.location, Hanging("task", id, ends=True, since=0))
-    shown = journal.get_field(Field.REFERENCE)
-    reference = engine.world.reference if engine.world is not None else str(shown[0]) if shown else None
+    reference = engine.world.reference if engine.world is not None else journal.about.shown.reference
     row = TaskRow(
         id,
         place.name,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import Field
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution.clock import Clock, unseen
 from workflow_sdk.execution.mail import Mail
@@ -22,12 +22,12 @@ class Resident(Protocol):
     mail: Mail
 
     @property
-    def handed(self) -> bytes | None:
-        """The row that counts what was handed over to it in this process."""
+    def handed(self) -> int | None:
+        """How many messages were handed over to it in this process; None if they are not counted there."""
         ...
 
     @handed.setter
-    def handed(self, raw: bytes | None) -> None: ...
+    def handed(self, count: int | None) -> None: ...
 
     @property
     def message_count(self) -> int:
@@ -63,8 +63,8 @@ class Here(Protocol):
         """An instance is to be run by whoever is free."""
         ...
 
-    async def until_ended(self, id: str) -> dict[Field, bytes] | None:
-        """Wait for an instance that is in memory; its fields if it has ended, None if that is for the store to say."""
+    async def until_ended(self, id: str) -> InstanceRows | None:
+        """Wait for an instance that is in memory; its rows if it has ended, None if that is for the store to say."""
         ...
 
 

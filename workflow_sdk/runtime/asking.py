@@ -15,12 +15,10 @@ import anyio
 
 from workflow_sdk.core.answers import Answer, AnswerKind, is_answer, still_waiting
 from workflow_sdk.core.keys import Field, InstanceKeys, answer_key
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import CodecError, ConflictError, InstanceStateError, WorkflowSDKError
 from workflow_sdk.execution.posting import Delivery, Letter
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.delivery import deliver
 
@@ -125,18 +123,18 @@ class _Question:
     async def _watch_for_end(self) -> None:
         driver, keys = self._access.driver, InstanceKeys(self._id)
         while True:
-            fields = await read_fields(driver, keys)
-            if Field.STATUS not in fields or Status(unpack_record(fields[Field.STATUS])[0]).is_terminal:
+            about = await read_about(driver, keys)
+            if not about or about.status.is_terminal:
                 break
-            await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
+            await driver.changed(keys.field(Field.HEAD), about.raw[Field.HEAD])
         # What it said before it ended counts. Without a row, it was to be handed over here, and never will be.
         if not is_answer(await driver.get(self.key)) and self._answer is None:
             await self.give_up()
             self._answered.set()
 
     async def _has_ended(self) -> bool:
-        fields = await read_fields(self._access.driver, InstanceKeys(self._id))
-        return Field.STATUS not in fields or Status(unpack_record(fields[Field.STATUS])[0]).is_terminal
+        about = await read_about(self._access.driver, InstanceKeys(self._id))
+        return not about or about.status.is_terminal
 
     async def give_up(self) -> None:
         """Nobody waits for an answer any more."""

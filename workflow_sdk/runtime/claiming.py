@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from workflow_sdk.core.codec import Codec, SealedError
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import (
     ALARMS,
     DUE_BELLS,
@@ -31,7 +32,7 @@ from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import DUE_AT_ONCE_MAX
 from workflow_sdk.core.tuples import pack, unpack
-from workflow_sdk.core.wire import damaged, unpack_record
+from workflow_sdk.core.wire import damaged
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError
@@ -341,8 +342,7 @@ class Claiming:
         """The run of an instance that was claimed; None if someone else has it, or its workflow is not known here."""
         keys = InstanceKeys(id)
         seen = await read_snapshot(self._driver, keys)
-        version = seen.fields.get(Field.VERSION)
-        flow = None if version is None else self._workflows.get(str(unpack_record(version)[0]))
+        flow = self._workflows.get(seen.about.head.workflow) if seen.about else None
         if flow is None:
             if alarm is not None:
                 self._unknown.add(alarm)
@@ -474,16 +474,16 @@ class Claiming:
             await self._claimed.wait()
 
     async def _is_mended(self, id: str) -> bool:
-        raw = await self._driver.get(InstanceKeys(id).field(Field.VERSION))
+        raw = await self._driver.get(InstanceKeys(id).field(Field.HEAD))
         if raw is None:
             return False
         try:
-            name, version, fingerprint, *_ = unpack_record(raw)
+            head = Head.unpack(raw)
         except Exception:  # noqa: BLE001  # what it has can't be read: others are looked at all the same
             _log.exception("instance %s is stuck, and can't be read", id)
             return False
-        flow = self._workflows.get(name)
-        return flow is not None and (flow.version, flow.fingerprint) != (version, fingerprint)
+        flow = self._workflows.get(head.workflow)
+        return flow is not None and (flow.version, flow.fingerprint) != (head.version, head.fingerprint)
 
 
 def _nothing() -> Activity:

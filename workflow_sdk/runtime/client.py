@@ -7,22 +7,25 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from msgspec.structs import replace
+
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
+from workflow_sdk.core.instance import InstanceRows, Lease
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record
+from workflow_sdk.core.times import due_at_once
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
-from workflow_sdk.errors import DefinitionError
+from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import new_fields, put_new, unknown_fields
+from workflow_sdk.execution.lease import new_rows, put_new
 from workflow_sdk.execution.posting import create
 from workflow_sdk.execution.run import check_value_bytes
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import check_form, read_about
 from workflow_sdk.operations.inputs import check_same_start, encode_input, encode_plain_input
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
@@ -80,11 +83,23 @@ class Client:
         self._is_open = True
         try:
             driver = await open_driver(self._store) if isinstance(self._store, str) else self._store
+            await self._check_form(driver)
         except BaseException:
             self._is_open = False
             raise
         self._access = self._make_access(overseen(driver, self._clock))
         return self
+
+    async def _check_form(self, driver: Driver) -> None:
+        """Refuse a store that was written before the first release."""
+        try:
+            await check_form(driver)
+        except CodecError:
+            if isinstance(self._store, str):
+                await driver.aclose()
+            raise
+        except Exception:  # noqa: BLE001  # the store failed: whoever uses it is told
+            return
 
     def _make_access(self, driver: Driver) -> Access:
         return Access(driver, self._codec, self._clock)
@@ -116,10 +131,9 @@ class Client:
         name, known, raw = self._prepare(workflow, definition, input)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else str(uuid7(now)))
-        fields = (
-            new_fields(known, Status.PENDING, raw, now, self._retention) if known else unknown_fields(name, raw, now)
-        )
-        while not await self._create(known, keys, fields, now):
+        retention = None if known is None else self._retention
+        rows = new_rows(known or name, Status.PENDING, raw, now, retention, due_at_once(now))
+        while not await self._create(known, keys, rows):
             if await self._same(keys, name, raw):
                 break
         return Handle(access, keys.instance_id, definition)
@@ -141,17 +155,16 @@ class Client:
             raw = codec.encode(input)
         return name, known, raw
 
-    async def _create(
-        self, known: Workflow[Any, Any] | None, keys: InstanceKeys, fields: dict[Field, bytes], now: float
-    ) -> bool:
+    async def _create(self, known: Workflow[Any, Any] | None, keys: InstanceKeys, rows: InstanceRows) -> bool:
         """Create an instance, in one commit; False if there is one with this id."""
         batch = Batch()
         lease = None if known is None else self._seize(keys, batch)
         if lease is None or known is None:
-            create(batch, keys, fields, now)
+            create(batch, keys, rows)
             return await self._commit_new(batch)
-        fields = {**fields, Field.STATUS: pack_record([Status.RUNNING.value])}
-        put_new(batch, keys, fields)
+        rows = rows.copy()
+        rows.set(Field.HEAD, replace(rows.head, status=Status.RUNNING, alarm=None))
+        put_new(batch, keys, rows)
         created: list[bool] = []
 
         async def commit() -> None:
@@ -160,7 +173,7 @@ class Client:
             created[-1] = await self._commit_new(batch)
             if is_again and not created[-1]:
                 # Was it by us that it was created, before we were cancelled?
-                created[-1] = await self.access.driver.get(keys.lease) == lease
+                created[-1] = await self.access.driver.get(keys.lease) == lease.pack()
 
         try:
             # Not to be cancelled between the commit and the run: nobody would give the instance back.
@@ -169,7 +182,7 @@ class Client:
             self._let_go(keys, is_dropped=True)
             raise
         if created[-1]:
-            self._go_on(known, keys, fields, lease)
+            self._go_on(known, keys, rows, lease)
         else:
             self._let_go(keys, is_dropped=False)
         if cancelled is not None:
@@ -185,21 +198,21 @@ class Client:
 
     # Whoever also executes may claim what it starts, in the same commit.
 
-    def _seize(self, keys: InstanceKeys, batch: Batch) -> bytes | None:
+    def _seize(self, keys: InstanceKeys, batch: Batch) -> Lease | None:
         """Claim what is about to be created, if it can run here at once: the lease."""
         return None
 
     def _let_go(self, keys: InstanceKeys, *, is_dropped: bool) -> None:
         """It was not created after all. `is_dropped`: as far as we know."""
 
-    def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, fields: dict[Field, bytes], lease: bytes) -> None:
+    def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, rows: InstanceRows, lease: Lease) -> None:
         """It was created: run it."""
 
     async def _same(self, keys: InstanceKeys, name: str, raw: bytes) -> bool:
         """An instance that exists is the one that is asked for, or that is an error; False if it is gone by now."""
         access = self.access
-        found = await read_fields(access.driver, keys)
-        if Field.VERSION not in found:
+        found = await read_about(access.driver, keys)
+        if not found:
             return False
         check_same_start(access.codec, keys.instance_id, found, (name, raw))
         return True

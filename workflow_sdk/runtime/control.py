@@ -6,7 +6,6 @@ from secrets import token_bytes
 
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import (
-    Field,
     answers_of,
     listed,
     listed_by_reference,
@@ -16,10 +15,9 @@ from workflow_sdk.core.keys import (
 )
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
 from workflow_sdk.driver import Driver
 from workflow_sdk.execution import deciding
-from workflow_sdk.execution.deciding import Found, commit, find, refuse, take_away
+from workflow_sdk.execution.deciding import Found, commit, find, go_on, refuse, take_away
 from workflow_sdk.execution.errands import run_errands
 from workflow_sdk.execution.lease import tell_owner
 from workflow_sdk.execution.posting import make_due
@@ -41,14 +39,9 @@ async def recover(driver: Driver, instance_id: str, now: float) -> None:
         found = await find(driver, instance_id)
         if found.status not in (Status.STUCK, Status.FAILED):
             raise refuse(found, "only a failed or stuck one can be recovered")
-        _, original, culprits = unpack_record(found.fields[Field.ERROR])
         if found.status is Status.FAILED:
-            (await Tape.read(driver, found.keys)).retry(found.batch, culprits)
-        if original is None:
-            found.change(Status.RUNNING, now, error=None, deaths=None)
-        else:
-            found.change(Status.ROLLING_BACK, now, error=pack_record([original, None, []]), deaths=None)
-        make_due(found.batch, found.keys, found.fields, now)
+            (await Tape.read(driver, found.keys)).retry(found.batch, found.about.result.culprits)
+        go_on(found, now)
         if await commit(driver, found):
             return
 
@@ -67,12 +60,9 @@ async def restart_from(driver: Driver, instance_id: str, path: str | None, now: 
             # not come to that, it goes on by itself.
             await take_away(driver, found, now)
             continue
-        restarts = found.fields.get(Field.RESTARTS)
-        if tape.undoes_again:
-            restarts = pack_record([1 if restarts is None else unpack_record(restarts)[0] + 1])
-        found.change(Status.RUNNING, now, error=None, output=None, cancel=None, deaths=None, restarts=restarts)
+        found.change(Status.RUNNING, now, result=None, cancelled=False, deaths=None, again=tape.undoes_again)
         found.untake(tape.given_back)
-        make_due(found.batch, found.keys, found.fields, now)
+        make_due(found.batch, found.keys, found.about, now)
         if await commit(driver, found):
             await run_errands(driver, Codec(), lambda: now, tape.errands)
             return
@@ -84,9 +74,9 @@ async def evict(driver: Driver, instance_id: str) -> None:
         found = await find(driver, instance_id)
         if found.lease is None:
             return
-        tell_owner(found.batch, found.lease, instance_id, "evict")
+        tell_owner(found.batch, found.lease, instance_id, evict=True)
         # A run without a runtime reads no letters. It watches the nudge, and finds this beside it.
-        found.batch.set(found.keys.evicted, found.lease)
+        found.batch.set(found.keys.evicted, found.lease.pack())
         found.batch.set(found.keys.nudge, token_bytes(16))
         if await commit(driver, found):
             return
@@ -104,7 +94,7 @@ async def wake(driver: Driver, instance_id: str, now: float) -> None:
             tell_owner(found.batch, found.lease, instance_id)
             found.batch.set(found.keys.nudge, token_bytes(16))
         else:
-            make_due(found.batch, found.keys, found.fields, now)
+            make_due(found.batch, found.keys, found.about, now)
         if await commit(driver, found):
             return
 
@@ -123,16 +113,14 @@ async def delete(driver: Driver, instance_id: str) -> None:
 async def forget(driver: Driver, found: Found) -> None:
     """Have the batch of an instance that has ended forget everything about it."""
     keys, batch, instance_id = found.keys, found.batch, found.keys.instance_id
-    created_at = float(unpack_record(found.fields[Field.BIRTH])[0])
-    workflow = str(unpack_record(found.fields[Field.VERSION])[0])
+    head, reference = found.about.head, found.about.shown.reference
     batch.clear_range(*keys.all())
     batch.clear_range(*subtree(answers_of(instance_id)))
-    batch.clear(listed(created_at, instance_id))
-    batch.clear(listed_by_status(found.status.value, created_at, instance_id))
-    batch.clear(listed_by_workflow(workflow, created_at, instance_id))
-    if Field.REFERENCE in found.fields:
-        reference = str(unpack_record(found.fields[Field.REFERENCE])[0])
-        batch.clear(listed_by_reference(reference, created_at, instance_id))
-    if Field.PURGE in found.fields:
-        batch.clear(purge_key(float(unpack_record(found.fields[Field.PURGE])[0]), instance_id))
+    batch.clear(listed(head.created_at, instance_id))
+    batch.clear(listed_by_status(head.status.value, head.created_at, instance_id))
+    batch.clear(listed_by_workflow(head.workflow, head.created_at, instance_id))
+    if reference is not None:
+        batch.clear(listed_by_reference(reference, head.created_at, instance_id))
+    if head.purge_at is not None:
+        batch.clear(purge_key(head.purge_at, instance_id))
     await forget_tasks(driver, batch, instance_id)

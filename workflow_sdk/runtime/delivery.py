@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from workflow_sdk.core.codec import Codec, Wrappers
+from workflow_sdk.core.instance import CountRow
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.shown import shown
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.clock import TimeSource, overseen
@@ -65,7 +65,7 @@ async def deliver(driver: Driver, instance_id: str, letter: Letter, now: float, 
     baseless, again = 0, False
     while True:
         found = await read_standing(driver, keys)
-        if Field.STATUS not in found.fields:
+        if not found.about:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r} to send {letter.message!r} to")
         batch = Batch()
         is_worker = here.is_worker if here else _nobody
@@ -115,27 +115,25 @@ async def _hand_over(
     """Deliver a letter to an instance that is in memory here, without a look at the store; None if that can't be."""
     if letter.key is not None or letter.token is not None or letter.expected_version is not None:
         return None
-    before = there.handed
-    if before is None and not there.mail.sent:
-        return None  # it was never sent anything: nobody has counted what is there
     if there.message_count:
         # Other processes may have sent something that is not known here yet.
         there.mail.sent = dict(await driver.scan(keys.nudge + b"\x00", keys.nudge + b"\xff"))
-        before = there.handed
         check_room(keys.instance_id, there.message_count, most)
+    before = there.handed
     accepted = there.awaits(letter.message)
     batch = Batch()
     # While this holds, it has not ended, and will see the nudge before it goes away.
     batch.check(keys.lease, there.lease)
     # No other process writes this as long as the lease holds. The next one who hands over goes on from there at once.
-    there.handed = pack_record([counted(before) + 1])
-    batch.check(keys.field(Field.HANDED), before)
-    batch.set(keys.field(Field.HANDED), there.handed)
+    there.handed = (before or 0) + 1
+    batch.check(keys.field(Field.HANDED), None if before is None else CountRow(before).pack())
+    batch.set(keys.field(Field.HANDED), CountRow(there.handed).pack())
     put(batch, keys, letter, now)
     try:
         await driver.commit(batch)
     except ConflictError:
-        there.handed = await driver.get(keys.field(Field.HANDED))
+        raw = await driver.get(keys.field(Field.HANDED))
+        there.handed = None if raw is None else counted(raw)
         return None
     except BaseException:
         there.handed = None  # nobody knows: it is counted in another row from now on

@@ -11,7 +11,7 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime.info import InstanceInfo, Page, read_info
 from workflow_sdk.runtime.merging import Merged
 
@@ -70,7 +70,7 @@ async def list_instances(
 async def _can_be_read(driver: Driver, id: str) -> bool:
     """Whether what the instance is can be read; not what authors have given it."""
     try:
-        await read_fields(driver, InstanceKeys(id))
+        await read_about(driver, InstanceKeys(id))
     except CodecError:
         return False
     return True

@@ -9,12 +9,12 @@ import anyio
 
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.history import History
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import (
     DefinitionError,
@@ -23,7 +23,7 @@ from workflow_sdk.errors import (
     WorkflowFailedError,
     WorkflowStuckError,
 )
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.asking import ask
@@ -56,43 +56,42 @@ class Handle(Generic[T_co]):
         limit = seconds(timeout, "timeout")
         if limit <= 0:
             # Not to wait is no reason not to look.
-            fields = await read_fields(self._access.looking, InstanceKeys(self.id))
-            if (status := self._status(fields)).is_terminal or status is Status.STUCK:
-                return self._outcome(status, fields)
+            about = await read_about(self._access.looking, InstanceKeys(self.id))
+            if (status := self._status(about)).is_terminal or status is Status.STUCK:
+                return self._outcome(status, about)
             raise TimeoutError
         with anyio.fail_after(limit):
             return await self._result()
 
-    def _status(self, fields: dict[Field, bytes]) -> Status:
+    def _status(self, about: InstanceRows) -> Status:
         """The status of the instance, if there is one and it is of the workflow of this handle."""
-        if Field.STATUS not in fields:
+        if not about:
             raise InstanceNotFoundError(f"there is no instance {self.id!r}")
-        recorded = str(unpack_record(fields[Field.VERSION])[0])
+        recorded = about.head.workflow
         if self._workflow is not None and self._workflow.name != recorded:
             raise DefinitionError(f"instance {self.id!r} runs workflow {recorded!r}, not {self._workflow.name!r}")
-        return Status(unpack_record(fields[Field.STATUS])[0])
+        return about.status
 
     async def _result(self) -> T_co:
         driver, here = self._access.driver, self._access.here
         keys = InstanceKeys(self.id)
         while True:
-            fields = None if here is None else await here.until_ended(self.id)
-            if fields is None:
-                fields = await read_fields(driver, keys)
-            status = self._status(fields)
+            about = None if here is None else await here.until_ended(self.id)
+            if about is None:
+                about = await read_about(driver, keys)
+            status = self._status(about)
             if status.is_terminal or status is Status.STUCK:
-                return self._outcome(status, fields)
-            await driver.changed(keys.field(Field.STATUS), fields[Field.STATUS])
+                return self._outcome(status, about)
+            await driver.changed(keys.field(Field.HEAD), about.raw[Field.HEAD])
 
-    def _outcome(self, status: Status, fields: dict[Field, bytes]) -> T_co:
+    def _outcome(self, status: Status, about: InstanceRows) -> T_co:
         """The output, or the exception that tells how else it ended."""
-        codec = self._access.codec
+        codec, result = self._access.codec, about.result
         if status is Status.COMPLETED:
-            raw = unpack_record(fields[Field.OUTPUT])[0]
             hint = Any if self._workflow is None else self._workflow.output_hint
-            output: T_co = codec.decode(raw, hint, plain=self._workflow is None)
+            output: T_co = codec.decode(result.output or b"", hint, plain=self._workflow is None)
             return output
-        info = unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec)
+        info = unpack_error_info(about.error, codec)
         if status is Status.STUCK:
             raise WorkflowStuckError(self.id, status, info)
         kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
@@ -151,28 +150,28 @@ class Handle(Generic[T_co]):
         last: InstanceInfo | None = None
         while True:
             # Read before what is shown: what changes meanwhile is seen the next time.
-            fields = await read_fields(driver, keys)
+            about = await read_about(driver, keys)
             info = await self.info()
             if info != last:
                 yield info
             last = info
             if info.status.is_terminal:
                 return
-            await self._until_changed(keys, fields)
+            await self._until_changed(keys, about)
 
-    async def _until_changed(self, keys: InstanceKeys, fields: dict[Field, bytes]) -> None:
+    async def _until_changed(self, keys: InstanceKeys, about: InstanceRows) -> None:
         """Return once a commit has changed it, or it is run, or it waits."""
         failures: list[Exception] = []
         async with anyio.create_task_group() as group:
 
             async def changed(field: Field) -> None:
                 try:
-                    await self._access.driver.changed(keys.field(field), fields.get(field))
+                    await self._access.driver.changed(keys.field(field), about.raw.get(field))
                 except Exception as error:  # noqa: BLE001  # the store failed: raised as it is, and not in a group
                     failures.append(error)
                 group.cancel_scope.cancel()
 
-            for field in (Field.COMMITS, Field.VERSION):
+            for field in (Field.TALLY, Field.HEAD):
                 group.start_soon(changed, field)
         if failures:
             raise failures[0]

@@ -10,15 +10,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import deadline_of, due_since, time_of
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.wire import Text
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError
 from workflow_sdk.execution.shown import Wait, read_troubles, read_waits
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 
 __all__ = ["InstanceInfo", "Page", "Progress", "Wait", "read_info"]
 
@@ -96,63 +97,61 @@ async def read_info(
 ) -> InstanceInfo:
     """Look at an instance; with its workflow, also at whether that has changed."""
     keys = InstanceKeys(instance_id)
-    fields, troubles, waits = await _read(driver, keys, codec)
-    if Field.STATUS not in fields:
+    about, troubles, waits = await _read(driver, keys, codec)
+    if not about:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
-    name, version, fingerprint, _, updated_at = unpack_record(fields[Field.VERSION])
-    if workflow is not None and workflow.name != name:
-        raise DefinitionError(f"instance {instance_id!r} runs workflow {name!r}, not {workflow.name!r}")
+    head, result, shown = about.head, about.result, about.shown
+    if workflow is not None and workflow.name != head.workflow:
+        raise DefinitionError(f"instance {instance_id!r} runs workflow {head.workflow!r}, not {workflow.name!r}")
     times = [wait.until for wait in waits if wait.until is not None]
-    alarm = unpack_record(fields[Field.ALARM])[0] if Field.ALARM in fields else None
-    status = Status(unpack_record(fields[Field.STATUS])[0])
+    code = head.version, head.fingerprint
     return InstanceInfo(
         id=instance_id,
-        workflow=name,
-        version=int(unpack_record(fields[Field.COMMITS])[0]) if Field.COMMITS in fields else 0,
-        fingerprint=fingerprint,
-        status=status,
-        created_at=time_of(float(unpack_record(fields[Field.BIRTH])[0])),
-        updated_at=time_of(float(updated_at)),
-        wake_at=min(times) if times else None if alarm is None else deadline_of(due_since(float(alarm))),
+        workflow=head.workflow,
+        version=about.tally.commits,
+        fingerprint=head.fingerprint,
+        status=head.status,
+        created_at=time_of(head.created_at),
+        updated_at=time_of(head.changed_at),
+        wake_at=min(times) if times else None if head.alarm is None else deadline_of(due_since(head.alarm)),
         waits=waits,
-        input=codec.decode(unpack_record(fields[Field.INPUT])[0], plain=True),
-        output=_plain(codec, fields, Field.OUTPUT),
-        error=unpack_error_info(unpack_record(fields[Field.ERROR])[0], codec) if Field.ERROR in fields else None,
-        code_changed=None if workflow is None else (workflow.version, workflow.fingerprint) != (version, fingerprint),
-        attempts={} if status.is_terminal else await _attempts(driver, keys, troubles),
-        workflow_version=version,
-        state=_plain(codec, fields, Field.STATE) or {},
-        reference=unpack_record(fields[Field.REFERENCE])[0] if Field.REFERENCE in fields else None,
-        purge_at=deadline_of(float(unpack_record(fields[Field.PURGE])[0])) if Field.PURGE in fields else None,
-        progress=_progress(codec, fields[Field.PROGRESS]) if Field.PROGRESS in fields else None,
+        input=codec.decode(about.birth.input, plain=True),
+        output=_plain(codec, result.output),
+        error=None if result.error is None else unpack_error_info(result.error, codec),
+        code_changed=None if workflow is None else (workflow.version, workflow.fingerprint) != code,
+        attempts={} if head.status.is_terminal else await _attempts(driver, keys, troubles),
+        workflow_version=head.version,
+        state=_plain(codec, about.state) or {},
+        reference=shown.reference,
+        purge_at=None if head.purge_at is None else deadline_of(head.purge_at),
+        progress=None if shown.progress is None else _progress(codec, *shown.progress),
     )
 
 
-def _progress(codec: Codec, raw: bytes) -> Progress:
-    done, total, note = unpack_record(raw)
-    return Progress(done, total, None if note is None else codec.decode_text(note))
+def _progress(codec: Codec, done: float, total: float | None, note: Text | None) -> Progress:
+    return Progress(done, total, None if note is None else codec.decode_text(note.value))
 
 
 async def _read(
     driver: Driver, keys: InstanceKeys, codec: Codec
-) -> tuple[dict[Field, bytes], dict[bytes, EntryTrouble], list[Wait]]:
+) -> tuple[InstanceRows, dict[bytes, EntryTrouble], list[Wait]]:
     """What there is to be seen, as it was at one moment; unless it changes all the time."""
-    fields = await read_fields(driver, keys)
+    about = await read_about(driver, keys)
     looks = 1
     while True:
         troubles = await read_troubles(driver, keys)
-        seed: bytes = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
+        seed = about.birth.seed if about else b""
         waits = await read_waits(driver, keys, codec, troubles, seed)
         if not (waits or troubles) or looks >= LOOKS_MAX:
-            return fields, troubles, waits
-        before, fields = fields, await read_fields(driver, keys)
-        if all(before.get(field) == fields.get(field) for field in (Field.COMMITS, Field.VERSION, Field.BIRTH)):
-            return fields, troubles, waits
+            return about, troubles, waits
+        before, about = about, await read_about(driver, keys)
+        if all(before.raw.get(field) == about.raw.get(field) for field in (Field.TALLY, Field.HEAD, Field.BIRTH)):
+            return about, troubles, waits
         looks += 1
 
 
-def _plain(codec: Codec, fields: dict[Field, bytes], key: Field) -> Any:
-    return codec.decode(unpack_record(fields[key])[0], plain=True) if key in fields else None
+def _plain(codec: Codec, raw: bytes | None) -> Any:
+    return None if raw is None else codec.decode(raw, plain=True)
 
 
 async def _attempts(driver: Driver, keys: InstanceKeys, troubles: dict[bytes, EntryTrouble]) -> dict[str, int]:

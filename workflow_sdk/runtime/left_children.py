@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from workflow_sdk.core.entries import ChildData, Entry, token_of
 from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys
 from workflow_sdk.core.outside import Ending, Hanging
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, Driver
-from workflow_sdk.execution.ending import ending_of, watchers_of
+from workflow_sdk.execution.ending import ending_of
 from workflow_sdk.execution.posting import Letter, put
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 
 __all__ = ["Left", "find_left"]
 
@@ -41,17 +39,15 @@ class Left:
 async def find_left(driver: Driver, keys: InstanceKeys, at: bytes, entry: Entry, data: ChildData) -> Left | None:
     """The child that an instance waited for at a location, if it still is told of the end."""
     child = InstanceKeys(data.id)
-    fields = await read_fields(driver, child)
+    about = await read_about(driver, child)
     token = token_of(at, entry)
     # One that was to end with the wait has been told to: that it did so is no outcome.
-    if data.cancels or (keys.instance_id, token) not in watchers_of(fields.get(Field.WATCHERS)):
+    if data.cancels or not about or (keys.instance_id, token) not in about.watchers:
         return None
-    version = fields[Field.VERSION]
-    ended = Status(unpack_record(fields[Field.STATUS])[0]).is_terminal
     return Left(
         Hanging("child", data.id, data.cancels, entry.since),
         token,
-        (child.field(Field.VERSION), version),
-        ending_of(fields) if ended else None,
-        float(unpack_record(version)[4]),
+        (child.field(Field.HEAD), about.raw[Field.HEAD]),
+        ending_of(about) if about.status.is_terminal else None,
+        about.head.changed_at,
     )

@@ -7,8 +7,9 @@ before it began with, from where it is repeated out of its history.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from workflow_sdk.core.bases import Base, pack_bases, unpack_bases
 from workflow_sdk.core.entries import Entry, LoopData

@@ -9,14 +9,14 @@ from typing import Any
 from workflow_sdk.core.answers import Answer, AnswerKind
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.inbox import InboxMessage, SetAside
-from workflow_sdk.core.keys import ASIDE, INBOX, Field, InstanceKeys
+from workflow_sdk.core.instance import CountRow
+from workflow_sdk.core.keys import ASIDE, INBOX, InstanceKeys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.times import time_of
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime.access import Access
 
 __all__ = ["QueuedMessage", "discard", "read_inbox"]
@@ -113,7 +113,7 @@ async def _discard(access: Access, batch: Batch, keys: InstanceKeys, id: bytes) 
         count = keys.sent(0)
         if (sent := await access.driver.get(count)) is not None:
             batch.check(count, sent)
-            batch.set(count, pack_record([counted(sent) - 1]))
+            batch.set(count, CountRow(counted(sent) - 1).pack())
         if part == ASIDE:
             return True
         message = InboxMessage.unpack(id, raw)
@@ -128,7 +128,7 @@ async def _discard(access: Access, batch: Batch, keys: InstanceKeys, id: bytes) 
 
 
 async def _check_there(driver: Driver, keys: InstanceKeys) -> None:
-    if Field.STATUS not in await read_fields(driver, keys):
+    if not await read_about(driver, keys):
         raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workflow_sdk.core.keys import Field
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.limits import INBOX_MAX_DEFAULT
 from workflow_sdk.runtime.access import Resident
 from workflow_sdk.runtime.claiming import Claiming
@@ -45,6 +45,6 @@ class Nearby:
         """An instance is to be run by whoever is free."""
         self._claiming.look_for(id)
 
-    async def until_ended(self, id: str) -> dict[Field, bytes] | None:
-        """Wait for an instance that is in memory; its fields if it has ended, None if that is for the store to say."""
+    async def until_ended(self, id: str) -> InstanceRows | None:
+        """Wait for an instance that is in memory; its rows if it has ended, None if that is for the store to say."""
         return await self._residents.until_ended(id)

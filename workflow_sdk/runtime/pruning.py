@@ -6,10 +6,9 @@ import logging
 
 import anyio
 
-from workflow_sdk.core.keys import DIRECTORY, Field, id_in, shards_of
+from workflow_sdk.core.keys import DIRECTORY, id_in, shards_of
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, InstanceNotFoundError
 from workflow_sdk.execution.deciding import Found, commit, find
@@ -54,7 +53,7 @@ async def _find(driver: Driver, ids: list[str], status: Status, before: float) -
                 _log.error("instance %s is kept, as it can't be read: %s", id, error)
                 return
             # Somebody may have had it run again.
-            if one.status is status and float(unpack_record(one.fields[Field.VERSION])[4]) < before:
+            if one.status is status and one.about.head.changed_at < before:
                 await forget(driver, one)
                 found.append(one)
 

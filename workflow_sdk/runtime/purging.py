@@ -12,11 +12,10 @@ import anyio
 
 from workflow_sdk.core.keys import PURGES, Field, InstanceKeys, last_of
 from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import InstanceNotFoundError, InstanceStateError, WorkflowSDKError
 from workflow_sdk.execution.clock import Activity, Clock
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.watching import FRESH_SECONDS, Watch
 
@@ -67,14 +66,13 @@ class Purging:
         try:
             id = last_of(key)
             keys = InstanceKeys(id)
-            fields = await read_fields(self._driver, keys)
-            purge = fields.get(Field.PURGE)
-            if purge is not None and key.endswith(pack((float(unpack_record(purge)[0]), id))):
+            about = await read_about(self._driver, keys)
+            if about and about.head.purge_at is not None and key.endswith(pack((about.head.purge_at, id))):
                 with suppress(InstanceNotFoundError, InstanceStateError):
                     await control.delete(self._driver, id)
                     return True
             batch = Batch()
-            batch.check(keys.field(Field.PURGE), purge)
+            batch.check(keys.field(Field.HEAD), about.raw.get(Field.HEAD))
             batch.clear(key)
             await self._driver.commit(batch)
         except ConflictError:

@@ -6,15 +6,14 @@ from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
-from workflow_sdk.core.fields import unpack_name
 from workflow_sdk.core.history import History, build_history
-from workflow_sdk.core.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, Field, InstanceKeys
+from workflow_sdk.core.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, InstanceKeys
 from workflow_sdk.core.location import segments
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import damaged, unpack_record
+from workflow_sdk.core.names import NameRow
+from workflow_sdk.core.wire import damaged
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import InstanceNotFoundError
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.snapshot import read_about
 
 __all__ = ["read_history"]
 
@@ -26,23 +25,24 @@ async def read_history(driver: Driver, instance_id: str, *, codec: Wrappers | No
     """The recorded operations of an instance, as a tree; `print` draws it."""
     keys = InstanceKeys(instance_id)
     values = Codec(wrapper=codec)
-    fields = await read_fields(driver, keys)
+    about = await read_about(driver, keys)
     for look in range(LOOKS_MAX):
-        if Field.STATUS not in fields:
+        if not about:
             raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
         parts = await _read_parts(driver, keys)
-        before, fields = fields, await read_fields(driver, keys)
-        if before.get(Field.COMMITS) == fields.get(Field.COMMITS) or look == LOOKS_MAX - 1:
+        before, after = about, await read_about(driver, keys)
+        about = after or before
+        if not after or before.tally == after.tally or look == LOOKS_MAX - 1:
             break
     else:
         raise AssertionError("there is a last look")
-    error = unpack_record(fields[Field.ERROR])[0] if Field.ERROR in fields else None
+    error = about.result.error
     return build_history(
         instance_id=instance_id,
-        workflow=unpack_record(fields[Field.VERSION])[0],
-        status=Status(unpack_record(fields[Field.STATUS])[0]),
+        workflow=about.head.workflow,
+        status=about.status,
         error=None if error is None else unpack_error_info(error, values),
-        texts={_number(key): unpack_name(raw) for key, raw in parts[NAMES]},
+        texts={_number(key): NameRow.unpack(raw).text for key, raw in parts[NAMES]},
         entries=parts[HISTORY],
         troubles={key: EntryTrouble.unpack(raw) for key, raw in parts[METADATA]},
         compensations=[Compensation.unpack(_number(key), raw) for key, raw in parts[COMPENSATIONS]],

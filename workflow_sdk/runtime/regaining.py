@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.keys import NAMES, InstanceKeys
 from workflow_sdk.core.location import Segment, pack_pair, pack_segment, segments
+from workflow_sdk.core.names import NameRow
 from workflow_sdk.core.status import Kind
-from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 
 __all__ = ["regain_names"]
@@ -50,7 +50,7 @@ def regain_names(
         elif use.loops:
             owner = max(use.loops, key=len)
             # Loops in a loop may have had indexes of their own for the same text. Only one can be found.
-            batch.set(key, pack_record([text, owner, (owner, text) in taken, use.loops[owner]]))
+            batch.set(key, NameRow(text, owner, (owner, text) in taken, use.loops[owner]).pack())
             taken.add((owner, text))
 
 

@@ -12,25 +12,28 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from workflow_sdk.core.codec import Codec, SealedError, Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.core.kinds import is_divergence
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.core.wire import Row
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, Driver, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
+from workflow_sdk.execution.calling import run_workflow
 from workflow_sdk.execution.clock import Activity, Timeout
 from workflow_sdk.execution.probe import probe
-from workflow_sdk.execution.run import VALUE_BYTES_LIMIT, RunResult, run_workflow
-from workflow_sdk.execution.snapshot import read_fields
+from workflow_sdk.execution.run import VALUE_BYTES_LIMIT, RunResult
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.operations.handlers import Handler, KnownHandlers, find_handler
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.info import InstanceInfo
@@ -44,6 +47,15 @@ LATER_SECONDS = 365 * 86_400.0
 _UNDONE = (Status.ROLLING_BACK, Status.ROLLED_BACK)
 
 Rows = list[tuple[bytes, bytes]]
+
+
+class _Dumped(Row, frozen=True):
+    """An instance as it stands in a dump."""
+
+    WHAT: ClassVar[str] = "an instance in a dump"
+
+    instance_id: str
+    rows: tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +141,7 @@ async def dump_histories(
         async with await part.open("wb") as file:
             await file.write(MAGIC)
             async for instance_id, rows in _histories(store, finished, codec):
-                record = pack_record([instance_id, [list(row) for row in rows]])
+                record = _Dumped(instance_id, tuple(rows)).pack()
                 await file.write(len(record).to_bytes(4, "big") + record)
                 count += 1
         await part.replace(path)
@@ -218,14 +230,19 @@ def _read_dump(path: Path) -> Iterable[tuple[str, Rows]]:
             record = file.read(int.from_bytes(head, "big"))
             if len(head) < 4 or len(record) < int.from_bytes(head, "big"):
                 raise CodecError(f"the dump {str(path)!r} is cut short")
-            instance_id, rows = unpack_record(record)
-            yield str(instance_id), [(bytes(key), bytes(value)) for key, value in rows]
+            dumped = _Dumped.unpack(record)
+            yield dumped.instance_id, list(dumped.rows)
 
 
 def _about(instance_id: str, rows: Rows) -> tuple[str, Status]:
-    keys, found = InstanceKeys(instance_id), dict(rows)
-    name = str(unpack_record(found[keys.field(Field.VERSION)])[0])
-    return name, Status(unpack_record(found[keys.field(Field.STATUS)])[0])
+    head = _rows_in(InstanceKeys(instance_id), rows).head
+    return head.workflow, head.status
+
+
+def _rows_in(keys: InstanceKeys, rows: Rows) -> InstanceRows:
+    """What was read of an instance beside its history."""
+    found = dict(rows)
+    return InstanceRows({field: raw for field in Field if (raw := found.get(keys.field(field))) is not None})
 
 
 # The replay.
@@ -291,23 +308,23 @@ async def _replay(
 ) -> tuple[str, str] | None:
     """What keeps an instance from going on, or None."""
     keys = InstanceKeys(instance_id)
-    found = dict(rows)
-    status = Status(unpack_record(found[keys.field(Field.STATUS)])[0])
-    raw_error = found.get(keys.field(Field.ERROR))
+    found = _rows_in(keys, rows)
+    head, status = found.head, found.status
     # What has failed before it got stuck did so while it was undone.
-    undoing = status is Status.ROLLING_BACK or (raw_error is not None and unpack_record(raw_error)[1] is not None)
+    undoing = status is Status.ROLLING_BACK or found.result.original is not None
     driver = await open_driver("memory://")
     batch = Batch()
     for key, value in rows:
         batch.set(key, value)
     batch.clear(keys.lease)
-    batch.set(keys.field(Field.STATUS), pack_record([(Status.ROLLING_BACK if undoing else Status.RUNNING).value]))
+    again = Status.ROLLING_BACK if undoing else Status.RUNNING
+    head = replace(head, status=again, cancelled=head.cancelled and undoing)
+    batch.set(keys.field(Field.HEAD), head.pack())
     if not undoing:
-        for number in (Field.OUTPUT, Field.ERROR, Field.CANCEL):
-            batch.clear(keys.field(number))
+        batch.clear(keys.field(Field.RESULT))
     await driver.commit(batch)
     # As it was when it was last written: no time passes. But what waits to be undone is looked for at once.
-    at = float(unpack_record(found[keys.field(Field.VERSION)])[4]) + (LATER_SECONDS if undoing else 0.0)
+    at = head.changed_at + (LATER_SECONDS if undoing else 0.0)
     token = probe.set(_Dry())
     try:
         result = await run_workflow(
@@ -319,7 +336,7 @@ async def _replay(
             max_value_bytes=max_value_bytes,
             handlers=handlers,
         )
-        output = (await read_fields(driver, keys)).get(Field.OUTPUT)
+        output = (await read_about(driver, keys)).result.output
     except SealedError as error:
         return "failure", f"it would not be run: {error}"
     finally:
@@ -329,7 +346,7 @@ async def _replay(
     if gone is not None:
         return "definition", gone
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
-    same = _same_output(values, output, found.get(keys.field(Field.OUTPUT)))
+    same = _same_output(values, output, found.result.output)
     return _problem(result, status, undoing, is_same=same)
 
 
@@ -351,7 +368,7 @@ def _same_output(codec: Codec, output: bytes | None, recorded: bytes | None) -> 
     """Whether two outputs are the same value. What encrypts gives other bytes each time."""
     if output is None or recorded is None:
         return output is recorded
-    return codec.is_same(unpack_record(output)[0], unpack_record(recorded)[0])
+    return codec.is_same(output, recorded)
 
 
 def _problem(result: RunResult[Any], status: Status, undoing: bool, *, is_same: bool) -> tuple[str, str] | None:

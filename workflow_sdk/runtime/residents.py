@@ -12,7 +12,7 @@ from typing import Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from workflow_sdk.core.keys import Field
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock
@@ -32,11 +32,11 @@ _log = logging.getLogger("workflow_sdk.runtime")
 class _Ending:
     """Somebody here waits for an instance to end."""
 
-    __slots__ = ("event", "fields", "waiting")
+    __slots__ = ("about", "event", "waiting")
 
     def __init__(self) -> None:
         self.event = anyio.Event()
-        self.fields: dict[Field, bytes] | None = None
+        self.about: InstanceRows | None = None
         self.waiting = 0
 
 
@@ -221,11 +221,11 @@ class Residents:
         self.runs[id] = run
         if self.stopping or evict:
             run.execution.put_away()
-        fields: dict[Field, bytes] | None = None
+        about: InstanceRows | None = None
         try:
             await run.go()
             if run.is_over:
-                fields = run.journal.fields
+                about = run.journal.about
         except LeaseLostError:
             _log.info("instance %s was taken over", id)
         except BaseException as error:
@@ -244,7 +244,7 @@ class Residents:
             self.slots.leave(id)
             ending = self._endings.pop(id, None)
             if ending is not None:
-                ending.fields = fields
+                ending.about = about
                 ending.event.set()
             self._ended.set()
             for tell in self.on_end:
@@ -260,8 +260,8 @@ class Residents:
             return False
         return not self.is_cancelled and anyio.current_effective_deadline() != -inf
 
-    async def until_ended(self, id: str) -> dict[Field, bytes] | None:
-        """Wait for an instance that is in memory; return its fields if it is over, None if it only went away."""
+    async def until_ended(self, id: str) -> InstanceRows | None:
+        """Wait for an instance that is in memory; return its rows if it is over, None if it only went away."""
         if id not in self.runs:
             return None
         ending = self._endings.get(id)
@@ -274,7 +274,7 @@ class Residents:
             ending.waiting -= 1
             if not ending.waiting and self._endings.get(id) is ending:
                 del self._endings[id]
-        return ending.fields
+        return ending.about
 
     async def put_all_away(self, grace: float) -> None:
         """Begin nothing new, and let what is under way end, as far as it does in this time."""

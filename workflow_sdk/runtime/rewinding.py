@@ -14,8 +14,7 @@ from sortedcontainers import SortedDict
 
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.entries import BranchesData, ChildData, Entry, ListenData, LoopData, read_token
-from workflow_sdk.core.fields import unpack_name
-from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.inbox import InboxMessage, TakingRow
 from workflow_sdk.core.keys import (
     ATTIC,
     BASES,
@@ -32,9 +31,10 @@ from workflow_sdk.core.keys import (
     sequence_key,
 )
 from workflow_sdk.core.location import escape, join_path, pack_segment, segments, split_last, subtree
+from workflow_sdk.core.names import NameRow
 from workflow_sdk.core.outside import Errand, Hanging
 from workflow_sdk.core.status import Kind
-from workflow_sdk.core.wire import damaged, pack_record
+from workflow_sdk.core.wire import damaged
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.execution.deciding import INBOX_PAGE, errand_key
@@ -88,7 +88,7 @@ class Tape:
             start = len(keys.space) + len(which)
             return [(key[start:], raw) for key, raw in await driver.scan(*keys.range(which))]
 
-        tape._texts = {_number(key): unpack_name(raw) for key, raw in await part(NAMES)}
+        tape._texts = {_number(key): NameRow.unpack(raw).text for key, raw in await part(NAMES)}
         tape._entries.update((at, Entry.unpack(raw)) for at, raw in await part(HISTORY))
         for location in tape._entries:
             for at in (*_around(location)[1:], location):
@@ -358,7 +358,7 @@ class Tape:
             if races and any(around in races for around in _around(at)):
                 for number, message in enumerate(_taken(entries[at])):
                     key = self._keys.space + TAKINGS + at + pack_segment(number)
-                    batch.set(key, pack_record([message.id, message.pack()]))
+                    batch.set(key, TakingRow(message.id, message.pack()).pack())
         return list(kept)
 
     def _give_back(self, batch: Batch, location: bytes) -> None:
@@ -374,8 +374,8 @@ def _undecided(data: BranchesData) -> BranchesData:
 def _taken(entry: Entry) -> Iterator[InboxMessage]:
     """The messages that a listen took."""
     if isinstance(entry.data, ListenData):
-        for taken, payload in entry.data.taken:
-            yield InboxMessage(taken.id, taken.name, payload, taken.sent_at, taken.reply_to)
+        for taken in entry.data.taken:
+            yield InboxMessage(taken.id, taken.name, taken.payload, taken.sent_at, taken.reply_to)
 
 
 def _around(location: bytes) -> list[bytes]:

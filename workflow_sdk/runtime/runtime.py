@@ -14,19 +14,18 @@ from uuid import uuid4
 import anyio
 
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
-from workflow_sdk.core.keys import INBOX_MAX, SHARDS, Field, InstanceKeys, WorkerKeys
+from workflow_sdk.core.instance import CountRow, InstanceRows, Lease
+from workflow_sdk.core.keys import INBOX_MAX, SHARDS, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import damaged, pack_record, unpack_record
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import TimeSource, pause
 from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import Claim, new_lease
+from workflow_sdk.execution.lease import Claim, LetterRow, new_lease
 from workflow_sdk.execution.living import living
 from workflow_sdk.execution.posting import read_inbox_max
 from workflow_sdk.execution.stalls import STALL_SECONDS, watch_for_stalls
@@ -167,6 +166,7 @@ class Runtime(Client):
             self._read_letters,
             claiming.claim_what_is_due,
             claiming.claim_what_was_left,
+            ticking.listen,
             ticking.start_what_is_due,
             Answers(self.access.driver, self._clock).sweep,
         ):
@@ -281,7 +281,7 @@ class Runtime(Client):
 
     # What is started here and can run at once is claimed in the commit that starts it.
 
-    def _seize(self, keys: InstanceKeys, batch: Batch) -> bytes | None:
+    def _seize(self, keys: InstanceKeys, batch: Batch) -> Lease | None:
         residents, id = self._residents, keys.instance_id
         # One that has a slot already is being claimed, or started by somebody else: the slot is not ours to give back.
         if residents.stopping or id in residents.runs or residents.slots.has(id) or not residents.slots.take(id):
@@ -289,7 +289,7 @@ class Runtime(Client):
         if self._claiming is not None:
             self._claiming.starts(id)
         lease = new_lease(self._worker.worker, self._ttl)
-        batch.set(keys.lease, lease)
+        batch.set(keys.lease, lease.pack())
         batch.set(self._worker.claimed(id), b"")
         residents.busy += 1
         return lease
@@ -303,9 +303,9 @@ class Runtime(Client):
             if is_dropped:
                 self._claiming.failed(id)
 
-    def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, fields: dict[Field, bytes], lease: bytes) -> None:
+    def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, rows: InstanceRows, lease: Lease) -> None:
         assert self._claiming is not None, "a runtime that starts something is open"
-        self._claiming.begin_claimed(flow, keys, Claim(Status.RUNNING, fields, lease, created=True))
+        self._claiming.begin_claimed(flow, keys, Claim(rows, lease, created=True))
         self._residents.one_less()
 
     # The loops. Each goes on whatever the store does.
@@ -356,7 +356,7 @@ class Runtime(Client):
         here.inbox_max = await read_inbox_max(driver)
         if inbox_max not in (None, here.inbox_max):
             batch = Batch()
-            batch.set(INBOX_MAX, pack_record([inbox_max]))
+            batch.set(INBOX_MAX, CountRow(inbox_max).pack())
             await driver.commit(batch)
             here.inbox_max = inbox_max or here.inbox_max
 
@@ -376,19 +376,18 @@ class Runtime(Client):
         for key, raw in letters:
             batch.clear(key)
             try:
-                id, *orders = unpack_record(raw)
-                if not isinstance(id, str):
-                    raise damaged("a letter")
-            except (CodecError, ValueError) as error:
+                letter = LetterRow.unpack(raw)
+            except CodecError as error:
                 # It was for one of them.
                 _log.error("a letter can't be read, and every instance here looks whether it was for it: %s", error)
                 self._residents.look_again()
                 continue
+            id, evicts = letter.id, letter.evicts
             run = self._residents.runs.get(id)
             if run is None:
                 if self._claiming is not None:
-                    self._claiming.missed(id, evict=bool(orders))
-            elif orders:
+                    self._claiming.missed(id, evict=evicts)
+            elif evicts:
                 self._residents.put_away(id)
             else:
                 run.execution.poke()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from secrets import token_bytes
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
+
+from msgspec.structs import replace
 
 from workflow_sdk.core.keys import (
     SCHEDULES,
@@ -214,8 +216,8 @@ def _new(id: str, workflow: str, raw_input: bytes, options: ScheduleOptions, now
         cron=None if cron is None else check_cron(cron),
         every=None if every is None else check_every(every),
         timezone=str(timezone),
-        overlap=str(overlap),
-        catch_up=str(catch_up),
+        overlap=cast("Any", overlap),
+        catch_up=cast("Any", catch_up),
         paused=False,
         created_at=now,
         since=now,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from workflow_sdk.core.entries import read_token
-from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys, last_of
+from workflow_sdk.core.keys import OUTSIDE, InstanceKeys, last_of
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.outside import Hanging, TaskDone
@@ -26,8 +28,7 @@ from workflow_sdk.core.tasks import (
     tasks_open,
 )
 from workflow_sdk.core.times import deadline_of, time_of
-from workflow_sdk.core.tokens import proof_of, shown_token
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.core.tokens import shown_token
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import (
     CodecError,
@@ -38,7 +39,7 @@ from workflow_sdk.errors import (
 )
 from workflow_sdk.execution.heartbeats import time_of_workers
 from workflow_sdk.execution.posting import Letter, post
-from workflow_sdk.execution.snapshot import read_fields, read_standing
+from workflow_sdk.execution.snapshot import read_standing
 from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.info import Page
@@ -130,7 +131,7 @@ class Tasks:
                     continue
                 if instance not in (None, row.instance) or (role is not None and role not in row.roles):
                     continue
-                found.append(await _task(row, access))
+                found.append(_task(row, access))
                 if len(found) == limit:
                     return Page(found, key.hex())
         return Page(found, None)
@@ -141,7 +142,7 @@ class Tasks:
         row, _ = await self._read(access.looking, id)
         events = [TaskEvent.unpack(raw) for _, raw in await access.looking.scan(*subtree(task_log(id)))]
         log = tuple(TaskChange(event.what, event.by, time_of(event.at), event.to) for event in events)
-        return replace(await _task(row, access), log=log)
+        return _task(row, access, log)
 
     async def assign(self, id: str, to: str, *, by: str | None = None) -> None:
         """Give a task to someone, whoever had it. One that is not open any more is `StaleError`."""
@@ -190,7 +191,7 @@ class Tasks:
                 )
             keys, batch = InstanceKeys(row.instance), Batch()
             found = await read_standing(access.driver, keys)
-            if Field.STATUS not in found.fields:
+            if not found.about:
                 raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, is not there any more")
             letter = Letter(row.token, TaskDone(value, by, now).pack())
             is_here = here.is_worker if here is not None else _nobody
@@ -250,13 +251,8 @@ def _check_who(who: object, what: str) -> None:
         )
 
 
-async def _task(row: TaskRow, access: Access) -> Task:
-    codec, proof = access.codec, row.proof
-    if not proof:
-        # It was opened before tokens were unguessable.
-        fields = await read_fields(access.looking, InstanceKeys(row.instance))
-        seed = unpack_record(fields[Field.BIRTH])[1] if Field.BIRTH in fields else b""
-        proof = proof_of(seed, row.instance, row.token)
+def _task(row: TaskRow, access: Access, log: tuple[TaskChange, ...] = ()) -> Task:
+    codec = access.codec
     return Task(
         id=row.id,
         name=row.name,
@@ -267,12 +263,13 @@ async def _task(row: TaskRow, access: Access) -> Task:
         roles=row.roles,
         reference=row.reference,
         status=row.status,
-        token=shown_token(proof, row.token),
+        token=shown_token(row.proof, row.token),
         created_at=time_of(row.created_at),
         until=None if row.until is None else deadline_of(row.until),
         completed_by=row.by,
         ended_at=None if row.ended_at is None else time_of(row.ended_at),
         result=None if row.result is None else codec.decode(row.result, plain=True),
+        log=log,
     )
 
 

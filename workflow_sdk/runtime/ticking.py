@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import shuffle
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
-from workflow_sdk.core.fields import unpack_status
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import (
     SCHEDULES_BELL,
     SCHEDULES_DUE,
@@ -31,12 +32,13 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.schedules import WAITING_MAX, Plan, ScheduleRow, decide
 from workflow_sdk.core.status import Status
+from workflow_sdk.core.times import due_at_once
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Activity, Clock
-from workflow_sdk.execution.lease import new_fields
+from workflow_sdk.execution.lease import new_rows
 from workflow_sdk.execution.posting import create
 from workflow_sdk.runtime.merging import first_time
 from workflow_sdk.runtime.residents import Residents
@@ -56,14 +58,14 @@ class _Seen:
     id: str
     raw: bytes
     row: ScheduleRow
-    status_key: bytes | None
-    """Where the status of that instance is, if that matters."""
-    status: bytes | None
+    head_key: bytes | None
+    """Where the head of that instance is, if its status matters."""
+    head: bytes | None
 
     @property
     def is_busy(self) -> bool:
         """Whether it has not ended. One that was deleted has."""
-        return self.status is not None and not unpack_status(self.status).is_terminal
+        return self.head is not None and not Head.unpack(self.head).status.is_terminal
 
 
 class Ticking:
@@ -95,6 +97,10 @@ class Ticking:
         """Instances that have to end before something waiting begins."""
         self._rung = anyio.Event()
         """Set when there may be something to do."""
+        self._bell: bytes | None = None
+        """What the bell held when the schedules were read."""
+        self._heard = anyio.Event()
+        """Set when it was read."""
         residents.on_end.append(self._ended)
 
     def _ended(self, id: str) -> None:
@@ -102,19 +108,31 @@ class Ticking:
         if id in self._awaited:
             self._rung.set()
 
+    async def listen(self) -> None:
+        """Notice that a schedule was changed."""
+        await self._driver.changed(SCHEDULES_BELL, self._bell)
+        self._rung.set()
+        # The bell is read before the schedules are.
+        heard = self._heard = anyio.Event()
+        await heard.wait()
+
     async def start_what_is_due(self) -> None:
         """Begin what is due, and what has waited for its turn; return when there may be more."""
         rung = self._rung = anyio.Event()
         with self._residents.looks():
-            bell = await self._driver.get(SCHEDULES_BELL)
+            self._bell = await self._driver.get(SCHEDULES_BELL)
+            self._heard.set()
             until, ends = await self._look()
+        if not ends:
+            await self._clock.wait(rung, until, _nothing)
+            return
 
         async def tell(key: bytes, since: bytes | None) -> None:
             await self._driver.changed(key, since)
             rung.set()
 
         async with anyio.create_task_group() as group:
-            for key, since in [(SCHEDULES_BELL, bell), *ends.items()]:
+            for key, since in ends.items():
                 group.start_soon(tell, key, since)
             await self._clock.wait(rung, until, _nothing)
             group.cancel_scope.cancel()
@@ -146,8 +164,8 @@ class Ticking:
                 # A commit does not begin any number of instances; or it is not due by the clocks of the others.
                 later = now + max(0.0, seen.row.next_at - judge(seen.row.next_at))
                 until = later if until is None else min(until, later)
-            if seen.row.waiting and seen.status_key is not None:
-                ends[seen.status_key] = seen.status
+            if seen.row.waiting and seen.head_key is not None:
+                ends[seen.head_key] = seen.head
         self._unreadable = {id: raw for id, raw in self._unreadable.items() if id in ids}
         # What is left of the past is not ours to keep.
         first = await first_time(driver, to_come, end, lambda key: scheduled(key)[0])
@@ -188,8 +206,8 @@ class Ticking:
             return _Seen(id, raw, row, None, None)
         if row.waiting:
             self._awaited.add(row.last_instance)
-        status_key = InstanceKeys(row.last_instance).field(Field.STATUS)
-        return _Seen(id, raw, row, status_key, await driver.get(status_key))
+        head_key = InstanceKeys(row.last_instance).field(Field.HEAD)
+        return _Seen(id, raw, row, head_key, await driver.get(head_key))
 
     async def _clear(self, id: str, raw: bytes | None, rows: list[bytes]) -> None:
         """Clear rows that lead to nothing, as are left of a schedule that could not be read when it was deleted."""
@@ -213,13 +231,14 @@ class Ticking:
         for tick in plan.starts:
             keys = InstanceKeys(instance_of(id, tick))
             after = replace(after, last_instance=keys.instance_id)
-            if await self._driver.get(keys.field(Field.VERSION)) is not None:
+            if await self._driver.get(keys.field(Field.HEAD)) is not None:
                 continue  # the tick of a schedule of this id that was deleted since, or started by hand: it has begun
-            create(batch, keys, new_fields(flow, Status.PENDING, seen.row.input, now, self._retention), now)
+            rows = new_rows(flow, Status.PENDING, seen.row.input, now, self._retention, due_at_once(now))
+            create(batch, keys, rows)
             begun.append(keys.instance_id)
-        if begun and seen.status_key is not None:
+        if begun and seen.head_key is not None:
             # It may have been given another try since.
-            batch.check(seen.status_key, seen.status)
+            batch.check(seen.head_key, seen.head)
         put_schedule(batch, id, seen.row, after)
         try:
             await self._driver.commit(batch)

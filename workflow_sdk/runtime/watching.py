@@ -92,8 +92,8 @@ class Watch:
             heartbeat = Heartbeat.unpack(raw)
         except CodecError:
             # Nobody will write another one: it is buried, and the row is gone.
-            heartbeat = Heartbeat(inf, None, 0)
-        ttl = self._ttl if heartbeat.ttl is None else heartbeat.ttl
+            heartbeat = Heartbeat(inf, self._ttl, 0)
+        ttl = heartbeat.ttl
         # Written since the last look; or, if it is the first that is seen of it, within its lease, or it is dead.
         age = ttl if before is None else passed
         return _Worker(raw, ttl, 0.0, heartbeat.at + age - now)

@@ -12,8 +12,8 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.execution.calling import run_workflow
 from workflow_sdk.execution.errands import run_errands_left
-from workflow_sdk.execution.run import run_workflow
 from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.info import InstanceInfo

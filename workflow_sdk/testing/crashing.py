@@ -12,16 +12,17 @@ from uuid import uuid4
 
 from workflow_sdk.core.codec import Wrappers
 from workflow_sdk.core.history import History
+from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
+from workflow_sdk.execution.calling import run_workflow
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.execution.probe import probe
-from workflow_sdk.execution.run import run_workflow
+from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message
@@ -193,8 +194,8 @@ class _Stage:
 
     async def generation(self) -> int:
         """How often the instance has begun."""
-        raw = await self.driver.get(self.keys.field(Field.GENERATION))
-        return 1 if raw is None else int(unpack_record(raw)[0])
+        about = await read_about(self.driver, self.keys)
+        return about.birth.generation if about else 1
 
 
 class _Play:
@@ -255,7 +256,7 @@ class _Play:
                 break
             else:
                 self._advance_to(min(times))
-                state = self._clock.time(), await stage.driver.get(stage.keys.field(Field.COMMITS))
+                state = self._clock.time(), await stage.driver.get(stage.keys.field(Field.TALLY))
                 at_once = at_once + 1 if state == before else 0
                 before = state
                 if at_once == RUNS_MAX_AT_ONCE:
@@ -308,7 +309,7 @@ class _Play:
         return Ending(
             info,
             history,
-            tuple(str(unpack_record(raw)[0]) for _, raw in inbox),
+            tuple(str(InboxMessage.unpack(b"", raw).name) for _, raw in inbox),
             self._sent,
             await self._family.endings(),
         )

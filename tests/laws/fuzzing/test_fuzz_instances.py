@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import SURROGATE, mutated
 from tests.laws.fuzzing.instances import ACTIONS, FLOWS, act, do, rows_of
 from workflow_sdk import RunResult, Status, WorkflowSDKError
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import (
     ASIDE,
     BASES,
@@ -37,7 +39,7 @@ READ_BY_CORE = (HISTORY, INBOX, ASIDE, METADATA, COMPENSATIONS, TAKINGS, BASES)
 """The parts of an instance's space that `core` alone knows how to read."""
 READS_NAMES_ITSELF = {"history", "restart", "restart from", "recover"}
 
-wrong = st.none() | st.integers(-2, 9) | st.floats() | st.sampled_from(["x", b"", b"\x01", 2**200, [], [1], {}, True])
+wrong = st.none() | st.integers(-2, 9) | st.floats() | st.sampled_from(["x", b"", b"\x01", 2**63, [], [1], {}, True])
 
 
 @st.composite
@@ -135,8 +137,14 @@ def test_there_is_mail_of_every_kind() -> None:
 
 
 def field(field: Field, *fields: Any) -> tuple[bytes, bytes]:
-    """A field of an instance that is another."""
+    """A row of an instance that is another."""
     return field_key(field), pack_record(fields)
+
+
+def head(**wrong: object) -> tuple[bytes, bytes]:
+    """The head of an instance with fields that are none."""
+    right = structs.asdict(Head("slips", 1, "x", 1.5, Status.RUNNING, 1, 1.5))
+    return field(Field.HEAD, *{**right, **wrong}.values())
 
 
 texts = st.text() | st.sampled_from(
@@ -175,33 +183,33 @@ def test_a_letter_to_nobody_is_a_clear_error(message: str, key: str, token: str)
 
 SLEEPING = waits_of("") + pack_segment(1)
 DAMAGED: dict[str, tuple[str, str, tuple[bytes, bytes]]] = {
-    "a status that is empty, run": ("run", "slips", field(Field.STATUS)),
-    "a status that is none, run": ("run", "slips", field(Field.STATUS, "x")),
-    "a status that is none, info": ("info", "slips", field(Field.STATUS, 11)),
-    "a status that is none, list": ("list", "slips", field(Field.STATUS, None)),
-    "a status that is none, history": ("history", "slips", field(Field.STATUS, 7)),
-    "a status that is none, send": ("send", "slips", field(Field.STATUS, [])),
-    "a status that is none, result": ("result", "slips", field(Field.STATUS, None)),
-    "a status that is none, recover": ("recover", "slips", field(Field.STATUS, 1)),
-    "a version with fields less, run": ("run", "slips", field(Field.VERSION, "slips", 1, "x", 1)),
-    "a version with fields more, info": ("info", "slips", field(Field.VERSION, "slips", 1, "x", 1, 1.0, 1)),
-    "a version of another time, info": ("info", "slips", field(Field.VERSION, "slips", 1, "x", 1, 1e300)),
-    "a version whose count is none, send": ("send", "slips", field(Field.VERSION, "slips", 1, "x", b"\x01", 1.0)),
-    "a version with fields more, cancel": ("cancel", "unwinds", field(Field.VERSION, "unwinds", 1, "x", 1, 1.0, 1)),
-    "a birth of no time, list": ("list", "slips", field(Field.BIRTH, b"x", b"y")),
-    "a birth of no time, recover": ("recover", "dies", field(Field.BIRTH, [], b"y")),
-    "a birth with fields more, run": ("run", "parks", field(Field.BIRTH, 1.0, 2.0, b"y")),
-    "a birth that is not a number, info": ("info", "slips", field(Field.BIRTH, float("nan"), b"y")),
-    "a birth of no time, delete": ("delete", "completes", field(Field.BIRTH, "x", b"y")),
-    "an alarm of no time, run": ("run", "parks", field(Field.ALARM, None)),
-    "an alarm that is empty, send": ("send", "parks", field(Field.ALARM)),
-    "an alarm of no time, cancel": ("cancel", "unwinds", field(Field.ALARM, "x")),
-    "an error with fields less, recover": ("recover", "slips", field(Field.ERROR, None, None)),
-    "an error with fields more, run": ("run", "slips", field(Field.ERROR, None, None, [], 1)),
-    "an error of culprits that are none, recover": ("recover", "dies", field(Field.ERROR, None, None, 1.5)),
-    "an input that is empty, info": ("info", "slips", field(Field.INPUT)),
-    "an input that is empty, start": ("start", "completes", field(Field.INPUT)),
-    "an output that is empty, run": ("run", "completes", field(Field.OUTPUT)),
+    "a head that is empty, run": ("run", "slips", field(Field.HEAD)),
+    "a head with fields less, run": ("run", "slips", field(Field.HEAD, "slips", 1, "x", 1.5, "running", 1)),
+    "a head with fields more, info": ("info", "slips", head(more=1)),
+    "a head with fields more, cancel": ("cancel", "unwinds", head(workflow="unwinds", more=1)),
+    "a status that is none, run": ("run", "slips", head(status="x")),
+    "a status that is none, info": ("info", "slips", head(status=11)),
+    "a status that is none, list": ("list", "slips", head(status=None)),
+    "a status that is none, history": ("history", "slips", head(status=7)),
+    "a status that is none, send": ("send", "slips", head(status=[])),
+    "a status that is none, result": ("result", "slips", head(status=None)),
+    "a status that is none, recover": ("recover", "slips", head(status=1)),
+    "a head of another time, info": ("info", "slips", head(changed_at=1e300)),
+    "a head of no time, list": ("list", "slips", head(created_at=b"x")),
+    "a head whose time is not a number, info": ("info", "slips", head(created_at=float("nan"))),
+    "a head whose count is none, send": ("send", "slips", head(changes=b"\x01")),
+    "a birth of no time, recover": ("recover", "dies", field(Field.BIRTH, b"\xf6", b"y", None, 1, [])),
+    "a birth with fields more, run": ("run", "parks", field(Field.BIRTH, *range(20))),
+    "a birth that is empty, delete": ("delete", "completes", field(Field.BIRTH)),
+    "an alarm of no time, run": ("run", "parks", head(workflow="parks", alarm="x")),
+    "an alarm of no time, send": ("send", "parks", head(workflow="parks", alarm=[])),
+    "an alarm of no time, cancel": ("cancel", "unwinds", head(workflow="unwinds", alarm=1e300)),
+    "a result of nothing, recover": ("recover", "slips", field(Field.RESULT)),
+    "a result with fields more, run": ("run", "slips", field(Field.RESULT, None, None, None, [], 1)),
+    "a result of culprits that are none, recover": ("recover", "dies", field(Field.RESULT, None, None, None, 1.5)),
+    "an input that is none, info": ("info", "slips", field(Field.BIRTH, None, b"y")),
+    "an input that is none, start": ("start", "completes", field(Field.BIRTH, "x", b"y")),
+    "an output that is none, run": ("run", "completes", field(Field.RESULT, 7)),
     "a name that is empty, history": ("history", "slips", (NAMES + pack_segment(0), pack_record([]))),
     "a name that is none, restart from": ("restart from", "slips", (NAMES + pack_segment(0), pack_record([[1]]))),
     "a wait with fields less, info": ("info", "parks", (SLEEPING, pack_record(["sleep"]))),
@@ -220,7 +228,7 @@ def test_a_failure_that_was_damaged_does_not_fail_the_instance() -> None:
     keys = InstanceKeys("slips")
     key = keys.space + HISTORY + pack_segment(0)
     fields = unpack_record(dict(rows_of("slips"))[key])
-    fields[1], fields[7] = 4, b"\x80"
+    fields[3], fields[7] = "failed", b"\x80"
     result = outcome("run", "slips", key, pack_record(fields))
     assert not (isinstance(result, RunResult) and result.status in (Status.FAILED, Status.ROLLED_BACK))
 

@@ -17,10 +17,10 @@ from tests.laws.model.messages import Messages
 from tests.laws.model.space import Space, Store
 from workflow_sdk.core.compensation import Progress
 from workflow_sdk.core.entries import Entry, ListenData, LoopData, SleepData
-from workflow_sdk.core.keys import ATTIC, BASES, COMPENSATIONS, HISTORY, LEASE, METADATA, NAMES, TAKINGS, Field
+from workflow_sdk.core.instance import Lease
+from workflow_sdk.core.keys import ATTIC, BASES, COMPENSATIONS, HISTORY, LEASE, METADATA, NAMES, TAKINGS
 from workflow_sdk.core.status import STATUS_MOVES, Kind, Status
 from workflow_sdk.core.tuples import unpack
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Driver, Set
 
 __all__ = ["CheckedDriver", "check_standing"]
@@ -146,9 +146,9 @@ def _check_writer(old: Space, batch: Batch) -> None:
 
 def _check_count(old: Space, new: Space) -> None:
     """Commits that change the instance are counted: not that it is run, nor that it waits, nor that a message came."""
-    was, now = old.fields[Field.COMMITS][0], new.fields[Field.COMMITS][0]
-    changed = any(old.part(part) != new.part(part) for part in COUNTED) or any(
-        old.fields.get(field) != new.fields.get(field) for field in (Field.OUTPUT, Field.ERROR, Field.INPUT)
+    was, now = old.about.tally.commits, new.about.tally.commits
+    changed = any(old.part(part) != new.part(part) for part in COUNTED) or (
+        (old.about.result, old.about.birth.input) != (new.about.result, new.about.birth.input)
     )
     assert now == was + changed, f"{was} commits have become {now}"
 
@@ -159,9 +159,9 @@ def _check_status(old: Space, new: Space) -> None:
     assert not old.status.is_terminal, f"something was written to an instance that is {old.status}"
     if new.status is not old.status:
         assert new.status in STATUS_MOVES[old.status], f"{old.status} has become {new.status}"
-        assert new.fields[Field.VERSION][3] > old.fields[Field.VERSION][3], "a new status was not counted"
-    for fixed in (Field.INPUT, Field.BIRTH):
-        assert new.fields[fixed] == old.fields[fixed], f"{fixed.name} has changed"
+        assert new.about.head.changes > old.about.head.changes, "a new status was not counted"
+    assert new.about.birth == old.about.birth, "its birth has changed"
+    assert new.about.head.created_at == old.about.head.created_at, "when it was created has changed"
 
 
 def _identity(entry: Entry) -> tuple[Any, ...]:
@@ -262,7 +262,7 @@ def _check_waits(new: Space) -> None:
         assert new.waits.keys() <= undone, "something waits that is over"
         if status in (Status.SLEEPING, Status.WAITING):
             assert new.waits.keys() == undone, "it is not stored what is waited for"
-            listens = any(about[0] in ("message", "child", "task") for about in new.waits.values())
+            listens = any(about.kind in ("message", "child", "task") for about in new.waits.values())
             assert listens == (status is Status.WAITING), f"it is {status}, and does not look it"
     if status in (Status.COMPLETED, Status.FAILED, Status.ROLLED_BACK):
         assert not new.part(7), "messages are kept to be given back when all is over"
@@ -276,16 +276,16 @@ def _check_outside(store: Store, space: Space) -> None:
     assert alarms == ([] if space.alarm is None else [space.alarm]), (
         f"{id} has alarms at {alarms}, and says {space.alarm}"
     )
-    worker = [] if lease is None else [str(unpack_record(lease)[0])]
+    worker = [] if lease is None else [Lease.unpack(lease).worker]
     assert [who for other, who in store.claims if other == id] == worker, "it is not claimed by who has it"
     listed = [row for row in store.listed if row[-1] == id]
     names = sorted((row[0], row[1] if row[0] != 1 else "") for row in listed)
-    assert names == [(1, ""), (2, status.value), (3, space.fields[Field.VERSION][0])], "it is listed as another"
+    assert names == [(1, ""), (2, status.value), (3, space.about.head.workflow)], "it is listed as another"
     if lease is not None or status.is_terminal or status is Status.STUCK:
         assert not alarms, "it has an alarm, and is not to be woken"
         assert lease is None or not (status.is_terminal or status is Status.STUCK), "it has ended, and somebody has it"
         return
-    times = [float(about[3]) for about in space.waits.values() if about[3] is not None]
+    times = [about.until for about in space.waits.values() if about.until is not None]
     if status is not Status.WAITING or times:
         assert alarms, f"it is {status}, nobody has it, and nobody will wake it"
     assert alarms or not space.served, "a message has come for somebody who waits, and nobody will wake it"

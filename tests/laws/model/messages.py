@@ -5,9 +5,8 @@ from __future__ import annotations
 from tests.laws.model.space import Location, Space
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import ListenData
-from workflow_sdk.core.inbox import SetAside
+from workflow_sdk.core.inbox import SetAside, TakingRow
 from workflow_sdk.core.status import Kind
-from workflow_sdk.core.wire import unpack_record
 
 __all__ = ["BAD", "Messages"]
 
@@ -32,12 +31,12 @@ class Messages:
         for location, entry in after.history.items():
             if isinstance(entry.data, ListenData) and entry.data.taken:
                 assert entry.is_final, "what has taken messages is finished"
-                for message, _ in entry.data.taken:
+                for message in entry.data.taken:
                     assert message.id not in taken, "a message was taken twice"
                     taken[message.id] = location
         kept: dict[bytes, Location] = {}
         for location, raw in after.part(7).items():
-            id = unpack_record(raw)[0]
+            id = TakingRow.unpack(raw).id
             assert id not in kept, "a message is kept twice to be given back"
             kept[id] = location[:-1]
             assert taken.get(id, location[:-1]) == location[:-1], "a message is kept for somebody else"

@@ -10,11 +10,13 @@ from typing import Any
 
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import BranchesData, Entry, LoopData
+from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.instance import InstanceRows, WaitRow
 from workflow_sdk.core.keys import ROOT, Field
 from workflow_sdk.core.location import escape, join_path
+from workflow_sdk.core.names import NameRow
 from workflow_sdk.core.status import Kind, Status
 from workflow_sdk.core.tuples import pack, unpack
-from workflow_sdk.core.wire import unpack_record
 
 __all__ = ["Location", "Space", "Store", "prefixes"]
 
@@ -23,7 +25,6 @@ Rows = dict[bytes, bytes]
 # The whole store is read again after each commit, and most of its rows are those of the commit before: each is decoded
 # once. Nobody changes what comes out of these.
 read_key = lru_cache(maxsize=20_000)(unpack)
-read_record = lru_cache(maxsize=20_000)(unpack_record)
 read_entry = lru_cache(maxsize=20_000)(Entry.unpack)
 
 Location = tuple[Any, ...]
@@ -89,14 +90,14 @@ class Space:
         return self.parts.get(number, {})
 
     @cached_property
-    def fields(self) -> dict[int, Any]:
-        """The fields, unpacked; without the lease and the nudge."""
-        return {key[0]: read_record(raw) for key, raw in self.part(4).items() if key[0] not in (20, 21)}
+    def about(self) -> InstanceRows:
+        """What is stored beside the history."""
+        return InstanceRows({Field(key[0]): raw for key, raw in self.part(4).items() if key[0] not in (20, 21)})
 
     @property
     def status(self) -> Status | None:
         """What the instance is doing; None if there is none."""
-        return Status(self.fields[Field.STATUS][0]) if Field.STATUS in self.fields else None
+        return self.about.status if self.about else None
 
     @property
     def lease(self) -> bytes | None:
@@ -105,17 +106,16 @@ class Space:
 
     @property
     def alarm(self) -> float | None:
-        """When it is due, as its own field has it."""
-        return float(self.fields[Field.ALARM][0]) if Field.ALARM in self.fields else None
+        """When it is due, as its head has it."""
+        return self.about.head.alarm if self.about else None
 
     @cached_property
     def names(self) -> dict[int, Name]:
         """The names, by index."""
         found: dict[int, Name] = {}
         for (index,), raw in self.part(1).items():
-            text, *rest = read_record(raw)
-            owner, shadowed, _ = rest or (b"", False, 0)
-            found[index] = Name(text, owner, shadowed)
+            name = NameRow.unpack(raw)
+            found[index] = Name(name.text, name.owner, name.shadowed)
         return found
 
     @cached_property
@@ -129,18 +129,18 @@ class Space:
         return {number: Compensation.unpack(number, raw) for (number,), raw in self.part(6).items()}
 
     @cached_property
-    def waits(self) -> dict[Location, list[Any]]:
+    def waits(self) -> dict[Location, WaitRow]:
         """What is waited for, by who waits; once, however many messages it is."""
-        return {location[1:]: read_record(raw) for location, raw in self.part(9).items()}
+        return {location[1:]: WaitRow.unpack(raw) for location, raw in self.part(9).items()}
 
     @property
     def served(self) -> list[Location]:
         """Who waits for messages, of which there are enough."""
-        there = Counter(str(read_record(raw)[0]) for raw in self.part(3).values())
+        there = Counter(str(InboxMessage.unpack(b"", raw).name) for raw in self.part(3).values())
         found: Counter[Location] = Counter()
         for location in self.part(9):
             found[location[1:]] += there[location[0]] if location[0] else 0
-        return [location for location, number in found.items() if number and number >= self.waits[location][4]]
+        return [location for location, number in found.items() if number and number >= self.waits[location].takes]
 
     @cached_property
     def inbox(self) -> set[bytes]:

@@ -28,13 +28,14 @@ import trio.testing
 from workflow_drivers import memory
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk.core.entries import Entry
+from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, TAKINGS, WAITS, Field, InstanceKeys
 from workflow_sdk.core.location import segments
+from workflow_sdk.core.names import NameRow
 from workflow_sdk.core.status import Kind, Status
-from workflow_sdk.core.wire import unpack_record
 from workflow_sdk.driver import Batch, Set
 from workflow_sdk.errors import StorageError
-from workflow_sdk.execution import execution, idling, lease, living, run, stalls
+from workflow_sdk.execution import calling, execution, idling, lease, living, stalls
 from workflow_sdk.execution.clock import Activity, Timeout
 from workflow_sdk.runtime import runtime
 from workflow_sdk.testing import SimulatedCrash
@@ -84,16 +85,17 @@ class Laws:
         if records and not any(key == keys.lease for key, _ in batch.checks):
             self.broken.append(f"{who} wrote to {id} without being held to its lease")
         rows = self.inner._store.rows
-        raw = rows.get(keys.field(Field.STATUS))
+        raw = rows.get(keys.field(Field.HEAD))
         assert raw is not None, "an instance has a status"
-        status, before = Status(unpack_record(raw)[0]), self._status.get(id)
+        head = Head.unpack(raw)
+        status, before = head.status, self._status.get(id)
         if before is not None and before.is_terminal and status is not before:
             self.broken.append(f"{id} was {before.value}, and {who} made it {status.value}")
         self._status[id] = status
         if status is Status.STUCK and id not in self.deadly:
             self.broken.append(f"{id} is stuck, and nothing is wrong with it, after {who}")
         owned = keys.lease in rows
-        has_alarm = keys.field(Field.ALARM) in rows
+        has_alarm = head.alarm is not None
         if has_alarm and (owned or status.is_terminal):
             self.broken.append(f"{id} is {status.value}, and has an alarm that nobody needs, after {who}")
         if not owned and not has_alarm and status in _DUE:
@@ -108,7 +110,7 @@ class Laws:
             elif isinstance(write, Set) and write.key.startswith(names):
                 (index,) = segments(write.key[len(names) :])
                 assert isinstance(index, int)
-                self._names[id][index] = str(unpack_record(write.value)[0])
+                self._names[id][index] = NameRow.unpack(write.value).text
         for write in batch.writes:
             if isinstance(write, Set) and write.key.startswith(entries):
                 entry = Entry.unpack(write.value)
@@ -300,7 +302,7 @@ def _by_seed(seed: int) -> Generator[None]:
         # It reads the real time each time, though its rate is zero.
         patch.setattr(trio.testing.MockClock, "current_time", lambda clock: clock._virtual_base)
         patch.setattr(memory, "BUDGET_SECONDS", -1.0)
-        for module in (runtime, run):
+        for module in (runtime, calling):
             patch.setattr(module, "uuid4", lambda: UUID(int=chance.getrandbits(128)))
         # Nobody knows of another worker that it runs in the same process.
         for module in (lease, living):

@@ -12,14 +12,14 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from cbor2 import dumps
 
-from workflow_sdk.core.codec import tags
 from workflow_sdk.core.codec.framing import read_one
 from workflow_sdk.core.codec.problem import error_text
+from workflow_sdk.core.codec.tags import SEALED
 from workflow_sdk.errors import CodecError, DefinitionError
 
 __all__ = ["PLAIN", "SEAL", "SealedError", "Seals", "Unmarked", "Wrapper", "Wrappers", "no_seals", "seals_of"]
 
-SEAL: Final = b"\xd9" + tags.SEALED.to_bytes(2, "big")
+SEAL: Final = b"\xd9" + SEALED.to_bytes(2, "big")
 """What every value that a codec has written begins with."""
 _CHECK_BYTES: Final = 8
 
