@@ -217,11 +217,6 @@ class InstanceRows:
         """Whether there is such an instance."""
         return bool(self.raw)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, InstanceRows) and self.raw == other.raw
-
-    __hash__ = None  # type: ignore[assignment]  # they change
-
     def copy(self) -> InstanceRows:
         """The same rows, to be changed."""
         same = InstanceRows()

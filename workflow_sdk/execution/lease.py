@@ -176,7 +176,7 @@ async def claim(who: Claimant, value: object, seen: Snapshot | None = None) -> C
             await who.driver.commit(batch)
         except ConflictError:
             again = await read_snapshot(who.driver, who.keys)
-            if (again.lease, again.nudge, again.about) == (lease, seen.nudge, found):
+            if (again.lease, again.nudge, again.about.raw) == (lease, seen.nudge, found.raw):
                 raise
             seen = again
             continue
