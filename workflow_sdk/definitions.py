@@ -30,6 +30,7 @@ from typing import (
 from workflow_sdk.core.hints import parameter_hint, remember_locals, return_hint
 from workflow_sdk.core.retry import Backoff, Duration, seconds
 from workflow_sdk.core.shown import shown
+from workflow_sdk.core.wire import COUNT_MAX
 from workflow_sdk.errors import DefinitionError
 
 __all__ = [
@@ -410,8 +411,10 @@ def workflow(
     kept = check_retention(retention)
     if divergence not in ("strict", "lenient"):
         raise DefinitionError(f'divergence is "strict" or "lenient", not {shown(divergence)}')
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise DefinitionError(f"the version of a workflow is a whole number from 1 on, not {shown(version)}")
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= COUNT_MAX:
+        raise DefinitionError(
+            f"the version of a workflow is a whole number from 1 on, up to {COUNT_MAX:,}, not {shown(version)}"
+        )
     if name is not None and (not isinstance(name, str) or not name):
         raise DefinitionError(f"the name of a workflow is a text, not {shown(name)}")
 

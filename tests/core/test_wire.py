@@ -109,6 +109,12 @@ def test_a_text_is_what_the_codec_gave(text: str | bytes) -> None:
     assert Text.unpack(Text.of(text).pack()).value == text
 
 
+@pytest.mark.parametrize("name", ["\ud800", 2**64, object()], ids=["surrogate", "large", "object"])
+def test_what_no_row_can_hold_is_a_clear_error(name: Any) -> None:
+    with pytest.raises(CodecError, match="a point can't be stored: "):
+        Point(1.5, name).pack()
+
+
 def test_a_text_or_number_of_a_class_of_its_own_is_stored_as_what_it_is() -> None:
     class Name(str):
         def __str__(self) -> str:

@@ -270,6 +270,7 @@ OPTIONS = [
     Slip("interval=1.5", lambda ctx: ctx.loop("l", part, commit_interval=1.5), "l", ("commit_interval",)),
     Slip("interval=True", lambda ctx: ctx.loop("l", part, commit_interval=True), "l", ("commit_interval",)),
     Slip("keep=-1", lambda ctx: ctx.loop("l", part, history_keep=-1), "l", ("history_keep", "-1")),
+    Slip("count=10**30", lambda ctx: ctx.listen_many("l", count=10**30), "l", ("a count of 1 or more, up to", "000")),
     Slip("count=0", lambda ctx: ctx.listen_many("l", count=0), "l", ("a count of 1 or more", "0")),
     Slip("no messages", lambda ctx: ctx.listen("l", []), "l", ("listens to no message",)),
     Slip("message=''", lambda ctx: ctx.listen("l", ""), "l", ("can't be called ''",)),

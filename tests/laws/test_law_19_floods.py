@@ -278,7 +278,7 @@ async def test_a_workflow_that_sends(driver: Driver) -> None:
         assert await runtime.run(sends, "i") == [3, "send 3", True]
 
 
-@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "9"])
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "9", 10**30])
 def test_a_limit_that_is_none(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="inbox_max"):
         Runtime("memory://", workflows=[], inbox_max=wrong)

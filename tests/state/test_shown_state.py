@@ -107,6 +107,9 @@ def test_what_can_not_be_shown() -> None:
         world.refer(7)
     with pytest.raises(DefinitionError, match="numbers"):
         world.advance("half", None, None)
+    for done, total in ((10**30, None), (1, -(2**63))):
+        with pytest.raises(DefinitionError, match="whole numbers up to"):
+            world.advance(done, total, None)
     with pytest.raises(DefinitionError, match="note"):
         world.advance(1, None, 7)
     assert world.shown() == (None, None)

@@ -19,6 +19,7 @@ from workflow_sdk.errors import CodecError
 __all__ = [
     "AFTER",
     "BEFORE",
+    "COUNT_MAX",
     "FOREIGN_TAGS",
     "FORMAT",
     "MARK",
@@ -53,7 +54,8 @@ Moment = Annotated[float, Meta(ge=MOMENT_MIN, le=MOMENT_MAX)]
 """A time that a `datetime` can be made of."""
 Time = Annotated[float, Meta(ge=-1e300)]
 """Any time: everything but NaN."""
-Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+COUNT_MAX = (1 << 62) - 1
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 
 
 def _as_plain(value: object) -> object:
@@ -89,8 +91,11 @@ class Packed:
     """What an error calls it."""
 
     def pack(self) -> bytes:
-        """The row as bytes. Equal rows give equal bytes."""
-        return FORMAT + _encode(self)
+        """The row as bytes. Equal rows give equal bytes. CodecError, if it holds what no row can hold."""
+        try:
+            return FORMAT + _encode(self)
+        except (OverflowError, UnicodeEncodeError, TypeError) as error:
+            raise CodecError(f"{self.WHAT} can't be stored: {error}") from error
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:

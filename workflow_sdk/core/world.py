@@ -20,7 +20,7 @@ from workflow_sdk.core.instance import InstanceRows, Shown
 from workflow_sdk.core.instance import State as StateRow
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.shown import shown
-from workflow_sdk.core.wire import Row, Text, damaged
+from workflow_sdk.core.wire import COUNT_MAX, Row, Text, damaged
 from workflow_sdk.errors import CodecError, DefinitionError
 
 __all__ = ["Progress", "State", "World"]
@@ -198,6 +198,11 @@ class World:
         for number in (done, *([] if total is None else [total])):
             if isinstance(number, bool) or not isinstance(number, (int, float)) or number != number:
                 raise DefinitionError(f"progress is told in numbers, not {shown(number)}")
+            if abs(number) > COUNT_MAX and isinstance(number, int):
+                raise DefinitionError(
+                    f"progress is told in whole numbers up to {COUNT_MAX:,}, and beyond that as a float, not "
+                    f"{shown(number)}"
+                )
         if note is not None and not isinstance(note, str):
             raise DefinitionError(f"the note of a progress is a text, not {shown(note)}")
         try:

@@ -23,6 +23,7 @@ from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Kind
+from workflow_sdk.core.wire import COUNT_MAX
 from workflow_sdk.errors import CodecError, ListenTimeoutError
 from workflow_sdk.operations.effect import Recorded
 from workflow_sdk.operations.engine import Wait
@@ -117,8 +118,8 @@ def start_listen(scope: Scope, name: str, how: Listening) -> Coroutine[Any, Any,
     for message in names:
         if (problem := name_problem(message)) is not None:
             raise place.slip(f"{place.what}: a message can't be called {shown(message)}: {problem}")
-    if isinstance(how.count, bool) or not isinstance(how.count, int) or how.count < 1:
-        raise place.slip(f"{place.what} takes a count of 1 or more, not {shown(how.count)}")
+    if isinstance(how.count, bool) or not isinstance(how.count, int) or not 1 <= how.count <= COUNT_MAX:
+        raise place.slip(f"{place.what} takes a count of 1 or more, up to {COUNT_MAX:,}, not {shown(how.count)}")
     until = deadline(place, how.timeout, how.until)
     return scope.start(_listen(place, ListenData(tuple(dict.fromkeys(names)), until, how.count), how))
 

@@ -19,6 +19,7 @@ from workflow_sdk.core.keys import INBOX_MAX, SHARDS, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
+from workflow_sdk.core.wire import COUNT_MAX
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError
@@ -98,7 +99,7 @@ class Runtime(Client):
             raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
         self._stall_max = _seconds(stall_max, "stall_max")
         self._grace = _seconds(grace, "grace")
-        self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1)
+        self._inbox_max = None if inbox_max is None else _number(inbox_max, "inbox_max", 1, of="messages")
         self._new_residents = partial(
             Residents,
             self._clock,
@@ -414,8 +415,8 @@ def _seconds(value: Duration, what: str) -> float:
 
 
 def _number(value: object, what: str, least: int, *, of: str = "instances") -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise DefinitionError(f"{what} is a number of {of} from {least} on, not {shown(value)}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= COUNT_MAX:
+        raise DefinitionError(f"{what} is a number of {of} from {least} on, up to {COUNT_MAX:,}, not {shown(value)}")
     return value
 
 
