@@ -167,7 +167,9 @@ async def test_what_a_dead_worker_has_left_is_buried(world: World) -> None:
         pass
     async with Client(world.driver, clock=world.clock) as client:
         await client.handle(job, "i").send("end", 1)
-    assert len(Rows(await rows_of(world.driver)).workers) >= 4, "heartbeat, claim, bell and letter"
+    left = Rows(await rows_of(world.driver)).workers
+    assert len(left) >= 4, "heartbeat, claim, bell and letter"
+    (dead,) = {row[0] for row in left}
     clock = ByHand()
     clock.offset = world.clock.time() - time.time()
     async with Runtime(world.driver, workflows=[job], clock=clock) as runtime:
@@ -177,7 +179,11 @@ async def test_what_a_dead_worker_has_left_is_buried(world: World) -> None:
             clock.offset += 10
             return (await handle.info()).status is Status.COMPLETED
 
+        async def is_buried() -> bool:
+            return all(row[0] != dead for row in Rows(await rows_of(world.driver)).workers)
+
         await until(is_over)
+        await until(is_buried)
     assert Rows(await rows_of(world.driver)).workers == []
 
 
@@ -247,7 +253,9 @@ async def test_a_living_instance_keeps_what_it_needs(driver: Driver) -> None:
         for number in range(40):
             assert await handle.ask("m", timeout=PATIENCE) == number
             await counting.until_quiet()
-            sizes.append(len(await keys_of(driver)))
+            # But for the bell and the counts of messages, which come as messages take one way or the other.
+            counts = [key for key in await keys_of(driver) if key[2:4] in ((4, 21), (4, 30))]
+            sizes.append(len(await keys_of(driver)) - len(counts))
     assert max(sizes[20:]) <= max(sizes[:20])
 
 
