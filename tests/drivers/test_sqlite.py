@@ -26,7 +26,7 @@ from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
-from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT, LOOK_SECONDS
+from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT, LOOK_SECONDS, ReadSession
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
@@ -133,6 +133,26 @@ async def test_new_files_are_not_opened_beside_old_ones(tmp_path: Path, names: t
         await driver.commit(one(b"l"))
         assert await execute(driver, "PRAGMA integrity_check") == [("ok",)]
     assert no_threads()
+
+
+@pytest.mark.law(3)
+async def test_a_file_that_could_not_be_opened_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the two connections, the second has failed: nothing is left of the first."""
+
+    def fails(session: ReadSession, connection: object) -> None:
+        raise StorageError("its pages can't be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ReadSession, "_prepare", fails)
+        with pytest.raises(StorageError, match="pages") as raised:
+            await sqlite.open(url(tmp_path))
+    for name in ("-wal", "-shm"):
+        (tmp_path / f"app.db{name}").unlink(missing_ok=True)
+    async with opened(tmp_path) as driver:
+        await driver.commit(one(b"k"))
+    assert raised.value is not None, "what it refers to was there all the time"
 
 
 @pytest.mark.law(3)

@@ -207,6 +207,7 @@ async def _open(reads: ReadSession, writes: WriteSession) -> SqliteDriver:
         reader = ConnectionThread(reads.connect)
         await reader.open()
     except BaseException:
+        writer.post(writes.leave)
         await writer.close()
         raise
     return SqliteDriver(reads, reader, writes, writer)
