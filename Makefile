@@ -12,6 +12,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.workflow-sdk-installed
 BENCH_BIN := .venv-bench/bin
 BENCH_STAMP := .venv-bench/.workflow-sdk-installed
+SITE_BIN := .venv-site/bin
+SITE_STAMP := .venv-site/.workflow-sdk-installed
+# What draws the diagrams of the documentation.
+MERMAID := mermaid@11
 # The one peer that pip has no server of.
 RESTATE_SERVER := @restatedev/restate-server@1.7.12
 # Editable, so that tests and demo run the sources; without isolation, as the lock has the build's own requirements.
@@ -21,7 +25,8 @@ INSTALL_SOURCES := python -m pip install --quiet --no-deps --no-build-isolation 
 PYTHONS := python3.13 python3.12 python3.11 python3
 FIND_PYTHON = python=$$(.ci/find-python $(or $(PYTHON),$(PYTHONS)))
 
-.PHONY: help setup test check quick deep oldest chaos mutants bench bench-report demo lock lock-dev lock-bench clean
+.PHONY: help setup test check quick deep oldest chaos mutants bench bench-report demo docs dist release \
+	lock lock-dev lock-bench lock-site clean
 
 help:
 	@echo "make test    set up, then format, lint, types, layers and the quick tier of the tests"
@@ -32,7 +37,10 @@ help:
 	@echo "make mutants break the engine on purpose, in copies, and show which test notices each break"
 	@echo "make bench   set up .venv-bench, with the peers; then tests/benchmarks"
 	@echo "make bench-report  put the figures of the last make bench into docs/performance.md"
-	@echo "make lock    write requirements.lock and requirements-bench.lock anew from pyproject.toml"
+	@echo "make docs    build the documentation as a site, in build/site"
+	@echo "make dist    build the wheel and the source distribution, in dist"
+	@echo "make release VERSION=1.2.3  the changelog, the version, a commit and a tag"
+	@echo "make lock    write the files requirements*.lock anew from pyproject.toml"
 	@echo "make clean   remove the environments and what tools left behind"
 
 setup: $(STAMP)
@@ -139,6 +147,39 @@ bench-report: $(BENCH_STAMP)
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
+$(SITE_STAMP): requirements-site.lock
+	@$(FIND_PYTHON); \
+	if ! $(SITE_BIN)/python -c '' >/dev/null 2>&1; then \
+	    echo "== environment ($$("$$python" --version) in .venv-site)"; \
+	    "$$python" -m venv --clear .venv-site; \
+	fi
+	@echo "== dependencies (requirements-site.lock)"
+	@$(SITE_BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(SITE_BIN)/python -m pip install --quiet --requirement requirements-site.lock
+	@touch $@
+
+docs: $(SITE_STAMP)
+	@echo "== documentation"
+	@$(SITE_BIN)/python .ci/site_sources.py
+# What draws the diagrams is served with the pages. Without npm they are shown as text.
+	@if command -v npm >/dev/null; then \
+	    npm install --silent --no-audit --no-fund --ignore-scripts --prefix build/node $(MERMAID) && \
+	    cp build/node/node_modules/mermaid/dist/mermaid.min.js build/docs/mermaid.min.js; \
+	fi || true
+	@if [ ! -e build/docs/mermaid.min.js ]; then \
+	    echo "no mermaid from npm: diagrams are shown as text"; : >build/docs/mermaid.min.js; \
+	fi
+	@$(SITE_BIN)/zensical build --strict --clean
+	@echo "build/site: $$(find build/site -name '*.html' | wc -l) pages"
+
+dist: $(STAMP)
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@$(BIN)/check-wheel-contents dist/*.whl
+
+release: $(STAMP)
+	@$(BIN)/python .ci/release.py "$(VERSION)"
+
 # Everything that is installed is pinned, in an environment that has seen nothing else; on the oldest Python, whose
 # choice of versions the later ones can follow. $(call PIN,file,whose,what to install)
 define PIN
@@ -156,13 +197,15 @@ mv "$$dir/lock" $(1); \
 echo "$(1): $$(grep -c == $(1)) packages"
 endef
 
-lock lock-dev lock-bench: PYTHONS := python3.11 python3.12 python3.13 python3
-lock: lock-dev lock-bench
+lock lock-dev lock-bench lock-site: PYTHONS := python3.11 python3.12 python3.13 python3
+lock: lock-dev lock-bench lock-site
 comma := ,
 lock-dev:
 	$(call PIN,requirements.lock,development,'.[cli$(comma)cron$(comma)demo$(comma)pydantic]' --group dev)
 lock-bench:
 	$(call PIN,requirements-bench.lock,benchmark,. --group bench)
+lock-site:
+	$(call PIN,requirements-site.lock,site,--group site)
 
 clean:
 	@rm -rf .venv .venv-* build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
