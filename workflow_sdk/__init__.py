@@ -1,5 +1,6 @@
 """Durable execution for Python: ordinary `async def` functions that survive crashes, deploys and months of sleep."""
 
+from workflow_sdk.changes.deliver import Delivery
 from workflow_sdk.context import Context
 from workflow_sdk.core.history import History, HistoryEntry
 from workflow_sdk.core.retry import Backoff
@@ -43,7 +44,6 @@ from workflow_sdk.errors import (
     WorkflowStuckError,
 )
 from workflow_sdk.execution.calling import run_workflow
-from workflow_sdk.execution.posting import Delivery
 from workflow_sdk.execution.run import RunResult
 from workflow_sdk.operations.attempt import Failure, Success
 from workflow_sdk.operations.listen import Message

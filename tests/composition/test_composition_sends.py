@@ -218,7 +218,7 @@ class Appends(Counted):
 
 
 async def test_branches_that_send_to_the_same_one_at_once() -> None:
-    """A commit reaches it only once: what one of them finds is changed by the other."""
+    """What one of them finds is changed by the other, in the same commit."""
 
     @workflow
     async def chorus(ctx: Context) -> list[str]:
@@ -232,7 +232,10 @@ async def test_branches_that_send_to_the_same_one_at_once() -> None:
         ear = await runtime.start(hears, 20, id="ear")
         assert set(await runtime.run(chorus)) <= {"accepted", "queued"}
         assert sorted(await ear.result()) == list(range(20))
-    assert driver.appended == [1] * 20
+    # The first goes alone; what comes while it is on its way goes together.
+    assert driver.appended[0] == 1
+    assert sum(driver.appended) == 20
+    assert len(driver.appended) <= 8, "some meet the one that reads them"
     assert await left_behind(driver) == {}
 
 

@@ -28,9 +28,9 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.keys import InstanceKeys
 from workflow_sdk.driver import Batch, Clear
-from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.testing import FaultyDriver
 
 LEASE = InstanceKeys("i").lease

@@ -51,7 +51,7 @@ def git(root: Path, *command: str) -> str:
 
 
 def release(root: Path, version: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, SCRIPT, version]
+    command = [sys.executable, str(SCRIPT), version]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 

@@ -27,8 +27,8 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
+from workflow_sdk.changes.deaths import DEATHS_MAX
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
-from workflow_sdk.execution.lease import DEATHS_MAX
 from workflow_sdk.testing import FaultyDriver
 
 COMMITS_MAX = 50

@@ -23,9 +23,12 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.changes.claim import Claimant, new_lease
+from workflow_sdk.changes.instances import new_rows
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.instance import Lease
 from workflow_sdk.core.keys import InstanceKeys
-from workflow_sdk.execution.lease import Claimant, claim
+from workflow_sdk.execution.lease import claim
 from workflow_sdk.testing import FaultyDriver
 
 COMMITS_MAX = 100
@@ -324,8 +327,17 @@ async def test_what_is_late_of_an_earlier_run_of_the_same_worker_is_refused(worl
         await ctx.listen("never")
 
     keys, flow = InstanceKeys("i"), waits
-    claimant = Claimant(world.driver, keys, flow, Codec(), world.clock.time, 10.0, worker="w")
-    leases = [(await claim(claimant, None)).lease for _ in range(2)]
+    leases: list[Lease | None] = []
+    for _ in range(2):
+        claimant = Claimant(
+            keys,
+            lambda name: flow,
+            Codec(),
+            world.clock.time,
+            new_lease("w", 10.0),
+            new=lambda: new_rows(flow, Status.RUNNING, Codec().encode(None), world.clock.time(), b"seed" * 4),
+        )
+        leases.append((await claim(world.driver, claimant)).lease)
     late, last = (Batch(), Batch())
     for batch, lease in zip((late, last), leases, strict=True):
         assert lease is not None

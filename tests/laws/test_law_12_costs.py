@@ -12,7 +12,7 @@ from tests.laws import watching
 from tests.laws.counting_driver import WatchedDriver, fresh_world, names_of, rows_of
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
-from workflow_sdk.execution.snapshot import ROWS_MAX
+from workflow_sdk.changes.snapshot import ROWS_MAX
 
 
 async def give(value: Any = 1) -> Any:

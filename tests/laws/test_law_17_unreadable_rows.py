@@ -27,6 +27,7 @@ from workflow_sdk import (
     open_driver,
     workflow,
 )
+from workflow_sdk.changes.workers import Heartbeat, LetterRow
 from workflow_sdk.core.keys import (
     ALARMS,
     CHANGES,
@@ -52,8 +53,6 @@ from workflow_sdk.core.keys import (
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.tuples import pack, unpack
 from workflow_sdk.core.wire import pack_record
-from workflow_sdk.execution.heartbeats import Heartbeat
-from workflow_sdk.execution.lease import LetterRow
 from workflow_sdk.runtime.claiming import RETRY_SECONDS
 
 DAMAGED = b"\xff\xfe not a record"

@@ -32,13 +32,12 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.changes.tasks import ENDED_MAX
+from workflow_sdk.changes.workers import Heartbeat, LetterRow
 from workflow_sdk.core.keys import ROOT, WorkerKeys
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
-from workflow_sdk.execution.heartbeats import Heartbeat
-from workflow_sdk.execution.lease import LetterRow
-from workflow_sdk.execution.tasks import ENDED_MAX
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 

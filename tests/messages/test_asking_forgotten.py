@@ -11,9 +11,9 @@ from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, Stop, until_status
 from tests.runtime.polling import until
 from workflow_sdk import Client, Context, Driver, InstanceStateError, Runtime, Status, workflow
+from workflow_sdk.changes.deliver import Letter
 from workflow_sdk.core.keys import ANSWERS, answer_key
 from workflow_sdk.core.location import subtree
-from workflow_sdk.execution.posting import Letter
 from workflow_sdk.runtime.answers import KEPT_SECONDS, Answers
 from workflow_sdk.runtime.delivery import deliver
 from workflow_sdk.testing import VirtualClock

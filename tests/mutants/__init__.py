@@ -30,7 +30,7 @@ class Mutant:
     lost: str
     """What a user would lose, in one sentence."""
     file: str
-    """The name of the file, without its folder."""
+    """The name of the file, with its folder if there are several of that name."""
     old: str
     new: str
     noticed_by: str

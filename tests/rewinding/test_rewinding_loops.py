@@ -23,6 +23,8 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.rewind import recover
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.keys import BASES, COMPENSATIONS, INBOX, NAMES, TAKINGS, InstanceKeys
@@ -305,7 +307,7 @@ async def test_recovering_two_loops_that_use_the_same_names(world: World) -> Non
     down.update({"a fails 2", "b fails 2"})
     assert (await world.run(both)).status is Status.FAILED
     down.clear()
-    await control.recover(world.driver, "i", world.clock.time())
+    await apply(world.driver, recover("i", world.clock.time()))
     with rerun() as again:
         result = await world.run(both)
     assert (result.status, result.output) == (Status.COMPLETED, {"a": 3, "b": 3}), result.error

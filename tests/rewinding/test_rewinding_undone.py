@@ -8,6 +8,8 @@ import pytest
 
 from tests.support import World
 from workflow_sdk import Break, Client, Context, Continue, RollbackError, Status, workflow
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.rewind import recover
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import ATTIC, InstanceKeys
 from workflow_sdk.runtime import control
@@ -267,6 +269,6 @@ async def test_a_cancel_while_it_rolls_back_lets_it_finish(world: World, refuses
         return
     assert result.status is Status.STUCK
     refuses = False
-    await control.recover(world.driver, "i", world.clock.time())
+    await apply(world.driver, recover("i", world.clock.time()))
     assert (await world.run(fails)).status is Status.CANCELLED
     assert undone == ["fails once", "b", "a"]

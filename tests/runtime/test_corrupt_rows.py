@@ -16,9 +16,9 @@ from tests.runtime.parts import doubles, naps, until_status
 from tests.runtime.polling import settle, until
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Batch, Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
+from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.core.instance import Lease
 from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys, WorkerKeys
-from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.runtime.claiming import RETRY_SECONDS
 from workflow_sdk.testing import VirtualClock
 

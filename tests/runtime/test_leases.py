@@ -26,9 +26,9 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
+from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 pytestmark = [pytest.mark.law(10), pytest.mark.every_host]

@@ -27,9 +27,9 @@ from workflow_sdk import (
     WorkflowStuckError,
     workflow,
 )
+from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.core.instance import Lease
 from workflow_sdk.core.keys import InstanceKeys, WorkerKeys
-from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.testing import VirtualClock
 
 pytestmark = [pytest.mark.law(10, 20), pytest.mark.every_host]

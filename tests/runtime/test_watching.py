@@ -7,12 +7,14 @@ import logging
 import pytest
 
 from workflow_drivers.memory import MemoryDriver
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.change import Change
+from workflow_sdk.changes.workers import Heartbeat, time_of_workers
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.core.wire import pack_record
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import CodecError
 from workflow_sdk.execution.clock import SystemClock
-from workflow_sdk.execution.heartbeats import Heartbeat, time_of_workers
 from workflow_sdk.runtime.watching import Watch
 
 pytestmark = pytest.mark.law(10, 20)
@@ -198,10 +200,12 @@ async def test_a_client_asks_what_time_it_is_for_workers(
     for number, (at, ttl) in enumerate(beats):
         batch.set(WorkerKeys(f"w{number}").heartbeat, Heartbeat(at, ttl, 1).pack())
     await driver.commit(batch)
-    assert await time_of_workers(driver, now) == expected
+    assert await apply(driver, Change(lambda: time_of_workers(now))) == expected
     batch.set(WorkerKeys("virtual").heartbeat, Heartbeat(7.0, 1.0, None).pack())
     await driver.commit(batch)
-    assert await time_of_workers(driver, now) == now, "what is known without heartbeats is not for them to say"
+    assert await apply(driver, Change(lambda: time_of_workers(now))) == now, (
+        "what is known without heartbeats is not for them to say"
+    )
 
 
 def test_heartbeats_are_read_as_they_were_written() -> None:

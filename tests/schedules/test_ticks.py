@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from tests.schedules.test_overlaps_and_rows import ROW
 from workflow_sdk import DefinitionError
+from workflow_sdk.changes.schedules import instance_of
+from workflow_sdk.changes.ticks import check_cron, check_every, ticks_of, time_zone
 from workflow_sdk.core.schedules import After, latest
 from workflow_sdk.core.wire import MOMENT_MAX
-from workflow_sdk.runtime.schedules import instance_of
-from workflow_sdk.runtime.ticks import check_cron, check_every, ticks_of, time_zone
 
 EXACT_MAX = float(2**33)
 """Up to the year 2242 a float tells one microsecond from the next."""

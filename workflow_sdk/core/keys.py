@@ -6,7 +6,7 @@ Under the root prefix:
     (3, shard, time, id) alarm of an instance that nobody runs; see `core.times` for what is due at once
     (5, ...)            directory: (1, shard, time, id), (2, status, shard, time, id), (3, workflow, shard, time, id),
                         (4, reference, shard, time, id)
-    (6, worker)         heartbeat: see `execution.heartbeats`
+    (6, worker)         heartbeat: see `changes.workers`
     (7, worker, id)     what the worker has claimed
     (8, worker)         bell: another value after every letter to the worker
     (9, worker, <append>) letter to a worker: which of its instances is to look into its inbox
@@ -81,8 +81,10 @@ __all__ = [
     "INBOX",
     "INBOX_MAX",
     "KEYS_IN_ORDER",
+    "LEASE",
     "METADATA",
     "NAMES",
+    "NUDGE",
     "OUTSIDE",
     "PURGES",
     "ROOT",

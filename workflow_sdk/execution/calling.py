@@ -10,25 +10,32 @@ from uuid import uuid4
 
 import anyio
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.claim import Claimant, check_workflow, new_lease
+from workflow_sdk.changes.instances import new_rows
+from workflow_sdk.changes.snapshot import read_about, read_standing
+from workflow_sdk.changes.workers import leave
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.core.names import name_problem
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, Driver, is_driver
+from workflow_sdk.driver import Driver, is_driver
 from workflow_sdk.errors import DefinitionError, LeaseLostError
 from workflow_sdk.execution.clock import Activity, Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.execution.family import Family
 from workflow_sdk.execution.host import Alone
-from workflow_sdk.execution.lease import Claimant, claim, forget_worker
+from workflow_sdk.execution.lease import claim, lives
 from workflow_sdk.execution.living import living
+from workflow_sdk.execution.probe import new_seed
 from workflow_sdk.execution.run import Run, RunResult, check_value_bytes, innermost, stored_result
 from workflow_sdk.execution.shown import read_troubles, read_waits
-from workflow_sdk.execution.snapshot import read_about, read_standing
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
+from workflow_sdk.operations.inputs import encode_input
 
 __all__ = ["run_workflow"]
 
@@ -173,20 +180,18 @@ class _Call:
         known = self.known.beside(workflow)
         # Before the first heartbeat is stored, since others may see that at once.
         with clock.life(worker.worker), living(worker.worker):
-            claimant = Claimant(
-                driver,
-                keys,
-                workflow,
-                codec,
-                clock.time,
-                self.ttl,
-                worker=worker.worker,
-                takes_over=takes_over,
-                is_alive=clock.is_alive,
-                creates=creates,
-            )
             while True:
-                claimed = await claim(claimant, value)
+                claimant = Claimant(
+                    keys,
+                    partial(check_workflow, workflow, keys.instance_id),
+                    codec,
+                    clock.time,
+                    new_lease(worker.worker, self.ttl),
+                    takes_over=takes_over,
+                    lives=lambda worker: lives(worker, is_alive=clock.is_alive(worker)),
+                    new=partial(self._new, workflow, value) if creates else None,
+                )
+                claimed = await claim(driver, claimant)
                 if claimed.lease is None:
                     return await self._shown(stored_result(workflow, codec, claimed.about, keys.instance_id))
                 host = Alone(driver, clock, worker, self.ttl, self.family)
@@ -200,6 +205,11 @@ class _Call:
                     raise innermost(group) from None
                 else:
                     return await self._shown(run.result())
+
+    def _new(self, workflow: Workflow[Any, Any], value: object) -> InstanceRows:
+        """The rows of an instance that is created."""
+        raw = encode_input(self.codec, workflow, value)
+        return new_rows(workflow, Status.RUNNING, raw, self.clock.time(), new_seed())
 
     async def _shown(self, result: RunResult[Any]) -> RunResult[Any]:
         """With what is awaited."""
@@ -224,9 +234,7 @@ async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: Wor
         status, due = found.about.status, found.about.head.alarm
         if status is Status.CANCELLED:
             # Nothing of this run is left that would clear them.
-            batch = Batch()
-            forget_worker(batch, worker)
-            await driver.commit(batch)
+            await apply(driver, leave(worker))
             return True
         if status not in (Status.RUNNING, Status.ROLLING_BACK) or due is None:
             return False

@@ -1,28 +1,23 @@
-"""Ending what nobody waits for any more: children of whoever was cancelled or lost a race, and their tasks.
-
-An errand is written in the commit that ends the wait, and run at once by whoever made that commit; if it dies before,
-by any runtime that comes by. It is done and forgotten in one commit, so that it does no harm to run it twice.
-"""
+"""Running errands: see `workflow_sdk.changes.errands`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import anyio
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.errands import run_errand
 from workflow_sdk.core.codec import Codec
+from workflow_sdk.core.instance import Result
 from workflow_sdk.core.keys import ERRANDS
 from workflow_sdk.core.location import subtree
-from workflow_sdk.core.outside import Errand
-from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import CodecError, InstanceNotFoundError
-from workflow_sdk.execution.deciding import Found, cancel
-from workflow_sdk.execution.ending import still_waits
-from workflow_sdk.execution.tasks import TaskStatus, drop_task
+from workflow_sdk.core.results import result_of
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import CodecError, ErrorInfo
 
-__all__ = ["run_errands", "run_errands_left"]
+__all__ = ["cancelled_by_request", "run_errands", "run_errands_left"]
 
 _log = logging.getLogger("workflow_sdk.execution")
 
@@ -82,33 +77,14 @@ async def _run(driver: Driver, codec: Codec, now: float, key: bytes, said: set[b
 
 
 async def _do(driver: Driver, codec: Codec, now: float, key: bytes) -> list[bytes]:
-    raw = await driver.get(key)
-    if raw is None:
-        return []
-    errand = Errand.unpack(raw)
-    if errand.kind == "task":
-        await drop_task(driver, errand.id, TaskStatus.CANCELLED, now, key)
-        return []
-
-    async def is_ours(found: Found) -> bool:
-        watchers = found.about.watchers
-        ours = (errand.owner, errand.token)
-        if found.status.is_terminal or ours not in watchers:
-            return False
-        for id, token in watchers:
-            if (id, token) != ours and await still_waits(driver, id, errand.id, token):
-                return False
-        found.batch.clear(key)
-        return True
-
-    errands: list[bytes] = []
-    with suppress(InstanceNotFoundError):
-        errands = await cancel(driver, errand.id, codec, now, rollback=errand.rollback, condition=is_ours)
-    # If it was not for us to end it: there is nothing to be done.
-    if await driver.get(key) is not None:
-        batch = Batch()
-        batch.check(key, raw)
-        batch.clear(key)
-        with suppress(ConflictError):
-            await driver.commit(batch)
+    cancelled, errands, tries = cancelled_by_request(codec), None, 0
+    while errands is None:  # the child did not stand still, and is taken away first
+        errands = await apply(driver, run_errand(key, cancelled, now, tries))
+        tries += 1
     return errands
+
+
+def cancelled_by_request(codec: Codec) -> Result:
+    """What an instance has come to that was cancelled."""
+    info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
+    return result_of(info, codec)

@@ -20,22 +20,24 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.deaths import tries_in
+from workflow_sdk.changes.workers import beat_with_lease
 from workflow_sdk.core.answers import Answer, is_answer
 from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.entries import Entry
 from workflow_sdk.core.instance import CountRow, Lease
 from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import Field, worker_keys
+from workflow_sdk.core.keys import TRIES, Field, WorkerKeys, worker_keys
 from workflow_sdk.core.limits import counted
 from workflow_sdk.core.world import World
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError, transacting
+from workflow_sdk.driver import ConflictError, Driver, StorageLimitError, transacting
 from workflow_sdk.errors import CodecError, HistoryDivergedError
 from workflow_sdk.execution.clock import Activity, Clock, Timeout
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.idling import TURN_SECONDS, Mode
-from workflow_sdk.execution.lease import read_tries
 from workflow_sdk.execution.load import Scannable
 from workflow_sdk.execution.mail import Mail
 from workflow_sdk.execution.probe import Probe, probe
@@ -409,7 +411,9 @@ class Execution(Sorting):
 
     async def beware(self, store: Scannable) -> None:
         """Workers have died under the instance: from now on, note what is executed."""
-        self.wary = Wariness(self.journal, Lease.unpack(self.lease).name, await read_tries(store, self.journal.keys))
+        keys = self.journal.keys
+        tries = tries_in(keys, await store.scan(*keys.range(TRIES)))
+        self.wary = Wariness(self.journal, Lease.unpack(self.lease).name, tries)
 
     def poke(self, *, lease: bool = True) -> None:
         """A message may have come; with `lease`, the instance may also have been taken away."""
@@ -458,10 +462,9 @@ class Execution(Sorting):
             self.mail.has_come = self._checks = True
             await self._take_mail()
 
-    async def commit_beside(self, batch: Batch) -> None:
-        """Write what is not of the instance, as long as the lease is held."""
-        batch.check(self.journal.keys.lease, self.lease)
-        await self.driver.commit(batch)
+    async def beat(self, worker: WorkerKeys, heartbeat: bytes) -> None:
+        """Say that its worker lives, as long as the lease is held."""
+        await apply(self.driver, beat_with_lease(self.journal.keys, self.lease, worker, heartbeat))
 
     async def run(self, root: Callable[[], Awaitable[None]]) -> None:
         """Run `root` to its end, or until the instance is put away or stopped."""

@@ -8,17 +8,17 @@ from typing import Any, Protocol, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from workflow_sdk.changes.snapshot import read_standing
+from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, LeaseLostError
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.living import lives_here
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.shown import Wait
-from workflow_sdk.execution.snapshot import read_standing
 
 __all__ = ["Family"]
 

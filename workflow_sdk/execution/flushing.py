@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
-from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 
+from workflow_sdk.changes.apply import BASELESS_MAX, Tries, moved_on, try_all
+from workflow_sdk.changes.change import Change
+from workflow_sdk.changes.trial import Outcome, Trial
 from workflow_sdk.core.journal import Journal, WriteSet
 from workflow_sdk.core.keys import Field
 from workflow_sdk.driver import (
@@ -27,45 +28,40 @@ from workflow_sdk.driver import (
 from workflow_sdk.errors import StorageError
 from workflow_sdk.execution.insisting import come_what_may
 
-__all__ = ["Flusher", "Part", "PartState", "fill"]
+__all__ = ["Flusher", "Staged", "fill"]
 
-PARTS_MAX = 200
-PARTS_BYTES_SOFT_MAX = 1_000_000
+STAGED_MAX = 200
+STAGED_BYTES_SOFT_MAX = 1_000_000
 """More than these do not go with one commit: stores limit the size of one."""
-BASELESS_MAX = 3
-"""How often a store may speak of a conflict where none is to be seen."""
 
 
 T = TypeVar("T")
 
 
-class PartState(Enum):
-    """What became of a part."""
+@dataclass(slots=True, eq=False)
+class Staged(Generic[T]):
+    """A change that goes with the next commit of an instance: what it does to others, and the record of that."""
 
-    STAGED = 1
-    STORED = 2
-    MOVED_ON = 3
-    """What it reaches is not as it was when the part was made."""
-    WITHDRAWN = 4
-    """Nobody wants it any more."""
-
-
-@dataclass(slots=True)
-class Part:
-    """Something that an instance does to another one, and the record of it: both in one commit, or neither."""
-
-    target: str
-    """Which instance it reaches: a commit reaches each only once."""
-    batch: Batch
-    """What is written there, and what has to hold for that."""
-    rows: Callable[[int], list[tuple[bytes, bytes]]]
-    """The record, given how many commits have changed the instance with this one."""
-    stored: Callable[[], None]
-    """Called once both are in the store."""
+    change: Change[T]
     is_wanted: Callable[[], bool]
+    """Whether somebody waits for it still."""
+    stored: Callable[[T], None]
+    """Called with what came of it once it is in the store, cancelled or not."""
     weight: int = 0
     """About how many bytes it has."""
-    state: PartState = PartState.STAGED
+    outcome: Outcome[T] | None = None
+    """What came of it; None if nobody wanted it any more."""
+    is_stored: bool = False
+    has_moved_on: bool = False
+    """What it reads was changed by others before the commit: it is to be staged again. So the records of the instance
+    do not wait until somebody else stands still."""
+    retries: int = 0
+    """How often that was so before."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this flush has nothing more to do for it."""
+        return self.is_stored or self.has_moved_on
 
 
 _as_set = cast(
@@ -87,28 +83,17 @@ def fill(batch: Batch, writes: WriteSet) -> None:
         batch.writes.extend(map(_as_set, writes.rows.items()))
 
 
-def _first_wanted(parts: deque[Part]) -> Part | None:
-    """The first of them that somebody wants still. It is taken out, with those before it."""
-    while parts:
-        part = parts.popleft()
-        if part.is_wanted():
-            return part
-        part.state = PartState.WITHDRAWN
-    return None
-
-
 class Flusher:
     """Brings one instance's changes to the store, under its lease."""
 
     __slots__ = (
-        "_baseless",
         "_cancelled",
         "_driver",
         "_failed",
         "_journal",
         "_lease",
         "_next",
-        "_parts",
+        "_staged",
         "_writing",
         "_written",
         "is_broken",
@@ -124,10 +109,8 @@ class Flusher:
         """A commit failed: nothing is written any more."""
         self.largest: str = ""
         """What took the most room in a commit that was too large for the store, in words."""
-        self._parts: dict[str, deque[Part]] = {}
-        """What is staged, by the target: those that have waited longest first."""
-        self._baseless = 0
-        """How often the store has spoken of a conflict where none was to be seen."""
+        self._staged: deque[Staged[Any]] | None = None
+        """In the order in which they came. Made with the first: there may be thousands of instances."""
         self._writing = False
         self._written: anyio.Event | None = None
         """Set when the flush that is in flight has landed, if anybody waits for that."""
@@ -143,12 +126,10 @@ class Flusher:
         stored. `alone` says that there are no siblings: then it costs no shield. `then` is called once it is stored,
         before a cancellation is raised.
         """
-        if alone and not self._writing and self._next is None:
+        if alone and not self._writing and self._next is None and not self._staged:
             # Nearly every step comes through here.
-            if self._parts or self.is_broken:
-                await self._write()
-            elif self._journal.is_dirty:
-                error = await self._commit(Batch())
+            if self._journal.is_dirty and not self.is_broken:
+                error = await self._commit()
                 if error is not None:
                     self._break(error)
         else:
@@ -188,109 +169,138 @@ class Flusher:
                 self._written = anyio.Event()
             await self._written.wait()
 
-    def stage(self, part: Part) -> None:
-        """Have a part written by the next flush."""
-        self._parts.setdefault(part.target, deque()).append(part)
+    def stage(self, staged: Staged[Any]) -> None:
+        """Have a change made by the next flush."""
+        if self._staged is None:
+            self._staged = deque()
+        self._staged.append(staged)
 
     async def _write(self) -> None:
-        while not self.is_broken and (self._parts or self._journal.is_dirty):
-            parts = self._next_parts()
-            if not parts and not self._journal.is_dirty:
+        while not self.is_broken and (self._staged or self._journal.is_dirty):
+            staged = self._next_staged()
+            if staged:
+                error = await self._commit_staged(staged)
+            elif self._journal.is_dirty:
+                error = await self._commit()
+            else:
                 return
-            error = await self._commit(Batch(), parts)
-            if error is not None and (error := await self._reconsider(error, parts)) is not None:
+            if error is not None:
                 self._break(error)
                 return
-            if not self._parts:
+            if not self._staged:
                 return
 
-    async def _reconsider(self, error: Exception, parts: list[Part]) -> Exception | None:
-        """After a commit that failed: the error, unless some of the parts can't be written any more, and others may."""
-        if not parts or not isinstance(error, ConflictError):
-            return error
-        # Until it is clear what goes with the next commit, there is none.
+    def _next_staged(self) -> list[Staged[Any]]:
+        """Those that go with one commit. They are taken out of what is staged."""
+        found: list[Staged[Any]] = []
+        weight = 0
+        while self._staged and len(found) < STAGED_MAX and weight <= STAGED_BYTES_SOFT_MAX:
+            one = self._staged.popleft()
+            if one.is_wanted():
+                found.append(one)
+                weight += one.weight
+        return found
+
+    async def _commit_staged(self, staged: list[Staged[Any]]) -> Exception | None:
+        """Make these changes, in one commit with all that changed in the instance; the error of the store, if any."""
+        # From the first read to the end, there is no other commit of the instance.
         self._writing = True
         try:
-            if await self._has_lost():
-                return error
-            moved_on = await self._moved_on(parts)
-        except Exception as failure:  # noqa: BLE001  # the store failed
-            return failure
+            return await self._make(staged)
+        except Exception as error:  # noqa: BLE001  # whatever the driver raises: the store failed, and nobody else did
+            return error
+        except BaseException:
+            if not self.is_broken:
+                # Cancelled while it reads: whoever insists finds them where they were.
+                self._staged = deque([*(one for one in staged if not one.is_over), *(self._staged or ())])
+            raise
         finally:
             self._has_landed()
-        self._baseless = 0 if moved_on else self._baseless + 1
-        again: dict[str, deque[Part]] = {}
-        for part in parts:
-            if part.state is PartState.STAGED:
-                again[part.target] = self._parts.pop(part.target, deque())
-                again[part.target].appendleft(part)
-        self._parts = {**again, **self._parts}
-        return error if self._baseless > BASELESS_MAX else None
 
-    def _next_parts(self) -> list[Part]:
-        """Those that go with one commit. They are taken out of what is staged."""
-        found: list[Part] = []
-        weight = 0
-        for target in list(islice(self._parts, PARTS_MAX)):
-            queue = self._parts.pop(target)
-            part = _first_wanted(queue)
-            if part is not None:
-                found.append(part)
-                weight += part.weight
-            if queue:
-                # After those that were not reached this time.
-                self._parts[target] = queue
-            if weight > PARTS_BYTES_SOFT_MAX:
-                break
-        return found
+    async def _make(self, staged: list[Staged[Any]]) -> Exception | None:
+        journal, baseless = self._journal, 0
+        while True:
+            # What nobody wants any more since the last try is not made.
+            wanted = [one for one in staged if one.is_wanted()]
+            changes, retries = [one.change for one in wanted], [one.retries for one in wanted]
+            beside, outcomes = await try_all(self._driver, changes, retries)
+            if not all(one.is_wanted() for one in wanted):
+                # A race was decided while they were reading: who has lost does nothing any more.
+                continue
+            for one, outcome in zip(wanted, outcomes, strict=True):
+                one.outcome = outcome
+            done = [one for one, outcome in zip(wanted, outcomes, strict=True) if outcome.error is None]
+            if not beside.writes and not journal.is_dirty:
+                _are_stored(done)
+                return None
+            if beside.writes:
+                # What it does to others, and the record of that, is a change of the instance.
+                journal.touch()
+            error = await self._commit(beside, done, still_writing=True)
+            if not isinstance(error, ConflictError) or await self._has_lost():
+                return error
+            moved = await moved_on(self._driver, beside)
+            baseless += not moved
+            if baseless > BASELESS_MAX:
+                return error
+            staged = _without_moved_on(wanted, moved) if moved else wanted
 
     async def _has_lost(self) -> bool:
         return await self._driver.get(self._journal.keys.lease) != self._lease
 
-    async def _moved_on(self, parts: list[Part]) -> bool:
-        """Find the parts that can't be written any more; False if there are none."""
-        for part in parts:
-            for key, expected in part.batch.checks:
-                if await self._driver.get(key) != expected:
-                    part.state = PartState.MOVED_ON
-                    break
-        return any(part.state is PartState.MOVED_ON for part in parts)
-
-    async def commit(self, batch: Batch) -> None:
-        """Write everything that changed, and what is in the batch already, in one commit."""
-        error = await self.try_commit(batch)
+    async def commit(self, change: Change[T] | None = None) -> None:
+        """Write everything that changed, and make a change, in one commit."""
+        error = await self.try_commit(change)
         if error is not None:
             self._break(error)
 
-    async def try_commit(self, batch: Batch, then: Callable[[], None] | None = None) -> Exception | None:
-        """Like `commit`, but a failure is returned, and left to the caller.
+    async def try_commit(
+        self, change: Change[T] | None = None, then: Callable[[T], None] | None = None
+    ) -> Exception | None:
+        """Like `commit`, but a failure is returned, and left to the caller; so is what the change raises.
 
-        A cancellation is raised when it is decided, and after `then`, which is called once it is stored.
+        A cancellation is raised when it is decided, and after `then`, which is called with what came of the change once
+        it is stored.
         """
         error: Exception | None = None  # a cancel scope may end a block early, as far as type checkers know
         cancelled: BaseException | None = None
+
+        async def commit() -> None:
+            nonlocal error
+            await self.until_landed()
+            # Cancelled while the change reads, it is made anew; cancelled later, it is carried through.
+            error = await (self._commit() if change is None else self._commit_with(change, then))
+
         with anyio.CancelScope(shield=True):
-            cancelled = await come_what_may(self.until_landed)
-            error = await self._commit(batch)
+            cancelled = await come_what_may(commit)
         self._cancelled = self._cancelled or cancelled
-        if error is None and then is not None:
-            then()
         if self._cancelled is not None:
             if error is not None:
                 self._break(error)  # whoever is cancelled can't see to it any more
             self._raise_cancelled()
         return error
 
-    async def may_try_again(self, error: Exception, batch: Batch) -> bool:
-        """After a commit with checks of others: whether it was these that did not hold, and not our own."""
-        if not isinstance(error, ConflictError) or await self._has_lost():
-            return False
-        own = self._journal.keys.lease
-        for key, expected in batch.checks:
-            if key != own and await self._driver.get(key) != expected:
-                return True
-        self._baseless += 1
-        return self._baseless <= BASELESS_MAX
+    async def _commit_with(self, change: Change[T], then: Callable[[T], None] | None) -> Exception | None:
+        """Write everything that changed with a change; or nothing, if that raises."""
+        tries = Tries(self._driver)
+        self._writing = True
+        try:
+            while True:
+                trial = Trial(self._driver, tries.failed)
+                outcome = await trial.make(change)
+                if outcome.error is not None:
+                    return outcome.error
+                beside = trial.batch()
+                error = await self._commit(beside, still_writing=True)
+                if error is None and then is not None:
+                    then(outcome.get())
+                if not isinstance(error, ConflictError) or await self._has_lost():
+                    return error
+                await tries.fail(beside, error)
+        except Exception as error:  # noqa: BLE001  # whatever the driver raises: the store failed, and nobody else did
+            return error
+        finally:
+            self._has_landed()
 
     async def transact(
         self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]]
@@ -337,18 +347,18 @@ class Flusher:
         self.is_broken = True
         self._failed(error)
 
-    async def _commit(self, batch: Batch, parts: list[Part] | None = None) -> Exception | None:
+    async def _commit(
+        self, beside: Batch | None = None, staged: Sequence[Staged[Any]] = (), *, still_writing: bool = False
+    ) -> Exception | None:
+        """Write everything that changed, and what a batch has beside it."""
         journal = self._journal
-        batch.checks.append((journal.keys.lease, self._lease))
-        if parts:
-            journal.touch()
         writes = journal.take()
+        batch = Batch()
+        batch.checks.append((journal.keys.lease, self._lease))
         fill(batch, writes)
-        for part in parts or ():
-            batch.checks.extend(part.batch.checks)
-            batch.writes.extend(part.batch.writes)
-            for key, raw in part.rows(journal.version):
-                batch.set(key, raw)
+        if beside is not None:
+            batch.checks.extend(beside.checks)
+            batch.writes.extend(beside.writes)
         self._writing = True
         try:
             try:
@@ -367,11 +377,11 @@ class Flusher:
             journal.restore(writes)
             raise
         else:
-            for part in parts or ():
-                part.state = PartState.STORED
-                part.stored()
+            if staged:
+                _are_stored(staged)
         finally:
-            self._has_landed()
+            if not still_writing:
+                self._has_landed()
         return None
 
     def _note_largest(self, batch: Batch) -> None:
@@ -411,3 +421,21 @@ class Flusher:
         if self._written is not None:
             self._written.set()
             self._written = None
+
+
+def _without_moved_on(staged: list[Staged[Any]], moved: set[bytes]) -> list[Staged[Any]]:
+    """Those that are tried once more with this flush: of what still holds, half as many, so that it takes less time."""
+    left = [one for one in staged if one.outcome is None or moved.isdisjoint(one.outcome.checks)]
+    left = left[: len(staged) // 2]
+    for one in staged:
+        if one not in left:
+            one.has_moved_on = True
+    return left
+
+
+def _are_stored(staged: Iterable[Staged[Any]]) -> None:
+    """Tell whoever waits for them that they are in the store."""
+    for one in staged:
+        one.is_stored = True
+        assert one.outcome is not None, "it was made"
+        one.stored(one.outcome.get())

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
+from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.core.keys import WorkerKeys
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.driver import Driver
 from workflow_sdk.execution.clock import Activity, Clock, pause
 from workflow_sdk.execution.family import Family
-from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.stalls import Watched, stalls_watched
 from workflow_sdk.execution.threads import Threads, threads_of_the_loop
 from workflow_sdk.operations.cancelling import asyncio_task
@@ -90,8 +90,8 @@ class Guest(Waiting, Protocol):
         """Give the instance back at once. What is under way is cancelled, and runs again later."""
         ...
 
-    async def commit_beside(self, batch: Batch) -> None:
-        """Write what is not of the instance, as long as the lease is held."""
+    async def beat(self, worker: WorkerKeys, heartbeat: bytes) -> None:
+        """Say that its worker lives, as long as the lease is held."""
         ...
 
 
@@ -252,11 +252,10 @@ class Alone:
         numbers = count(1)
 
         async def beat() -> None:
-            batch = Batch()
-            batch.set(self._worker.heartbeat, Heartbeat(self._clock.time(), self._ttl, next(numbers)).pack())
+            heartbeat = Heartbeat(self._clock.time(), self._ttl, next(numbers)).pack()
             # A beat that fails is no failure of the run: its commits will tell.
             with suppress(Exception):
-                await guest.commit_beside(batch)
+                await guest.beat(self._worker, heartbeat)
 
         await self._clock.beat(self._ttl / 3, beat)
 

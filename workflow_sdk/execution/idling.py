@@ -12,10 +12,11 @@ from typing import Literal, NoReturn
 
 import anyio
 
+from workflow_sdk.changes.change import Assume, Steps, change
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import due_at_once
-from workflow_sdk.driver import Batch, ConflictError
+from workflow_sdk.driver import ConflictError
 from workflow_sdk.execution.clock import Clock
 from workflow_sdk.execution.flushing import Flusher
 from workflow_sdk.execution.host import Host
@@ -36,6 +37,10 @@ GATHER_SECONDS = 0.05
 """How long the branches of an instance that is to let others go first wait for each other."""
 APART_SECONDS = 0.5
 """How long they go on if they did not meet: one of them may be in a long step."""
+
+
+class _MailCame(Exception):
+    """An instance can't be parked: there is a message that its run does not know."""
 
 
 class Idling(ABC):
@@ -289,49 +294,55 @@ class Idling(ABC):
         self.show()
         if self.halted:
             return
-        batch = Batch()
         if self.mode == "live":
             self._is_idle = True
             self.host.rests(self, idle=True)
-            await self.flusher.commit(batch)
+            await self.flusher.commit()
             return
         self._leaving = True
         try:
-            await self._go_away(batch)
+            await self._go_away()
         finally:
             self._leaving = False
 
-    async def _go_away(self, batch: Batch) -> None:
+    async def _go_away(self) -> None:
         # What was kept from going on is due at once.
         when = self.clock.time() if self._held else self._waits.next_time
-        nudge = self.mail.nudge
-        batch.check(self.journal.keys.nudge, nudge)
-        self.standing.let_go(batch, due_at_once(self.clock.time()) if self._held else when)
+        self.standing.due(due_at_once(self.clock.time()) if self._held else when)
 
-        def gone() -> None:
+        def gone(_: object) -> None:
             self.idle_result = (self.standing.status, when, self._waits.messages)
             self.is_away = True
 
-        error = await self.flusher.try_commit(batch, gone)
+        error = await self.flusher.try_commit(self._park(self.mail.nudge), gone)
         if error is None:
             return
-        if not isinstance(error, ConflictError) or not await self._has_mail(nudge):
+        if not isinstance(error, _MailCame):
             self.storage_failed(error)
-        else:
+        elif await self._take_in_mail():
             # It is not put away after all, and what goes on now must not be stored as waiting.
             self.standing.due(None)
             self._leave_idle()
             self._leaving = False
             self.host.waits_changed(self)
 
-    async def _has_mail(self, nudge: bytes | None) -> bool:
-        """After a conflict: whether it was a message that came meanwhile, which is taken in."""
+    async def _take_in_mail(self) -> bool:
+        """Take in the message that has kept the instance from being put away; False if that can't be."""
         try:
             await self.mail.refresh(standing=True)
         except Exception as error:  # noqa: BLE001  # the store failed
             self.storage_failed(error)
             return False
-        return self.mail.nudge != nudge and self.mail.lease == self.lease
+        if self.mail.lease != self.lease:
+            self.storage_failed(ConflictError("the lease is lost"))
+        return not self.halted
+
+    @change
+    def _park(self, nudge: bytes | None) -> Steps[None]:
+        """Give the instance back, unless a message has come that is not known here: each changes the nudge."""
+        if (yield Assume(self.journal.keys.nudge, nudge)) != nudge:
+            raise _MailCame
+        yield self.standing.let_go()
 
     async def _let_others_go(self) -> None:
         """Others are ready, and this instance has had its turn: it waits for the next.

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from workflow_sdk.changes.snapshot import StoredRows
 from workflow_sdk.core.inbox import InboxMessage
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import INBOX
 from workflow_sdk.driver import Driver
-from workflow_sdk.execution.snapshot import StoredRows
 
 __all__ = ["Mail"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from secrets import token_bytes
 from typing import Protocol
 
 from workflow_sdk.operations.engine import Watch
 
-__all__ = ["Probe", "probe"]
+__all__ = ["Probe", "new_seed", "probe"]
 
 
 class Probe(Watch, Protocol):
@@ -24,3 +25,9 @@ class Probe(Watch, Protocol):
 
 probe: ContextVar[Probe | None] = ContextVar("workflow_sdk_probe", default=None)
 """That of the runs which are begun in this context."""
+
+
+def new_seed() -> bytes:
+    """What the uuids and random numbers of an instance come from."""
+    watched = probe.get()
+    return (watched.seed if watched is not None else None) or token_bytes(16)

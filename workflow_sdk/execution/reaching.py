@@ -4,61 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeVar
 
-import anyio
 from msgspec.structs import replace
 
+from workflow_sdk.changes import tasks
+from workflow_sdk.changes.change import Assume, Change, Get, Steps, Writing, change
+from workflow_sdk.changes.decide import new_errand_key
+from workflow_sdk.changes.deliver import Letter, Posted, deliver
+from workflow_sdk.changes.ending import ending_of, purge_time, tell_watchers
+from workflow_sdk.changes.instances import create, new_rows
+from workflow_sdk.changes.snapshot import Snapshot, find
 from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.instance import Watchers
+from workflow_sdk.core.instance import InstanceRows, Watchers
 from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.core.location import pack_segment
 from workflow_sdk.core.outside import Ending, Errand
 from workflow_sdk.core.status import Status
-from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, task_key, task_log
+from workflow_sdk.core.tasks import TaskEvent, TaskRow, task_key, task_log
 from workflow_sdk.core.times import due_at_once
 from workflow_sdk.core.tokens import proof_of
-from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.driver import Driver, Set
 from workflow_sdk.errors import AlreadyExistsError, InboxFullError, InstanceNotFoundError
-from workflow_sdk.execution.deciding import errand_key, find
-from workflow_sdk.execution.ending import ending_of, purge_time, tell_watchers
 from workflow_sdk.execution.errands import run_errands
-from workflow_sdk.execution.flushing import Part, PartState
+from workflow_sdk.execution.flushing import Staged
 from workflow_sdk.execution.idling import Idling
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import new_rows
-from workflow_sdk.execution.posting import Letter, create, post
-from workflow_sdk.execution.snapshot import Snapshot, read_standing
-from workflow_sdk.execution.tasks import change_task, forget_oldest
+from workflow_sdk.execution.probe import new_seed
 from workflow_sdk.operations.engine import Effect, Start
 from workflow_sdk.operations.inputs import check_same_start
 
 __all__ = ["Reaching"]
 
+T = TypeVar("T")
+
 LIVES_MAX = 1000
 """So many children may have had the id that is derived for one: each after a restart of the parent."""
 
-
-class _Turn:
-    """Branches that reach the same instance take turns."""
-
-    __slots__ = ("lock", "users")
-
-    def __init__(self) -> None:
-        self.lock = anyio.Lock(fast_acquire=True)
-        self.users = 0
+_FOR_AUTHORS: Final = (AlreadyExistsError, InboxFullError, InstanceNotFoundError)
+"""What a change that reaches others may raise in the author's code. Anything else is a failure of the store."""
 
 
-_NOBODY: dict[str, _Turn] = {}
-"""Shared by all, and never written to."""
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An instance that was started, or was there already."""
+
+    id: str
+    ending: Ending | None = None
+    """How it ended, if it has. Then nothing was recorded."""
+    is_new: bool = False
 
 
 class Reaching(Idling):
     """The part of an execution that reaches other instances."""
 
-    __slots__ = ("_left_something", "_posting", "codec", "driver", "failure")
+    __slots__ = ("_left_something", "codec", "driver", "failure")
 
     def __init__(self, *, driver: Driver, codec: Codec, **rest: Any) -> None:
         super().__init__(**rest)
@@ -66,157 +68,125 @@ class Reaching(Idling):
         self.codec: Codec = codec
         self.failure: Exception | None = None
         """The store failed, or the lease is lost. Nothing more is written."""
-        self._posting = _NOBODY
-        """Whose turn it is to reach which instance."""
         self._left_something = False
         """A wait ended early, and of what hung on it the end may have come that was not read."""
 
-    async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
-        if self._posting is _NOBODY:
-            self._posting = {}
-        # One commit reaches a target only once. Who looked at it before his turn would look at it again each time.
-        turn = self._posting.setdefault(target, _Turn())
-        turn.users += 1
-        try:
-            async with turn.lock:
-                await self._post(target, message, payload, effect)
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._posting[target]
+    async def _make(
+        self, change: Change[T], effect: Effect, *, weight: int = 0, stored: Callable[[T], None] | None = None
+    ) -> T:
+        """Make a change in one commit with the rest: what came of it. It writes the record of the effect as well.
 
-    async def _post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
-        keys, letter, again = InstanceKeys(target), Letter(message, payload), False
-        while True:
-            batch = Batch()
-            found = await self._standing(keys)
-            if not found.about:
-                raise InstanceNotFoundError(f"there is no instance {target!r} to send {message!r} to")
-            try:
-                posted = await post(self.driver, batch, keys, found, letter, self.now(), self._is_here, again=again)
-            except InboxFullError:
-                raise
-            except Exception as error:  # noqa: BLE001  # the store failed
-                self.storage_failed(error)
-                await self.never()
-            if not posted.is_stored:
-                batch = Batch()
-            outcome = posted.delivery.value
-            tell = None
-            if posted.is_stored:
-                tell = partial(self._message_came if posted.is_here else self.host.is_due, target)
-            if await self._dispatch(target, batch, effect, outcome, len(payload), tell=tell):
-                return
-            again = True
+        `stored` is called once it is in the store, cancelled or not.
+        """
+
+        def done(value: T) -> None:
+            if stored is not None:
+                stored(value)
+
+        staged = Staged(change, effect.is_wanted, done, weight)
+        self.flusher.stage(staged)
+        await self.flush()
+        while staged.has_moved_on:
+            staged = Staged(change, effect.is_wanted, done, weight, retries=staged.retries + 1)
+            self.flusher.stage(staged)
+            await self.flush()
+        outcome = staged.outcome
+        if outcome is None or (outcome.error is None and not staged.is_stored):
+            await self.never()
+        if outcome.error is not None and not isinstance(outcome.error, _FOR_AUTHORS):
+            self.storage_failed(outcome.error)
+            await self.never()
+        return outcome.get()
+
+    @property
+    def _version(self) -> int:
+        """The number of the state of the instance that begins with the next commit."""
+        return self.journal.version + 1
+
+    def _record(self, effect: Effect, outcome: str) -> list[Writing]:
+        """Record what came of an effect."""
+        return [Set(key, raw) for key, raw in effect.rows(self._version, outcome)]
+
+    async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
+        @change
+        def send() -> Steps[Posted]:
+            posted = yield from deliver(InstanceKeys(target), Letter(message, payload), now, self._is_here)
+            yield self._record(effect, posted.delivery.value)
+            return posted
+
+        def stored(posted: Posted) -> None:
+            effect.stored()
+            if posted.worker is not None and self._is_here(posted.worker):
+                self._message_came(target)
+            elif posted.is_stored:
+                self.host.is_due(target)
+
+        now = self.now()
+        await self._make(send(), effect, weight=len(payload), stored=stored)
 
     async def expire(self, effect: Effect) -> bool:
-        batch = Batch()
-        batch.check(self.journal.keys.nudge, self.mail.nudge)
-        # It reaches nobody, and so any number of them go with one commit.
-        return await self._dispatch(f"wait {effect.location.hex()}", batch, effect, "", 0)
+        nudge = self.mail.nudge
+
+        @change
+        def expire() -> Steps[bool]:
+            if (yield Assume(self.journal.keys.nudge, nudge)) != nudge:
+                return False
+            yield self._record(effect, "")
+            return True
+
+        return await self._make(expire(), effect, stored=partial(_stored_if, effect))
 
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
-        workflow: Workflow[Any, Any] | str = start.workflow
+        # What it starts is kept as long as itself, where nothing else is said.
+        retention = self.journal.about.birth.retention
+        now = self.now()
+        rows = new_rows(start.workflow, Status.PENDING, start.input, now, new_seed(), retention, due_at_once(now))
+
+        def stored(begun: _Begun) -> None:
+            if begun.ending is None:
+                effect.stored()
+            if begun.is_new:
+                self.host.is_due(begun.id)
+
+        begun = await self._make(self._begin(start, rows, effect), effect, weight=len(start.input), stored=stored)
+        return begun.ending
+
+    @change
+    def _begin(self, start: Start, rows: InstanceRows, effect: Effect) -> Steps[_Begun]:
         for number in range(1 if start.is_given else LIVES_MAX):
             id = f"{start.id}:{number}" if number else start.id
             keys = InstanceKeys(id)
-            while True:
-                batch, now = Batch(), self.now()
-                found: Snapshot | None = None
-                if start.is_given or number:
-                    found = await self._standing(keys)
-                if found is not None and found.about:
-                    if not start.is_given:
-                        break  # of an earlier life of this instance
-                    self._check_same(start, id, found)
-                    if not start.is_watched:
-                        await self._dispatch(id, batch, effect, id, 0)
-                        return None
-                    ended = await self._adopt(id, effect)
-                    if ended is not None:
-                        return ended
-                    if effect.is_done:
-                        return None
-                    continue
-                # What it starts is kept as long as itself, where nothing else is said.
-                retention = self.journal.about.birth.retention
-                rows = new_rows(workflow, Status.PENDING, start.input, now, retention, due_at_once(now))
-                create(batch, keys, rows)
-
-                def watch(version: int, keys: InstanceKeys = keys) -> list[tuple[bytes, bytes]]:
-                    watcher = (self.instance_id, pack_segment(version) + start.location)
-                    return [(keys.field(Field.WATCHERS), Watchers((watcher,)).pack())]
-
-                more, tell = watch if start.is_watched else None, partial(self.host.is_due, id)
-                if await self._dispatch(id, batch, effect, id, len(start.input), more, tell):
-                    return None
-                if not start.is_given:
-                    break  # it is there by now, or has been all the time
+            if start.is_given:
+                found = yield from find(keys)
+                if found.about:
+                    return (yield from self._adopt(found, start, effect))
+            if (yield from create(keys, rows)):
+                yield self._record(effect, id)
+                if start.is_watched:
+                    yield _watch(keys, (), (self.instance_id, pack_segment(self._version) + start.location))
+                return _Begun(id, is_new=True)
+            # It is of an earlier life of this instance.
         raise AlreadyExistsError(f"instance {start.id!r} and its namesakes exist already")
 
-    def _check_same(self, start: Start, id: str, found: Snapshot) -> None:
+    def _adopt(self, found: Snapshot, start: Start, effect: Effect) -> Steps[_Begun]:
+        """Wait for the end of an instance that was started by someone else; or see how it ended."""
+        keys, id = found.keys, found.keys.instance_id
         if id == self.instance_id:
             raise AlreadyExistsError(f"instance {id!r} can't start itself; to start over, return ContinueAsNew")
         name = start.workflow if isinstance(start.workflow, str) else start.workflow.name
         check_same_start(self.codec, id, found.about, (name, start.input))
-
-    async def _adopt(self, id: str, effect: Effect) -> Ending | None:
-        """Wait for the end of an instance that was started by someone else; how it ended, if it has."""
-        try:
-            found = await find(self.driver, id)
-        except InstanceNotFoundError:
-            return None  # it was deleted meanwhile
-        except Exception as error:  # noqa: BLE001  # the store failed
-            self.storage_failed(error)
-            await self.never()
-        if found.status.is_terminal:
-            return ending_of(found.about)
-        others = found.about.watchers
-        batch = Batch()
+        if not start.is_watched:
+            yield self._record(effect, id)
+            return _Begun(id)
         # Its end is a change of its status; and whoever ends it looks at who waits for that.
-        batch.check(found.keys.field(Field.HEAD), found.about.raw[Field.HEAD])
-        batch.check(found.keys.field(Field.WATCHERS), found.about.raw.get(Field.WATCHERS))
-
-        def watch(version: int, keys: InstanceKeys = found.keys) -> list[tuple[bytes, bytes]]:
-            watcher = (self.instance_id, pack_segment(version) + effect.location)
-            return [(keys.field(Field.WATCHERS), Watchers((*others, watcher)).pack())]
-
-        await self._dispatch(id, batch, effect, id, 0, watch)
-        return None
-
-    async def _standing(self, keys: InstanceKeys) -> Snapshot:
-        try:
-            return await read_standing(self.driver, keys)
-        except Exception as error:  # noqa: BLE001  # the store failed
-            self.storage_failed(error)
-            await self.never()
-
-    async def _dispatch(
-        self,
-        target: str,
-        batch: Batch,
-        effect: Effect,
-        outcome: str,
-        weight: int,
-        more: Callable[[int], list[tuple[bytes, bytes]]] | None = None,
-        tell: Callable[[], None] | None = None,
-    ) -> bool:
-        """Whether it is done; False if what it reaches has moved on. `tell` is called when it is, cancelled or not."""
-
-        def rows(version: int) -> list[tuple[bytes, bytes]]:
-            return effect.rows(version, outcome) + (more(version) if more is not None else [])
-
-        def stored() -> None:
-            effect.stored()
-            if tell is not None:
-                tell()
-
-        part = Part(target, batch, rows, stored, effect.is_wanted, weight)
-        self.flusher.stage(part)
-        await self.flush()
-        if part.state is PartState.WITHDRAWN:
-            await self.never()
-        return part.state is PartState.STORED
+        yield Get(keys.field(Field.HEAD))
+        yield Get(keys.field(Field.WATCHERS))
+        if found.status.is_terminal:
+            return _Begun(id, ending_of(found.about))
+        yield self._record(effect, id)
+        watcher = (self.instance_id, pack_segment(self._version) + effect.location)
+        yield _watch(keys, found.about.watchers, watcher)
+        return _Begun(id)
 
     def _is_here(self, worker: str) -> bool:
         return worker == self.standing.worker or self.host.is_here(worker)
@@ -244,27 +214,16 @@ class Reaching(Idling):
         journal.write_outside(task_log(row.id) + pack_segment(0), created.pack())
 
     async def expire_task(self, id: str, effect: Effect) -> bool:
-        while True:
-            batch, now = Batch(), self.now()
-            try:
-                raw = await self.driver.get(task_key(id))
-            except Exception as error:  # noqa: BLE001  # the store failed
-                self.storage_failed(error)
-                await self.never()
-            if raw is not None:
-                row = TaskRow.unpack(raw)
-                if row.status is TaskStatus.COMPLETED:
-                    return False
-                batch.check(task_key(id), raw)
-                after = replace(row, status=TaskStatus.EXPIRED, ended_at=now)
-                change_task(batch, row, after, TaskEvent("expired", None, now))
-                try:
-                    await forget_oldest(self.driver, batch, row.instance)
-                except Exception as error:  # noqa: BLE001  # the store failed
-                    self.storage_failed(error)
-                    await self.never()
-            if await self._dispatch(f"task {id}", batch, effect, id, 0):
-                return True
+        now = self.now()
+
+        @change
+        def expire() -> Steps[bool]:
+            if not (yield from tasks.expire(id, now)):
+                return False
+            yield self._record(effect, id)
+            return True
+
+        return await self._make(expire(), effect, stored=partial(_stored_if, effect))
 
     # What lies outside and is not waited for any more.
 
@@ -274,7 +233,7 @@ class Reaching(Idling):
         for at, what in journal.drop_outside(location):
             self._left_something = True
             if what.ends:
-                errands.append(errand_key())
+                errands.append(new_errand_key())
                 token = pack_segment(what.since) + at
                 errand = Errand(what.kind, what.id, self.instance_id, token, rollback)
                 journal.write_outside(errands[-1], errand.pack())
@@ -312,44 +271,51 @@ class Reaching(Idling):
             self.journal.drop_endings()
             await self._end()
             return
-        batch = Batch()
-        self.standing.let_go(batch, None)
-        error = await self.flusher.try_commit(batch, self._ended)
+        self.standing.due(None)
+        error = await self.flusher.try_commit(self._let_go(), self._ended)
         if error is not None:
             self.storage_failed(error)
 
-    def _ended(self, here: Iterable[str] = ()) -> None:
+    async def _end(self) -> None:
+        """Commit the end, and tell those who wait for it."""
+        about, now = self.journal.about, self.now()
+        self.standing.due(None)
+        if (purge := purge_time(about, now)) is not None:
+            self.standing.purge(purge)
+        error = await self.flusher.try_commit(self._let_go_for_good(ending_of(about), now), self._ended)
+        if error is not None:
+            self.storage_failed(error)
+
+    @change
+    def _let_go(self) -> Steps[list[str]]:
+        yield self.standing.let_go()
+        return []
+
+    @change
+    def _let_go_for_good(self, ending: Ending, now: float) -> Steps[list[str]]:
+        """Tell those who wait for the end: those of them who are to be told in memory as well."""
+        about, keys = self.journal.about, self.journal.keys
+        # Others may have begun to wait while it ran.
+        raw = yield Assume(keys.field(Field.WATCHERS), about.raw.get(Field.WATCHERS))
+        here: list[str] = []
+        if raw is not None:
+            watchers = Watchers.unpack(raw).watchers
+            here = yield from tell_watchers(keys.instance_id, ending, watchers, now, self._is_here)
+        yield self.standing.let_go()
+        return here
+
+    def _ended(self, here: Iterable[str]) -> None:
         """The last commit is in the store. `here`: who of those who wait for the end is to be told here as well."""
         self.is_away = True
         for id in here:
             self._message_came(id)
 
-    async def _end(self) -> None:
-        """Commit the end, and tell those who wait for it."""
-        journal, watched = self.journal, self.journal.keys.field(Field.WATCHERS)
-        raw = journal.about.raw.get(Field.WATCHERS)
-        while not self.is_away:
-            batch = Batch()
-            self.standing.let_go(batch, None)
-            if (purge := purge_time(journal.about, self.now())) is not None:
-                self.standing.purge(batch, purge)
-            # Others may have begun to wait while it ran.
-            batch.check(watched, raw)
-            error: Exception | None = None
-            try:
-                watchers = () if raw is None else Watchers.unpack(raw).watchers
-                here = await tell_watchers(
-                    self.driver, batch, self.instance_id, ending_of(journal.about), watchers, self.now(), self._is_here
-                )
-                error = await self.flusher.try_commit(batch, partial(self._ended, here))
-            except Exception as failure:  # noqa: BLE001  # the store failed
-                error = failure
-            if error is None:
-                return
-            again = False
-            with suppress(Exception):  # the store failed: what is known is the first error
-                before, raw = raw, await self.driver.get(watched)
-                again = (raw is not None or before is not None) and await self.flusher.may_try_again(error, batch)
-            if not again:
-                self.storage_failed(error)
-                return
+
+def _watch(keys: InstanceKeys, others: Iterable[tuple[str, bytes]], watcher: tuple[str, bytes]) -> Set:
+    """Have an instance tell one more of its end."""
+    return Set(keys.field(Field.WATCHERS), Watchers((*others, watcher)).pack())
+
+
+def _stored_if(effect: Effect, is_recorded: bool) -> None:
+    if is_recorded:
+        effect.stored()

@@ -7,24 +7,29 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from msgspec import structs
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.change import Steps, change
+from workflow_sdk.changes.claim import Claim, give_back
+from workflow_sdk.changes.deaths import take_back_death
+from workflow_sdk.changes.snapshot import read_about, read_standing
 from workflow_sdk.context import Context
 from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.failures import describe, unpack_error_info
-from workflow_sdk.core.instance import Head, InstanceRows, Result
+from workflow_sdk.core.instance import InstanceRows, Result
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.core.results import result_of
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import deadline_of, due_at_once
 from workflow_sdk.core.wire import NewerFormatError
 from workflow_sdk.definitions import ContinueAsNew, Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver, StorageLimitError
+from workflow_sdk.driver import ConflictError, Driver, StorageLimitError
 from workflow_sdk.errors import (
     CodecError,
     DefinitionError,
@@ -37,11 +42,9 @@ from workflow_sdk.execution.clock import Clock
 from workflow_sdk.execution.execution import Execution, Mode
 from workflow_sdk.execution.host import Host
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import Claim, new_seed, result_of
 from workflow_sdk.execution.load import load_for_run
+from workflow_sdk.execution.probe import new_seed
 from workflow_sdk.execution.shown import Wait
-from workflow_sdk.execution.snapshot import read_about, read_standing
-from workflow_sdk.execution.survivors import take_back_death
 from workflow_sdk.execution.unwinding import Unwinding
 from workflow_sdk.operations.cancelling import is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Facts, Unwound
@@ -182,7 +185,7 @@ class Run:
         if execution.failure is not None and not execution.is_away:
             failure = execution.failure
             stops = self._stops(failure)
-            if stops is not None and await self._stick_asstored_result(*stops):
+            if stops is not None and await self._stick_as_stored(*stops):
                 return
             not_released = await self._release(write=False)
             reason = await self._why(failure, not_released)
@@ -208,7 +211,7 @@ class Run:
             ), "consistency"
         return None
 
-    async def _stick_asstored_result(self, error: Exception, kind: str) -> bool:
+    async def _stick_as_stored(self, error: Exception, kind: str) -> bool:
         """Have the instance stuck, and otherwise as the store has it; False if it can't be written even so.
 
         What this run remembers is forgotten: it is what can't be stored, or comes from what can't be read.
@@ -425,36 +428,34 @@ class Run:
         cancelled = await come_what_may(execution.flusher.until_landed)
         not_released: Exception | None = None
         if not execution.is_away:
-            batch = Batch()
-            try:
-                if not write:
-                    cancelled = await come_what_may(partial(self._forget, batch)) or cancelled
-                execution.standing.let_go(batch, due_at_once(execution.now()))
-            except Exception as error:  # noqa: BLE001  # the store failed
-                not_released = error
+            if write:
+                execution.standing.due(due_at_once(execution.now()))
+                not_released = await execution.flusher.try_commit(self._give_back())
             else:
-                not_released = await execution.flusher.try_commit(batch)
+                self.journal.discard()
+                not_released = await execution.flusher.try_commit(self._give_back_as_stored())
             if isinstance(not_released, ConflictError) and write:
                 await self._live_on()
         if cancelled is not None:
             raise cancelled
         return not_released
 
-    async def _forget(self, batch: Batch) -> None:
-        """Nothing that this run remembers is written: its status is what the store has."""
-        journal = self.journal
-        journal.discard()
-        key = journal.keys.field(Field.HEAD)
-        raw = await self.driver.get(key)
-        if raw is not None:
-            batch.checks[:] = [(key, raw)]
-            journal.about.set(Field.HEAD, Head.unpack(raw))
+    @change
+    def _give_back(self) -> Steps[None]:
+        yield self.execution.standing.let_go()
+
+    @change
+    def _give_back_as_stored(self) -> Steps[None]:
+        """Nothing that this run remembers is written: the status of the instance is what the store has."""
+        keys, host, now = self.journal.keys, self.execution.host, self.execution.now()
+        if not (yield from give_back(keys, self._lease, now, forgets_worker=not host.beats)):
+            raise ConflictError("the lease is lost")
 
     async def _live_on(self) -> None:
         """Others have taken the instance over: say that this worker has not died, if they took it for dead."""
         now = self.execution.now()
         with anyio.CancelScope(shield=True), suppress(Exception):  # the store failed: then it counts as a death
-            await take_back_death(self.driver, self.journal.keys.instance_id, self._lease, now)
+            await apply(self.driver, take_back_death(self.journal.keys.instance_id, self._lease.name, now))
 
     async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
         """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""

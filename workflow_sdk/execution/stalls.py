@@ -24,13 +24,13 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.decide import give_back_stalled
+from workflow_sdk.changes.workers import Heartbeat, beat_while_there
 from workflow_sdk.core.keys import WorkerKeys, last_of
-from workflow_sdk.driver import Batch, ConflictError, Driver, Sibling, sibling_of
+from workflow_sdk.driver import Driver, Sibling, sibling_of
 from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.execution.deciding import commit, find
-from workflow_sdk.execution.heartbeats import Heartbeat
-from workflow_sdk.execution.posting import make_due
 
 __all__ = ["STALL_SECONDS", "Watched", "stalls_watched", "watch_for_stalls"]
 
@@ -155,8 +155,7 @@ class Watched:
                     await self._give_back(store, seen)
                     self.goes_on.wait()
                     return
-                with suppress(ConflictError):
-                    await self._beat(store)
+                await self._beat(store)
                 left = seen + self.stall_max - monotonic()
                 self.goes_on.wait(max(0.0, min(self.lease_ttl / PART_OF_LEASE, left)))
                 if monotonic() - seen >= 2 * told and not self.goes_on.is_set():
@@ -166,14 +165,8 @@ class Watched:
             await store.aclose()
 
     async def _beat(self, store: Driver) -> None:
-        key = self.worker.heartbeat
-        raw = await store.get(key)
-        if raw is None:
-            return  # it was buried, or has just left
-        batch = Batch()
-        batch.check(key, raw)
-        batch.set(key, Heartbeat(self._clock.time(), self.lease_ttl, monotonic_ns()).pack())
-        await store.commit(batch)
+        heartbeat = Heartbeat(self._clock.time(), self.lease_ttl, monotonic_ns()).pack()
+        await apply(store, beat_while_there(self.worker, heartbeat))
 
     async def _give_back(self, store: Driver, seen: float) -> None:
         """Have others run what the worker has: it lives, but gets nothing done."""
@@ -186,17 +179,7 @@ class Watched:
             )
         for key, _ in rows:
             with suppress(InstanceNotFoundError):
-                while not await self._is_given_back(store, last_of(key)):
-                    pass
-
-    async def _is_given_back(self, store: Driver, id: str) -> bool:
-        found = await find(store, id)
-        if found.lease is None or found.lease.worker != self.worker.worker:
-            return True
-        now = self._clock.time()
-        found.change(found.status, now, counts=False)
-        make_due(found.batch, found.keys, found.about, now)
-        return await commit(store, found)
+                await apply(store, give_back_stalled(last_of(key), self.worker.worker, self._clock.time()))
 
 
 class _Watchdog:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from secrets import token_bytes
-
 from msgspec.structs import replace
 
+from workflow_sdk.changes.change import Signal, Writing
+from workflow_sdk.changes.workers import forget_worker
 from workflow_sdk.core.journal import Journal
 from workflow_sdk.core.keys import Field, WorkerKeys, listed_by_reference, listed_by_status, purge_key
 from workflow_sdk.core.status import Status, move
-from workflow_sdk.driver import Batch
+from workflow_sdk.driver import Clear, Set
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.execution.lease import forget_worker
 from workflow_sdk.operations.engine import Facts
 
 __all__ = ["Standing"]
@@ -60,28 +59,25 @@ class Standing:
         """What is recorded as the status, or will be with the next commit."""
         return self._journal.about.status
 
-    def let_go(self, batch: Batch, alarm: float | None) -> None:
-        """Nobody has the instance any more; it is due at the time of the alarm, if it has one."""
-        keys = self._journal.keys
-        batch.clear(keys.lease)
-        batch.clear(self._worker.claimed(self._facts.instance_id))
+    def let_go(self) -> list[Writing]:
+        """Have nobody have the instance any more. If it has an alarm, it is due then."""
+        keys, alarm = self._journal.keys, self._journal.about.head.alarm
+        writes: list[Writing] = [Clear(keys.lease), Clear(self._worker.claimed(self._facts.instance_id))]
         if self._beats:
-            forget_worker(batch, self._worker)
-        self.due(alarm)
+            writes += forget_worker(self._worker)
         if alarm is not None:
-            batch.set(keys.alarm(alarm), b"")
             # Others wait for the first alarm they know of; this one may come before it.
-            batch.set(keys.due_bell, token_bytes(8))
+            writes += Set(keys.alarm(alarm), b""), Signal(keys.due_bell)
+        return writes
 
     def due(self, alarm: float | None) -> None:
         """When it is due, once nobody has it."""
         journal = self._journal
         journal.set_row(Field.HEAD, replace(journal.about.head, alarm=alarm))
 
-    def purge(self, batch: Batch, when: float) -> None:
+    def purge(self, when: float) -> None:
         """When it is to be forgotten, now that it ends."""
-        journal, head = self._journal, self._journal.about.head
-        id = self._facts.instance_id
+        journal = self._journal
         journal.touch()
-        journal.set_row(Field.HEAD, replace(head, purge_at=when))
-        batch.set(purge_key(when, id), b"")
+        journal.set_row(Field.HEAD, replace(journal.about.head, purge_at=when))
+        journal.write_outside(purge_key(when, self._facts.instance_id), b"")

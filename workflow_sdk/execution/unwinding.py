@@ -13,6 +13,7 @@ from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.core.failures import describe, pack_error_info, unpack_error_info
 from workflow_sdk.core.hints import has_parameter, parameter_hint
 from workflow_sdk.core.keys import COMPENSATIONS, Field
+from workflow_sdk.core.results import result_of
 from workflow_sdk.core.retry import RetryAt, decide
 from workflow_sdk.core.status import Status
 from workflow_sdk.definitions import StepOptions, as_step_options
@@ -29,7 +30,6 @@ from workflow_sdk.errors import (
     StepError,
 )
 from workflow_sdk.execution.execution import Execution
-from workflow_sdk.execution.lease import result_of
 from workflow_sdk.execution.load import sequence_of
 from workflow_sdk.execution.walk import Walk
 from workflow_sdk.operations.cancelling import is_cancelled, is_failure

@@ -11,9 +11,11 @@ from time import monotonic
 
 import anyio
 
+from workflow_sdk.changes.answers import forget_row
+from workflow_sdk.changes.apply import apply
 from workflow_sdk.core.keys import ANSWERS
 from workflow_sdk.core.location import subtree
-from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.driver import Driver
 from workflow_sdk.execution.clock import Activity, Clock
 
 __all__ = ["KEPT_SECONDS", "Answers"]
@@ -52,14 +54,7 @@ class Answers:
             begin = rows[-1][0] + b"\x00"
 
     async def _forget(self, key: bytes, raw: bytes) -> bool:
-        batch = Batch()
-        batch.check(key, raw)
-        batch.clear(key)
-        try:
-            await self._driver.commit(batch)
-        except ConflictError:
-            return False  # it was fetched, or is waited for
-        return True
+        return await apply(self._driver, forget_row(key, raw))
 
 
 def _nothing() -> Activity:

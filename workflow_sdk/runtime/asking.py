@@ -8,17 +8,18 @@ gives up takes the row away, and an answer that finds none goes nowhere.
 from __future__ import annotations
 
 from contextlib import suppress
-from secrets import token_bytes
 from uuid import uuid4
 
 import anyio
 
-from workflow_sdk.core.answers import Answer, AnswerKind, is_answer, still_waiting
+from workflow_sdk.changes.answers import go_on_waiting
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.change import clear
+from workflow_sdk.changes.deliver import Delivery, Letter
+from workflow_sdk.changes.snapshot import read_about
+from workflow_sdk.core.answers import Answer, AnswerKind, is_answer
 from workflow_sdk.core.keys import Field, InstanceKeys, answer_key
-from workflow_sdk.driver import Batch
-from workflow_sdk.errors import CodecError, ConflictError, InstanceStateError, WorkflowSDKError
-from workflow_sdk.execution.posting import Delivery, Letter
-from workflow_sdk.execution.snapshot import read_about
+from workflow_sdk.errors import CodecError, InstanceStateError, WorkflowSDKError
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.delivery import deliver
 
@@ -103,22 +104,15 @@ class _Question:
                     self._is_forgotten = True
                     self._answered.set()
                 return
-            batch = Batch()
             if is_answer(raw):
                 # Known before the row is gone: that the instance has ended does not matter any more.
                 self._answer = Answer.unpack(raw)
-                batch.clear(self.key)
-                await driver.commit(batch)
+                await apply(driver, clear([self.key]))
                 self._answered.set()
                 return
-            row = still_waiting(token_bytes(8))
-            batch.check(self.key, raw)
-            batch.set(self.key, row)
-            try:
-                await driver.commit(batch)
-            except ConflictError:
-                continue  # it is answered just now
-            self._row = row
+            row = await apply(driver, go_on_waiting(self.key))
+            # If it is answered just now, it is not what it was.
+            self._row = self._row if row is None else row
 
     async def _watch_for_end(self) -> None:
         driver, keys = self._access.driver, InstanceKeys(self._id)
@@ -143,7 +137,5 @@ class _Question:
         if not self._is_asked:
             return
         self._is_asked = False
-        batch = Batch()
-        batch.clear(self.key)
         with anyio.CancelScope(shield=True), suppress(WorkflowSDKError, OSError):
-            await self._access.driver.commit(batch)
+            await apply(self._access.driver, clear([self.key]))

@@ -12,6 +12,10 @@ from typing import Any
 
 import anyio
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.claim import Claim, Claimant, new_lease
+from workflow_sdk.changes.snapshot import find_unreadable
+from workflow_sdk.changes.workers import bury, give_heartbeat
 from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.core.instance import Head
 from workflow_sdk.core.keys import (
@@ -28,20 +32,17 @@ from workflow_sdk.core.keys import (
     shard_of,
     worker_of,
 )
-from workflow_sdk.core.location import subtree
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import DUE_AT_ONCE_MAX
 from workflow_sdk.core.tuples import pack, unpack
 from workflow_sdk.core.wire import damaged
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError
 from workflow_sdk.execution.clock import Activity, Clock
 from workflow_sdk.execution.errands import run_errands_left
-from workflow_sdk.execution.heartbeats import Heartbeat
-from workflow_sdk.execution.lease import Claim, Claimant, claim
+from workflow_sdk.execution.lease import claim, lives
 from workflow_sdk.execution.run import Run
-from workflow_sdk.execution.snapshot import find_unreadable, read_snapshot
 from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.runtime.merging import Merged, first_time
 from workflow_sdk.runtime.residents import Residents
@@ -341,34 +342,27 @@ class Claiming:
     async def _claim(self, id: str, takes_over: TakesOver, alarm: bytes | None) -> Run | None:
         """The run of an instance that was claimed; None if someone else has it, or its workflow is not known here."""
         keys = InstanceKeys(id)
-        seen = await read_snapshot(self._driver, keys)
-        flow = self._workflows.get(seen.about.head.workflow) if seen.about else None
-        if flow is None:
-            if alarm is not None:
-                self._unknown.add(alarm)
-            return None
         claimant = Claimant(
-            self._driver,
             keys,
-            flow,
+            self._workflows.get,
             self._codec,
             self._clock.time,
-            self._ttl,
-            worker=self._worker.worker,
+            new_lease(self._worker.worker, self._ttl),
             takes_over=takes_over,
-            is_alive=self._clock.is_alive,
+            lives=lambda worker: lives(worker, is_alive=self._clock.is_alive(worker)),
             is_dead=lambda worker: worker in self._watch.dead,
-            creates=False,
             beats=False,
             retention=self._retention,
         )
         claimed: Claim | None = None
         # Not to be cancelled between the claim and the run: nobody would give the instance back.
         with anyio.CancelScope(shield=True):
-            claimed = await claim(claimant, None, seen)
-        if claimed is None or claimed.lease is None:
+            claimed = await claim(self._driver, claimant)
+        if claimed is None or claimed.workflow is None:
+            if alarm is not None:
+                self._unknown.add(alarm)
             return None
-        return self._run(flow, keys, claimed)
+        return None if claimed.lease is None else self._run(claimed.workflow, keys, claimed)
 
     def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Run:
         return Run(flow, self._driver, keys, self._codec, self._known, self._clock, claimed, "live", self._residents)
@@ -440,12 +434,7 @@ class Claiming:
             begin = worker.all_claimed()[1]
             # Looked at after its claim: who claims has had a heartbeat before.
             if worker.worker != self._worker.worker and await self._driver.get(worker.heartbeat) is None:
-                batch = Batch()
-                batch.check(worker.heartbeat, None)
-                # There will be no second one: it is dead as soon as this is seen.
-                batch.set(worker.heartbeat, Heartbeat(self._clock.time(), 0.0, 0).pack())
-                with suppress(ConflictError):
-                    await self._driver.commit(batch)
+                await apply(self._driver, give_heartbeat(worker, self._clock.time()))
 
     async def _bury(self, dead: WorkerKeys, heartbeat: bytes) -> None:
         """Take over what a worker had; forget it once it has nothing any more."""
@@ -456,15 +445,7 @@ class Claiming:
                 continue
             await self._begin_in_turn(id, lambda worker: worker == dead.worker)
         await self._until_claimed()
-        if await driver.scan(*dead.all_claimed(), limit=1):
-            return
-        batch = Batch()
-        batch.check(dead.heartbeat, heartbeat)
-        batch.clear(dead.heartbeat)
-        batch.clear(dead.bell)
-        batch.clear_range(*subtree(dead.letters))
-        with suppress(ConflictError):
-            await driver.commit(batch)
+        await apply(driver, bury(dead, heartbeat))
 
     async def _until_claimed(self) -> None:
         """Return when what is being claimed now has been, or could not be."""

@@ -9,6 +9,10 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
+from workflow_sdk.changes import decide
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.instances import create, create_claimed, new_rows
+from workflow_sdk.changes.snapshot import check_form, read_about
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.core.instance import InstanceRows, Lease
 from workflow_sdk.core.keys import Field, InstanceKeys
@@ -18,16 +22,13 @@ from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import due_at_once
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver, open_driver
+from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import new_rows, put_new
-from workflow_sdk.execution.posting import create
+from workflow_sdk.execution.probe import new_seed
 from workflow_sdk.execution.run import check_value_bytes
-from workflow_sdk.execution.snapshot import check_form, read_about
 from workflow_sdk.operations.inputs import check_same_start, encode_input, encode_plain_input
-from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.directory import list_instances
 from workflow_sdk.runtime.handle import Handle
@@ -93,7 +94,7 @@ class Client:
     async def _check_form(self, driver: Driver) -> None:
         """Refuse a store that was written before the first release."""
         try:
-            await check_form(driver)
+            await apply(driver, check_form())
         except CodecError:
             if isinstance(self._store, str):
                 await driver.aclose()
@@ -132,7 +133,7 @@ class Client:
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else str(uuid7(now)))
         retention = None if known is None else self._retention
-        rows = new_rows(known or name, Status.PENDING, raw, now, retention, due_at_once(now))
+        rows = new_rows(known or name, Status.PENDING, raw, now, new_seed(), retention, due_at_once(now))
         while not await self._create(known, keys, rows):
             if await self._same(keys, name, raw):
                 break
@@ -157,23 +158,20 @@ class Client:
 
     async def _create(self, known: Workflow[Any, Any] | None, keys: InstanceKeys, rows: InstanceRows) -> bool:
         """Create an instance, in one commit; False if there is one with this id."""
-        batch = Batch()
-        lease = None if known is None else self._seize(keys, batch)
+        driver, lease = self.access.driver, None if known is None else self._seize(keys)
         if lease is None or known is None:
-            create(batch, keys, rows)
-            return await self._commit_new(batch)
+            return await apply(driver, create(keys, rows))
         rows = rows.copy()
         rows.set(Field.HEAD, replace(rows.head, status=Status.RUNNING, alarm=None))
-        put_new(batch, keys, rows)
         created: list[bool] = []
 
         async def commit() -> None:
             is_again = bool(created)
             created.append(False)
-            created[-1] = await self._commit_new(batch)
+            created[-1] = await apply(driver, create_claimed(keys, rows, lease))
             if is_again and not created[-1]:
                 # Was it by us that it was created, before we were cancelled?
-                created[-1] = await self.access.driver.get(keys.lease) == lease.pack()
+                created[-1] = await driver.get(keys.lease) == lease.pack()
 
         try:
             # Not to be cancelled between the commit and the run: nobody would give the instance back.
@@ -189,16 +187,9 @@ class Client:
             raise cancelled
         return created[-1]
 
-    async def _commit_new(self, batch: Batch) -> bool:
-        try:
-            await self.access.driver.commit(batch)
-        except ConflictError:
-            return False
-        return True
-
     # Whoever also executes may claim what it starts, in the same commit.
 
-    def _seize(self, keys: InstanceKeys, batch: Batch) -> Lease | None:
+    def _seize(self, keys: InstanceKeys) -> Lease | None:
         """Claim what is about to be created, if it can run here at once: the lease."""
         return None
 
@@ -316,7 +307,7 @@ class Client:
 
     async def delete(self, id: str) -> None:
         """Forget an instance that has ended."""
-        await control.delete(self.access.driver, id)
+        await apply(self.access.driver, decide.delete(id))
 
     async def prune(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.keys import DIRECTORY, InstanceKeys, last_of, shards_of
 from workflow_sdk.core.shown import shown
@@ -11,7 +12,6 @@ from workflow_sdk.core.status import Status
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime.info import InstanceInfo, Page, read_info
 from workflow_sdk.runtime.merging import Merged
 

@@ -7,6 +7,9 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from workflow_sdk.changes import decide, rewind
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.failures import unpack_error_info
 from workflow_sdk.core.history import History
 from workflow_sdk.core.instance import InstanceRows
@@ -23,7 +26,6 @@ from workflow_sdk.errors import (
     WorkflowFailedError,
     WorkflowStuckError,
 )
-from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime import control
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.asking import ask
@@ -187,11 +189,11 @@ class Handle(Generic[T_co]):
 
     async def wake(self) -> None:
         """Have it run now. Timers that are not due go on waiting."""
-        await control.wake(self._access.driver, self.id, self._access.clock.time())
+        await apply(self._access.driver, decide.wake(self.id, self._access.clock.time()))
 
     async def evict(self) -> None:
         """Have it put away by whoever has it in memory. A running step may end first."""
-        await control.evict(self._access.driver, self.id)
+        await apply(self._access.driver, decide.evict(self.id))
 
     async def restart_from(self, path: str | None = None) -> None:
         """Forget the entry at `path` (all, if none) and what finished after it, give back messages, run again.
@@ -202,7 +204,7 @@ class Handle(Generic[T_co]):
 
     async def recover(self) -> None:
         """Have it run again after it failed or got stuck, with fresh attempts for what made it fail."""
-        await control.recover(self._access.driver, self.id, self._access.clock.time())
+        await apply(self._access.driver, rewind.recover(self.id, self._access.clock.time()))
 
     def __repr__(self) -> str:
         return f"<handle of {self.id!r}>"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.entries import Entry, EntryTrouble
 from workflow_sdk.core.failures import unpack_error_info
@@ -19,7 +20,6 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError
 from workflow_sdk.execution.shown import Wait, read_troubles, read_waits
-from workflow_sdk.execution.snapshot import read_about
 
 __all__ = ["InstanceInfo", "Page", "Progress", "Wait", "read_info"]
 

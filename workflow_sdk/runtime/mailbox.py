@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from workflow_sdk.core.answers import Answer, AnswerKind
+from workflow_sdk.changes import inboxes as changes
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.codec import Codec
 from workflow_sdk.core.inbox import InboxMessage, SetAside
-from workflow_sdk.core.instance import CountRow
 from workflow_sdk.core.keys import ASIDE, INBOX, InstanceKeys
-from workflow_sdk.core.limits import counted
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.times import time_of
-from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.runtime.access import Access
 
 __all__ = ["QueuedMessage", "discard", "read_inbox"]
@@ -88,43 +87,8 @@ def _aside(id: bytes, raw: bytes, codec: Codec) -> QueuedMessage:
 
 async def discard(access: Access, instance_id: str, message_id: str) -> bool:
     """Take a message out of the inbox, or out of what was set aside; False if it is not there."""
-    driver, keys, id = access.driver, InstanceKeys(instance_id), _id(message_id)
-    await _check_there(driver, keys)
-    while True:
-        batch = Batch()
-        if not await _discard(access, batch, keys, id):
-            return False
-        try:
-            await driver.commit(batch)
-        except ConflictError:
-            continue  # it is taken, or set aside, just now
-        return True
-
-
-async def _discard(access: Access, batch: Batch, keys: InstanceKeys, id: bytes) -> bool:
-    for part in (INBOX, ASIDE):
-        key = keys.space + part + id
-        raw = await access.driver.get(key)
-        if raw is None:
-            continue
-        # Whoever takes it checks the row as well: so it is either taken or discarded.
-        batch.check(key, raw)
-        batch.clear(key)
-        count = keys.sent(0)
-        if (sent := await access.driver.get(count)) is not None:
-            batch.check(count, sent)
-            batch.set(count, CountRow(counted(sent) - 1).pack())
-        if part == ASIDE:
-            return True
-        message = InboxMessage.unpack(id, raw)
-        if isinstance(message.name, bytes):
-            return False
-        if message.reply_to is not None and (asked := await access.driver.get(message.reply_to)) is not None:
-            text = f"message {message.name!r} to {keys.instance_id!r} was discarded"
-            batch.check(message.reply_to, asked)
-            batch.set(message.reply_to, Answer(access.codec.encode(text), AnswerKind.DISCARDED).pack())
-        return True
-    return False
+    keys = InstanceKeys(instance_id)
+    return await apply(access.driver, changes.discard(keys, _id(message_id), access.codec.encode))
 
 
 async def _check_there(driver: Driver, keys: InstanceKeys) -> None:

@@ -6,17 +6,16 @@ Any number of workers may do it: each deletion is one commit, which finds out wh
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 
 import anyio
 
-from workflow_sdk.core.keys import PURGES, Field, InstanceKeys, last_of
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.decide import purge
+from workflow_sdk.core.keys import PURGES, last_of
 from workflow_sdk.core.tuples import pack
-from workflow_sdk.driver import Batch, ConflictError, Driver
-from workflow_sdk.errors import InstanceNotFoundError, InstanceStateError, WorkflowSDKError
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import WorkflowSDKError
 from workflow_sdk.execution.clock import Activity, Clock
-from workflow_sdk.execution.snapshot import read_about
-from workflow_sdk.runtime import control
 from workflow_sdk.runtime.watching import FRESH_SECONDS, Watch
 
 __all__ = ["Purging"]
@@ -65,18 +64,7 @@ class Purging:
         id = ""
         try:
             id = last_of(key)
-            keys = InstanceKeys(id)
-            about = await read_about(self._driver, keys)
-            if about and about.head.purge_at is not None and key.endswith(pack((about.head.purge_at, id))):
-                with suppress(InstanceNotFoundError, InstanceStateError):
-                    await control.delete(self._driver, id)
-                    return True
-            batch = Batch()
-            batch.check(keys.field(Field.HEAD), about.raw.get(Field.HEAD))
-            batch.clear(key)
-            await self._driver.commit(batch)
-        except ConflictError:
-            return False
+            await apply(self._driver, purge(key, id))
         except WorkflowSDKError as error:
             if key not in self._said:
                 self._said.add(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.codec import Codec, Wrappers
 from workflow_sdk.core.compensation import Compensation
 from workflow_sdk.core.entries import EntryTrouble
@@ -13,7 +14,6 @@ from workflow_sdk.core.names import NameRow
 from workflow_sdk.core.wire import damaged
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import InstanceNotFoundError
-from workflow_sdk.execution.snapshot import read_about
 
 __all__ = ["read_history"]
 

@@ -18,6 +18,9 @@ import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.change import write
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.codec import Codec, SealedError, Wrappers
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.instance import InstanceRows
@@ -27,13 +30,12 @@ from workflow_sdk.core.shown import shown
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.wire import Row
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, Driver, open_driver
+from workflow_sdk.driver import Clear, Driver, Set, Write, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError, HistoryDivergedError
 from workflow_sdk.execution.calling import run_workflow
 from workflow_sdk.execution.clock import Activity, Timeout
 from workflow_sdk.execution.probe import probe
 from workflow_sdk.execution.run import VALUE_BYTES_LIMIT, RunResult
-from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.operations.handlers import Handler, KnownHandlers, find_handler
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.info import InstanceInfo
@@ -313,16 +315,14 @@ async def _replay(
     # What has failed before it got stuck did so while it was undone.
     undoing = status is Status.ROLLING_BACK or found.result.original is not None
     driver = await open_driver("memory://")
-    batch = Batch()
-    for key, value in rows:
-        batch.set(key, value)
-    batch.clear(keys.lease)
+    copied: list[Write] = [Set(key, value) for key, value in rows]
+    copied.append(Clear(keys.lease))
     again = Status.ROLLING_BACK if undoing else Status.RUNNING
     head = replace(head, status=again, cancelled=head.cancelled and undoing)
-    batch.set(keys.field(Field.HEAD), head.pack())
+    copied.append(Set(keys.field(Field.HEAD), head.pack()))
     if not undoing:
-        batch.clear(keys.field(Field.RESULT))
-    await driver.commit(batch)
+        copied.append(Clear(keys.field(Field.RESULT)))
+    await apply(driver, write(copied))
     # As it was when it was last written: no time passes. But what waits to be undone is looked for at once.
     at = head.changed_at + (LATER_SECONDS if undoing else 0.0)
     token = probe.set(_Dry())

@@ -13,22 +13,25 @@ from uuid import uuid4
 
 import anyio
 
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.change import clear
+from workflow_sdk.changes.claim import Claim, new_lease
+from workflow_sdk.changes.deliver import inbox_max as inbox_max_of_store
+from workflow_sdk.changes.inboxes import limit_inboxes
+from workflow_sdk.changes.workers import Heartbeat, LetterRow, beat, leave
 from workflow_sdk.core.codec import VALUE_BYTES_MAX, Wrappers
-from workflow_sdk.core.instance import CountRow, InstanceRows, Lease
-from workflow_sdk.core.keys import INBOX_MAX, SHARDS, InstanceKeys, WorkerKeys
+from workflow_sdk.core.instance import InstanceRows, Lease
+from workflow_sdk.core.keys import SHARDS, InstanceKeys, WorkerKeys
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.retry import Duration, seconds
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.wire import COUNT_MAX
 from workflow_sdk.definitions import Workflow, check_retention
-from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import TimeSource, pause
-from workflow_sdk.execution.heartbeats import Heartbeat
 from workflow_sdk.execution.insisting import come_what_may
-from workflow_sdk.execution.lease import Claim, LetterRow, new_lease
 from workflow_sdk.execution.living import living
-from workflow_sdk.execution.posting import read_inbox_max
 from workflow_sdk.execution.stalls import STALL_SECONDS, watch_for_stalls
 from workflow_sdk.execution.threads import THREADS_MAX
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
@@ -282,18 +285,15 @@ class Runtime(Client):
 
     # What is started here and can run at once is claimed in the commit that starts it.
 
-    def _seize(self, keys: InstanceKeys, batch: Batch) -> Lease | None:
+    def _seize(self, keys: InstanceKeys) -> Lease | None:
         residents, id = self._residents, keys.instance_id
         # One that has a slot already is being claimed, or started by somebody else: the slot is not ours to give back.
         if residents.stopping or id in residents.runs or residents.slots.has(id) or not residents.slots.take(id):
             return None
         if self._claiming is not None:
             self._claiming.starts(id)
-        lease = new_lease(self._worker.worker, self._ttl)
-        batch.set(keys.lease, lease.pack())
-        batch.set(self._worker.claimed(id), b"")
         residents.busy += 1
-        return lease
+        return new_lease(self._worker.worker, self._ttl)
 
     def _let_go(self, keys: InstanceKeys, *, is_dropped: bool) -> None:
         id = keys.instance_id
@@ -321,21 +321,14 @@ class Runtime(Client):
                 await pause(self._clock, seconds)
 
     async def _beat(self) -> None:
-        batch = Batch()
         self._beats += 1
         now, began = self._clock.time(), self._clock.monotonic()
         # On a clock that knows by itself who is alive, there is no second one.
         number = None if self._clock.is_alive(self._worker.worker) else self._beats
         heartbeat = Heartbeat(now, self._ttl, number).pack()
-        batch.check(self._worker.heartbeat, self._heartbeat)
-        batch.set(self._worker.heartbeat, heartbeat)
-        try:
-            await self.access.driver.commit(batch)
-        except ConflictError:
+        if not await apply(self.access.driver, beat(self._worker, self._heartbeat, heartbeat)):
             # We were taken for dead, and buried. What others have taken over is dropped.
             self._residents.look_again()
-            batch.checks.clear()
-            await self.access.driver.commit(batch)
         self._heartbeat = heartbeat
         self._alive_until = now + self._ttl, began + self._ttl
 
@@ -354,12 +347,10 @@ class Runtime(Client):
         """Have every sender obey a limit that was given here, and obey what others have given."""
         driver, here = self.access.driver, self.access.here
         assert here is not None, "a runtime has residents"
-        here.inbox_max = await read_inbox_max(driver)
-        if inbox_max not in (None, here.inbox_max):
-            batch = Batch()
-            batch.set(INBOX_MAX, CountRow(inbox_max).pack())
-            await driver.commit(batch)
-            here.inbox_max = inbox_max or here.inbox_max
+        here.inbox_max = await apply(driver, inbox_max_of_store())
+        if inbox_max is not None and inbox_max != here.inbox_max:
+            await apply(driver, limit_inboxes(inbox_max))
+            here.inbox_max = inbox_max
 
     async def _read_letters(self) -> None:
         """Tell residents of their messages."""
@@ -373,9 +364,7 @@ class Runtime(Client):
         await driver.changed(worker.bell, bell)
 
     async def _read(self, letters: list[tuple[bytes, bytes]]) -> None:
-        batch = Batch()
-        for key, raw in letters:
-            batch.clear(key)
+        for _, raw in letters:
             try:
                 letter = LetterRow.unpack(raw)
             except CodecError as error:
@@ -392,19 +381,12 @@ class Runtime(Client):
                 self._residents.put_away(id)
             else:
                 run.execution.poke()
-        await self.access.driver.commit(batch)
+        await apply(self.access.driver, clear([key for key, _ in letters]))
 
     async def _leave(self) -> None:
         """Forget the worker, unless something is left of it that others have to take over."""
-        driver, worker = self.access.driver, self._worker
         with suppress(Exception):
-            if await driver.scan(*worker.all_claimed(), limit=1):
-                return
-            batch = Batch()
-            batch.clear(worker.heartbeat)
-            batch.clear(worker.bell)
-            batch.clear_range(*subtree(worker.letters))
-            await driver.commit(batch)
+            await apply(self.access.driver, leave(self._worker))
 
 
 def _seconds(value: Duration, what: str) -> float:

@@ -6,33 +6,28 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from secrets import token_bytes
+from functools import partial
 from typing import Any, TypedDict, cast
 
 from msgspec.structs import replace
 
-from workflow_sdk.core.keys import (
-    SCHEDULES,
-    SCHEDULES_BELL,
-    due_schedule,
-    last_of,
-    schedule_key,
-    waiting_schedule,
-)
+from workflow_sdk.changes import schedules as changes
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.schedules import unpack_schedule
+from workflow_sdk.changes.ticks import MICROSECONDS, check_cron, check_every, ticks_of, time_zone
+from workflow_sdk.core.keys import SCHEDULES, last_of, schedule_key
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import NAME_CHARACTERS_MAX, name_problem
 from workflow_sdk.core.retry import Duration
 from workflow_sdk.core.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, ScheduleRow
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.times import deadline_of
-from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import CodecError, DefinitionError, ScheduleNotFoundError
 from workflow_sdk.operations.inputs import same_value
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.info import Page
-from workflow_sdk.runtime.ticks import MICROSECONDS, check_cron, check_every, ticks_of, time_zone
 
-__all__ = ["Schedule", "ScheduleOptions", "Schedules", "instance_of", "put_schedule", "unpack_schedule"]
+__all__ = ["Schedule", "ScheduleOptions", "Schedules"]
 
 _log = logging.getLogger("workflow_sdk.runtime")
 
@@ -95,8 +90,10 @@ class Schedules:
 
     async def get(self, id: str) -> Schedule:
         """One of them; ScheduleNotFoundError, if there is none with this id."""
-        _, row = await self._find(self._access.looking, id)
-        return self._seen(id, row)
+        raw = await self._access.looking.get(_key(id))
+        if raw is None:
+            raise ScheduleNotFoundError(f"there is no schedule {id!r}")
+        return self._seen(id, unpack_schedule(id, raw))
 
     async def pause(self, id: str) -> Schedule:
         """Start nothing any more until it is resumed. Ticks that come meanwhile are left out; pausing twice is fine."""
@@ -112,69 +109,23 @@ class Schedules:
 
     async def delete(self, id: str) -> None:
         """Forget a schedule. The instances that it began stay as they are."""
-        driver = self._access.driver
-        while True:
-            raw = await driver.get(_key(id))
-            if raw is None:
-                raise _not_found(id)
-            try:
-                row = unpack_schedule(id, raw)
-            except CodecError:
-                row = None  # whoever comes upon what else there is of it finds it gone
-            batch = Batch()
-            batch.check(schedule_key(id), raw)
-            put_schedule(batch, id, row, None)
-            if await self._commit(batch):
-                return
+        _key(id)
+        await apply(self._access.driver, changes.delete(id))
 
     async def put(self, id: str, workflow: str, raw_input: bytes, options: ScheduleOptions) -> Schedule:
         """What `Client.schedule` does, with a workflow and an input that were looked at."""
         wanted = _new(id, workflow, raw_input, options, self._now())
         if wanted.next_at is None:
             raise DefinitionError(f"the schedule {id!r} would never tick: {_when(wanted)}")
-        driver, codec = self._access.driver, self._access.codec
-        while True:
-            raw = await driver.get(schedule_key(id))
-            before = None if raw is None else unpack_schedule(id, raw)
-            after = wanted
-            if before is not None:
-                same = before.definition == wanted.definition
-                if same and same_value(codec, before.input, wanted.input):
-                    return self._seen(id, before)
-                after = _replaced(before, wanted)
-            batch = Batch()
-            batch.check(schedule_key(id), raw)
-            put_schedule(batch, id, before, after)
-            if await self._commit(batch):
-                return self._seen(id, after)
+        is_same_input = partial(same_value, self._access.codec)
+        return self._seen(id, await apply(self._access.driver, changes.put(id, wanted, is_same_input)))
 
     def _now(self) -> float:
         return self._access.clock.time()
 
-    async def _find(self, driver: Driver, id: str) -> tuple[bytes, ScheduleRow]:
-        raw = await driver.get(_key(id))
-        if raw is None:
-            raise _not_found(id)
-        return raw, unpack_schedule(id, raw)
-
     async def _change(self, id: str, change: Callable[[ScheduleRow], ScheduleRow]) -> Schedule:
-        while True:
-            raw, before = await self._find(self._access.driver, id)
-            after = change(before)
-            if after == before:
-                return self._seen(id, before)
-            batch = Batch()
-            batch.check(schedule_key(id), raw)
-            put_schedule(batch, id, before, after)
-            if await self._commit(batch):
-                return self._seen(id, after)
-
-    async def _commit(self, batch: Batch) -> bool:
-        try:
-            await self._access.driver.commit(batch)
-        except ConflictError:
-            return False
-        return True
+        _key(id)
+        return self._seen(id, await apply(self._access.driver, changes.update(id, change)))
 
     def _seen(self, id: str, row: ScheduleRow) -> Schedule:
         return Schedule(
@@ -232,55 +183,10 @@ def _new(id: str, workflow: str, raw_input: bytes, options: ScheduleOptions, now
 _DEFAULTS = {"timezone": "UTC", "overlap": "skip", "catch_up": "last"}
 
 
-def _replaced(before: ScheduleRow, wanted: ScheduleRow) -> ScheduleRow:
-    """The new definition, with what was. Ticks of the old one that wait are gone."""
-    return replace(
-        wanted,
-        paused=before.paused,
-        created_at=before.created_at,
-        next_at=None if before.paused else wanted.next_at,
-        last_at=before.last_at,
-        last_instance=before.last_instance,
-    )
-
-
-def put_schedule(batch: Batch, id: str, before: ScheduleRow | None, after: ScheduleRow | None) -> None:
-    """Write a schedule, or clear it, with the rows by which it is found when something is to be done."""
-    if before is not None and before.next_at is not None:
-        batch.clear(due_schedule(float(before.next_at), id))
-    batch.clear(waiting_schedule(id))
-    if after is None:
-        batch.clear(schedule_key(id))
-        return
-    batch.set(schedule_key(id), after.pack())
-    if after.next_at is not None:
-        batch.set(due_schedule(float(after.next_at), id), b"")
-    if after.waiting and not after.paused:
-        batch.set(waiting_schedule(id), b"")
-    batch.set(SCHEDULES_BELL, token_bytes(8))
-
-
-def unpack_schedule(id: str, raw: bytes) -> ScheduleRow:
-    """The schedule that a row holds; CodecError, which names it, if it can't be one."""
-    try:
-        return ScheduleRow.unpack(raw)
-    except CodecError as error:
-        raise CodecError(f"schedule {id!r}: {error}; it can be deleted") from None
-
-
-def instance_of(id: str, tick: float) -> str:
-    """The id of the instance that a tick begins."""
-    return f"{id}/{_time(tick).isoformat().removesuffix('+00:00')}Z"
-
-
 def _key(id: object) -> bytes:
     if not isinstance(id, str) or name_problem(id) is not None:
         raise DefinitionError(f"the id of a schedule is a text, not {shown(id)}")
     return schedule_key(id)
-
-
-def _not_found(id: str) -> ScheduleNotFoundError:
-    return ScheduleNotFoundError(f"there is no schedule {id!r}")
 
 
 def _when(row: ScheduleRow) -> str:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from msgspec.structs import replace
-
-from workflow_sdk.core.entries import read_token
-from workflow_sdk.core.keys import OUTSIDE, InstanceKeys, last_of
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.deliver import Posted
+from workflow_sdk.changes.tasks import assign, complete
+from workflow_sdk.core.keys import last_of
 from workflow_sdk.core.location import subtree
 from workflow_sdk.core.names import name_problem
-from workflow_sdk.core.outside import Hanging, TaskDone
 from workflow_sdk.core.shown import shown
 from workflow_sdk.core.tasks import (
     TaskEvent,
@@ -29,18 +28,11 @@ from workflow_sdk.core.tasks import (
 )
 from workflow_sdk.core.times import deadline_of, time_of
 from workflow_sdk.core.tokens import shown_token
-from workflow_sdk.driver import Batch, ConflictError, Driver
 from workflow_sdk.errors import (
     CodecError,
     DefinitionError,
     InstanceNotFoundError,
-    NotAuthorizedError,
-    StaleError,
 )
-from workflow_sdk.execution.heartbeats import time_of_workers
-from workflow_sdk.execution.posting import Letter, post
-from workflow_sdk.execution.snapshot import read_standing
-from workflow_sdk.execution.tasks import change_task, forget_oldest
 from workflow_sdk.runtime.access import Access
 from workflow_sdk.runtime.info import Page
 
@@ -139,7 +131,10 @@ class Tasks:
     async def get(self, id: str) -> Task:
         """A task, open or not, and everything that happened to it."""
         access = self._open()
-        row, _ = await self._read(access.looking, id)
+        raw = await access.looking.get(task_key(id))
+        if raw is None:
+            raise InstanceNotFoundError(f"there is no task {id!r}")
+        row = TaskRow.unpack(raw)
         events = [TaskEvent.unpack(raw) for _, raw in await access.looking.scan(*subtree(task_log(id)))]
         log = tuple(TaskChange(event.what, event.by, time_of(event.at), event.to) for event in events)
         return _task(row, access, log)
@@ -157,13 +152,7 @@ class Tasks:
         access = self._open()
         if by is not None:
             _check_who(by, what)
-        while True:
-            row, raw = await self._read_open(id)
-            batch = Batch()
-            batch.check(task_key(id), raw)
-            change_task(batch, row, replace(row, assignee=to), TaskEvent(what, by, access.clock.time(), to))
-            if await _commit(access.driver, batch):
-                return
+        await apply(access.driver, assign(id, what, by, to, access.clock.time()))
 
     async def complete(self, id: str, result: Any = None, *, by: str, roles: Sequence[str] = ()) -> None:
         """Complete a task: the instance goes on with the result.
@@ -179,69 +168,18 @@ class Tasks:
         except CodecError as error:
             raise type(error)(f"the result of task {id!r}: {error}") from None
         here = access.here
-        while True:
-            row, raw = await self._read_open(id)
-            if row.roles and mine.isdisjoint(row.roles):
-                wanted = " or ".join(map(repr, row.roles))
-                raise NotAuthorizedError(f"task {row.name!r} ({id}) is for {wanted}; {by!r} has none of these roles")
-            now = access.clock.time()
-            if row.until is not None and now >= row.until and await time_of_workers(access.driver, now) >= row.until:
-                raise StaleError(
-                    f"the time for task {row.name!r} ({id}) was over at {deadline_of(row.until).isoformat()}"
-                )
-            keys, batch = InstanceKeys(row.instance), Batch()
-            found = await read_standing(access.driver, keys)
-            if not found.about:
-                raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, is not there any more")
-            letter = Letter(row.token, TaskDone(value, by, now).pack())
-            is_here = here.is_worker if here is not None else _nobody
-            posted = await post(access.driver, batch, keys, found, letter, now, is_here)
-            if not posted.is_stored:
-                raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, has ended")
-            batch.check(task_key(id), raw)
-            # While this stands, the wait is not over.
-            hangs = keys.space + OUTSIDE + read_token(row.token)[1]
-            hanging = await access.driver.get(hangs)
-            if hanging is None or Hanging.unpack(hanging).id != id:
-                raise StaleError(f"instance {row.instance!r} does not wait for task {id!r} any more")
-            batch.check(hangs, hanging)
-            done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
-            change_task(batch, row, done, TaskEvent("completed", by, now))
-            await forget_oldest(access.driver, batch, row.instance)
-            is_done = True
-            try:
-                is_done = await _commit(access.driver, batch)
-            finally:
-                # Also if this is cancelled: it may be stored all the same.
-                if is_done and posted.is_here and here is not None:
-                    here.message_came(row.instance)
-            if is_done:
-                return
 
-    async def _read(self, driver: Driver, id: str) -> tuple[TaskRow, bytes]:
-        raw = await driver.get(task_key(id))
-        if raw is None:
-            raise InstanceNotFoundError(f"there is no task {id!r}")
-        return TaskRow.unpack(raw), raw
+        def tell(done: tuple[str, Posted]) -> None:
+            instance_id, posted = done
+            if here is not None and posted.worker is not None and here.is_worker(posted.worker):
+                here.message_came(instance_id)
 
-    async def _read_open(self, id: str) -> tuple[TaskRow, bytes]:
-        row, raw = await self._read(self._open().driver, id)
-        if row.status is not TaskStatus.OPEN:
-            who = "" if row.by is None else f" by {row.by!r}"
-            raise StaleError(f"task {row.name!r} ({id}) is {row.status.value}{who}")
-        return row, raw
+        is_here = _nobody if here is None else here.is_worker
+        await apply(access.driver, complete(id, value, by, mine, access.clock.time(), is_here), tell)
 
 
 def _nobody(worker: str) -> bool:
     return False
-
-
-async def _commit(driver: Driver, batch: Batch) -> bool:
-    try:
-        await driver.commit(batch)
-    except ConflictError:
-        return False
-    return True
 
 
 def _check_who(who: object, what: str) -> None:

@@ -8,64 +8,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from random import shuffle
 from typing import Any
 
 import anyio
-from msgspec.structs import replace
 
-from workflow_sdk.core.instance import Head
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.instances import new_rows
+from workflow_sdk.changes.schedules import Kept, keep
+from workflow_sdk.core.instance import InstanceRows
 from workflow_sdk.core.keys import (
     SCHEDULES_BELL,
     SCHEDULES_DUE,
     SCHEDULES_WAITING,
-    Field,
-    InstanceKeys,
-    due_schedule,
     id_in,
     schedule_key,
     scheduled,
-    waiting_schedule,
 )
 from workflow_sdk.core.location import subtree
-from workflow_sdk.core.schedules import WAITING_MAX, Plan, ScheduleRow, decide
+from workflow_sdk.core.schedules import WAITING_MAX, ScheduleRow
 from workflow_sdk.core.status import Status
 from workflow_sdk.core.times import due_at_once
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Batch, ConflictError, Driver
+from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.execution.clock import Activity, Clock
-from workflow_sdk.execution.lease import new_rows
-from workflow_sdk.execution.posting import create
+from workflow_sdk.execution.probe import new_seed
 from workflow_sdk.runtime.merging import first_time
 from workflow_sdk.runtime.residents import Residents
-from workflow_sdk.runtime.schedules import instance_of, put_schedule, unpack_schedule
-from workflow_sdk.runtime.ticks import ticks_of
 from workflow_sdk.runtime.watching import Watch
 
 __all__ = ["Ticking"]
 
 _log = logging.getLogger("workflow_sdk.runtime")
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A schedule as it was read, and whether the instance that it began last has ended."""
-
-    id: str
-    raw: bytes
-    row: ScheduleRow
-    head_key: bytes | None
-    """Where the head of that instance is, if its status matters."""
-    head: bytes | None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether it has not ended. One that was deleted has."""
-        return self.head is not None and not Head.unpack(self.head).status.is_terminal
 
 
 class Ticking:
@@ -157,15 +133,15 @@ class Ticking:
         until: float | None = None
         ends: dict[bytes, bytes | None] = {}
         for id in order:
-            seen = await self._keep(id, ids[id], judge)
-            if seen is None:
+            kept = await self._keep(id, ids[id], judge)
+            if kept is None:
                 continue
-            if seen.row.next_at is not None and seen.row.next_at <= now:
+            if kept.row.next_at is not None and kept.row.next_at <= now:
                 # A commit does not begin any number of instances; or it is not due by the clocks of the others.
-                later = now + max(0.0, seen.row.next_at - judge(seen.row.next_at))
+                later = now + max(0.0, kept.row.next_at - judge(kept.row.next_at))
                 until = later if until is None else min(until, later)
-            if seen.row.waiting and seen.head_key is not None:
-                ends[seen.head_key] = seen.head
+            if kept.row.waiting and kept.head_key is not None:
+                ends[kept.head_key] = kept.head
         self._unreadable = {id: raw for id, raw in self._unreadable.items() if id in ids}
         # What is left of the past is not ours to keep.
         first = await first_time(driver, to_come, end, lambda key: scheduled(key)[0])
@@ -174,88 +150,31 @@ class Ticking:
         self._looked = began
         return until, ends
 
-    async def _keep(self, id: str, rows: list[bytes], judge: Callable[[float], float]) -> _Seen | None:
+    async def _keep(self, id: str, rows: list[bytes], judge: Callable[[float], float]) -> Kept | None:
         """Do what is to be done for one schedule, in one commit; return how it is then, if it is kept here."""
         try:
-            while True:
-                seen = await self._read(id, rows)
-                if seen is None or seen.row.workflow not in self._workflows:
-                    return None
-                now = judge(seen.row.next_at or 0.0)
-                plan = decide(seen.row, now, ticks_of(seen.row), is_busy=seen.is_busy)
-                if (plan.starts, plan.waiting, plan.next_at) == ((), seen.row.waiting, seen.row.next_at):
-                    return seen
-                if await self._carry_out(seen, plan, now):
-                    return await self._read(id, [])
+            kept = await apply(self._driver, keep(id, rows, judge, self._workflows, self._new_rows))
         except (CodecError, DefinitionError) as error:
             raw = await self._driver.get(schedule_key(id)) or b""
             if self._unreadable.get(id) != raw:
                 self._unreadable[id] = raw
                 _log.error("schedule %s is not kept here: %s", id, error)
             return None
-
-    async def _read(self, id: str, rows: list[bytes]) -> _Seen | None:
-        """A schedule that something may be to be done for; `rows` are what says so."""
-        driver = self._driver
-        raw = await driver.get(schedule_key(id))
-        row = None if raw is None else unpack_schedule(id, raw)
-        await self._clear(id, raw, [key for key in rows if row is None or not _leads_to(key, id, row)])
-        if raw is None or row is None or row.paused:
+        if kept is None:
             return None
-        if row.overlap == "allow" or row.last_instance is None:
-            return _Seen(id, raw, row, None, None)
-        if row.waiting:
-            self._awaited.add(row.last_instance)
-        head_key = InstanceKeys(row.last_instance).field(Field.HEAD)
-        return _Seen(id, raw, row, head_key, await driver.get(head_key))
-
-    async def _clear(self, id: str, raw: bytes | None, rows: list[bytes]) -> None:
-        """Clear rows that lead to nothing, as are left of a schedule that could not be read when it was deleted."""
-        batch = Batch()
-        batch.check(schedule_key(id), raw)
-        for key in rows:
-            # Most often somebody else was faster, and has cleared them.
-            if await self._driver.get(key) is not None:
-                batch.clear(key)
-        if batch.writes:
-            with suppress(ConflictError):
-                await self._driver.commit(batch)
-
-    async def _carry_out(self, seen: _Seen, plan: Plan, now: float) -> bool:
-        """Begin what is to begin, and move the schedule on; False if it is another one by now."""
-        id, flow = seen.id, self._workflows[seen.row.workflow]
-        batch = Batch()
-        batch.check(schedule_key(id), seen.raw)
-        after = plan.applied(seen.row)
-        begun: list[str] = []
-        for tick in plan.starts:
-            keys = InstanceKeys(instance_of(id, tick))
-            after = replace(after, last_instance=keys.instance_id)
-            if await self._driver.get(keys.field(Field.HEAD)) is not None:
-                continue  # the tick of a schedule of this id that was deleted since, or started by hand: it has begun
-            rows = new_rows(flow, Status.PENDING, seen.row.input, now, self._retention, due_at_once(now))
-            create(batch, keys, rows)
-            begun.append(keys.instance_id)
-        if begun and seen.head_key is not None:
-            # It may have been given another try since.
-            batch.check(seen.head_key, seen.head)
-        put_schedule(batch, id, seen.row, after)
-        try:
-            await self._driver.commit(batch)
-        except ConflictError:
-            return False
-        if plan.is_full:
-            _log.warning("schedule %s: %s ticks wait for %s; more are left out", id, WAITING_MAX, after.last_instance)
-        for instance_id in begun:
+        if kept.row.waiting and kept.row.last_instance is not None:
+            self._awaited.add(kept.row.last_instance)
+        if kept.is_full:
+            last = kept.row.last_instance
+            _log.warning("schedule %s: %s ticks wait for %s; more are left out", id, WAITING_MAX, last)
+        for instance_id in kept.begun:
             self._on_start(instance_id)
-        return True
+        return kept
 
-
-def _leads_to(key: bytes, id: str, row: ScheduleRow) -> bool:
-    """Whether a row by which a schedule is found is one that it has."""
-    if key == waiting_schedule(id):
-        return bool(row.waiting) and not row.paused
-    return row.next_at is not None and key == due_schedule(float(row.next_at), id)
+    def _new_rows(self, row: ScheduleRow, now: float) -> InstanceRows:
+        """Of an instance that begins now."""
+        flow = self._workflows[row.workflow]
+        return new_rows(flow, Status.PENDING, row.input, now, new_seed(), self._retention, due_at_once(now))
 
 
 def _nothing() -> Activity:

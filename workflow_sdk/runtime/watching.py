@@ -18,10 +18,10 @@ from math import inf
 
 import anyio
 
+from workflow_sdk.changes.workers import SKEW_SECONDS, Heartbeat
 from workflow_sdk.core.keys import last_of
 from workflow_sdk.errors import CodecError
 from workflow_sdk.execution.clock import Clock
-from workflow_sdk.execution.heartbeats import SKEW_SECONDS, Heartbeat
 
 __all__ = ["FRESH_SECONDS", "Watch"]
 

@@ -10,6 +10,7 @@ from math import ulp
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from workflow_sdk.changes.snapshot import read_about
 from workflow_sdk.core.codec import Wrappers
 from workflow_sdk.core.history import History
 from workflow_sdk.core.inbox import InboxMessage
@@ -22,7 +23,6 @@ from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
 from workflow_sdk.execution.calling import run_workflow
 from workflow_sdk.execution.execution import Mode
 from workflow_sdk.execution.probe import probe
-from workflow_sdk.execution.snapshot import read_about
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.runtime.client import Client
 from workflow_sdk.runtime.delivery import send_message

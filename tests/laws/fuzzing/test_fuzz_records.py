@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, hostile, mutated
+from workflow_sdk.changes.keyed import unpack_key
+from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.core.answers import Answer, AnswerKind
 from workflow_sdk.core.bases import pack_bases, unpack_bases
 from workflow_sdk.core.codec import Codec
@@ -59,8 +61,6 @@ from workflow_sdk.core.tasks import TaskEvent, TaskRow
 from workflow_sdk.core.wire import FORMAT, Text, pack_record, unpack_cbor, unpack_record
 from workflow_sdk.core.world import World
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, StepExhaustedError
-from workflow_sdk.execution.heartbeats import Heartbeat
-from workflow_sdk.execution.keyed import unpack_key
 
 pytestmark = pytest.mark.law(17)
 

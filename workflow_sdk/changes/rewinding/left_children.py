@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from secrets import token_bytes
 
+from workflow_sdk.changes.change import Get, Steps
+from workflow_sdk.changes.deliver import Letter, put
+from workflow_sdk.changes.ending import ending_of
+from workflow_sdk.changes.snapshot import find
+from workflow_sdk.changes.trial import as_writes
 from workflow_sdk.core.entries import ChildData, Entry, token_of
 from workflow_sdk.core.keys import OUTSIDE, Field, InstanceKeys
 from workflow_sdk.core.outside import Ending, Hanging
-from workflow_sdk.driver import Batch, Driver
-from workflow_sdk.execution.ending import ending_of
-from workflow_sdk.execution.posting import Letter, put
-from workflow_sdk.execution.snapshot import read_about
+from workflow_sdk.driver import Batch
 
 __all__ = ["Left", "find_left"]
 
@@ -21,8 +24,6 @@ class Left:
 
     hanging: Hanging
     token: bytes
-    standing: tuple[bytes, bytes]
-    """A row of the child that changes when it ends."""
     ending: Ending | None
     """How it ended, if it has."""
     at: float
@@ -31,23 +32,23 @@ class Left:
     def wait_again(self, batch: Batch, keys: InstanceKeys, location: bytes) -> None:
         """Wait for the end of the child again; or take it as it is."""
         batch.set(keys.space + OUTSIDE + location, self.hanging.pack())
-        batch.check(*self.standing)
         if self.ending is not None:
-            put(batch, keys, Letter(self.token, self.ending.pack()), self.at)
+            batch.writes += as_writes(put(keys, Letter(self.token, self.ending.pack()), self.at), token_bytes(16))
 
 
-async def find_left(driver: Driver, keys: InstanceKeys, at: bytes, entry: Entry, data: ChildData) -> Left | None:
+def find_left(keys: InstanceKeys, at: bytes, entry: Entry, data: ChildData) -> Steps[Left | None]:
     """The child that an instance waited for at a location, if it still is told of the end."""
     child = InstanceKeys(data.id)
-    about = await read_about(driver, child)
+    about = (yield from find(child)).about
     token = token_of(at, entry)
     # One that was to end with the wait has been told to: that it did so is no outcome.
     if data.cancels or not about or (keys.instance_id, token) not in about.watchers:
         return None
+    # It changes when the child ends.
+    yield Get(child.field(Field.HEAD))
     return Left(
         Hanging("child", data.id, data.cancels, entry.since),
         token,
-        (child.field(Field.HEAD), about.raw[Field.HEAD]),
         ending_of(about) if about.status.is_terminal else None,
         about.head.changed_at,
     )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from workflow_sdk.changes.change import Get, Retries, Steps, get, scan
 from workflow_sdk.core.keys import DELIVERED, KEYS_IN_ORDER, InstanceKeys
 from workflow_sdk.core.tuples import pack
 from workflow_sdk.core.wire import Row
-from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.driver import Append, Clear, Set
 
-__all__ = ["KEYS_KEPT", "KEYS_SECONDS", "unpack_key", "use_key"]
+__all__ = ["KEYS_KEPT", "KEYS_SECONDS", "is_used", "unpack_key", "use_key"]
 
 KEYS_KEPT = 10_000
 KEYS_SECONDS = 7 * 24 * 3600.0
@@ -32,31 +33,27 @@ class _KeyRow(Row, frozen=True):
     number: int
 
 
-async def use_key(driver: Driver, batch: Batch, keys: InstanceKeys, key: str, now: float, *, again: bool) -> bool:
-    """Remember a key with the batch; False if it was used before.
+def is_used(keys: InstanceKeys, key: str) -> Steps[bool]:
+    """Whether a key was used before."""
+    return (yield from get(_row(keys, key))) is not None
 
-    `again`: the store has spoken of a conflict before. Then nothing is forgotten: others are at it.
-    """
-    row = _row(keys, key)
-    if await driver.get(row) is not None:
-        return False
-    batch.check(row, None)
-    batch.set(row, b"")
+
+def use_key(keys: InstanceKeys, key: str, now: float) -> Steps[None]:
+    """Remember a key that was not used before."""
     begin, end = keys.range(KEYS_IN_ORDER)
-    newest = await driver.scan(begin, end, limit=1, reverse=True)
+    newest = yield from scan(begin, end, limit=1, reverse=True)
     # Of two that come at once both may have the same number: then more than 10,000 are kept.
     number = unpack_key(newest[0][1])[2] + 1 if newest else 1
-    batch.append(keys.space + KEYS_IN_ORDER, _KeyRow(key, now, number).pack())
-    if number > KEYS_KEPT and not again:
-        for place, raw in await driver.scan(begin, end, limit=AT_ONCE):
+    yield [Set(_row(keys, key), b""), Append(keys.space + KEYS_IN_ORDER, _KeyRow(key, now, number).pack())]
+    # After a conflict nothing is forgotten: others are at it.
+    if number > KEYS_KEPT and not (yield Retries()):
+        for place, raw in (yield from scan(begin, end, limit=AT_ONCE)):
             old, at, its_number = unpack_key(raw)
             # A time that is far ahead is of a clock that was wrong.
             if number - its_number < KEYS_KEPT or abs(now - at) < KEYS_SECONDS:
                 break
-            batch.check(place, raw)
-            batch.clear(place)
-            batch.clear(_row(keys, old))
-    return True
+            yield Get(place)
+            yield [Clear(place), Clear(_row(keys, old))]
 
 
 def _row(keys: InstanceKeys, key: str) -> bytes:

@@ -12,6 +12,12 @@ from math import inf
 
 from sortedcontainers import SortedDict
 
+from workflow_sdk.changes.change import Steps, scan
+from workflow_sdk.changes.decide import INBOX_PAGE
+from workflow_sdk.changes.rewinding.left_children import Left, find_left
+from workflow_sdk.changes.rewinding.loop_tape import LoopTape, turn_of
+from workflow_sdk.changes.rewinding.regaining import regain_names
+from workflow_sdk.changes.rewinding.rewound_state import Assigned, rewind_changes
 from workflow_sdk.core.compensation import Compensation, Progress
 from workflow_sdk.core.entries import BranchesData, ChildData, Entry, ListenData, LoopData, read_token
 from workflow_sdk.core.inbox import InboxMessage, TakingRow
@@ -35,13 +41,8 @@ from workflow_sdk.core.names import NameRow
 from workflow_sdk.core.outside import Errand, Hanging
 from workflow_sdk.core.status import Kind
 from workflow_sdk.core.wire import damaged
-from workflow_sdk.driver import Batch, Driver
+from workflow_sdk.driver import Batch
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.deciding import INBOX_PAGE, errand_key
-from workflow_sdk.runtime.left_children import Left, find_left
-from workflow_sdk.runtime.loop_tape import LoopTape, turn_of
-from workflow_sdk.runtime.regaining import regain_names
-from workflow_sdk.runtime.rewound_state import Assigned, rewind_changes
 
 __all__ = ["Tape"]
 
@@ -72,7 +73,7 @@ class Tape:
         """Locations of what losers of races have left for their compensations."""
         self._left: dict[bytes, Left] = {}
         """Children that a cancel has left to themselves, by the location of the wait for them."""
-        self.errands: list[bytes] = []
+        self.errands: list[Errand] = []
         """What is to be done once it is written: children and tasks to be ended that nobody waits for any more."""
         self.given_back: int = 0
         """How many messages are in the inbox again."""
@@ -80,39 +81,39 @@ class Tape:
         """Locations that stand neither in the history nor with it."""
 
     @classmethod
-    async def read(cls, driver: Driver, keys: InstanceKeys) -> Tape:
+    def read(cls, keys: InstanceKeys) -> Steps[Tape]:
         """Everything that is recorded of an instance."""
         tape = cls(keys)
 
-        async def part(which: bytes) -> list[tuple[bytes, bytes]]:
+        def part(which: bytes) -> Steps[list[tuple[bytes, bytes]]]:
             start = len(keys.space) + len(which)
-            return [(key[start:], raw) for key, raw in await driver.scan(*keys.range(which))]
+            return [(key[start:], raw) for key, raw in (yield from scan(*keys.range(which)))]
 
-        tape._texts = {_number(key): NameRow.unpack(raw).text for key, raw in await part(NAMES)}
-        tape._entries.update((at, Entry.unpack(raw)) for at, raw in await part(HISTORY))
+        tape._texts = {_number(key): NameRow.unpack(raw).text for key, raw in (yield from part(NAMES))}
+        tape._entries.update((at, Entry.unpack(raw)) for at, raw in (yield from part(HISTORY)))
         for location in tape._entries:
             for at in (*_around(location)[1:], location):
                 # A branch that is under way has no entry.
                 if at not in tape._entries and not tape._is_loop(split_last(at)[0]):
                     tape._paths[tape._path(at)] = at
             tape._paths[tape._path(location)] = location
-        for turn, raw in await part(BASES):
+        for turn, raw in (yield from part(BASES)):
             tape._bases.setdefault(split_last(turn)[0], []).append((turn, raw))
-        tape._compensations = [Compensation.unpack(_number(key), raw) for key, raw in await part(COMPENSATIONS)]
-        tape._takings = [key for key, _ in await part(TAKINGS)]
-        tape._outside = {at: Hanging.unpack(raw) for at, raw in await part(OUTSIDE)}
-        tape._changed = [at for at, _ in await part(CHANGES)]
-        tape._folded = dict(await part(FOLDED))
-        tape._attic = [at for at, _ in await part(ATTIC)]
+        tape._compensations = [Compensation.unpack(_number(key), raw) for key, raw in (yield from part(COMPENSATIONS))]
+        tape._takings = [key for key, _ in (yield from part(TAKINGS))]
+        tape._outside = {at: Hanging.unpack(raw) for at, raw in (yield from part(OUTSIDE))}
+        tape._changed = [at for at, _ in (yield from part(CHANGES))]
+        tape._folded = dict((yield from part(FOLDED)))
+        tape._attic = [at for at, _ in (yield from part(ATTIC))]
         begin, end = keys.range(INBOX)
-        while rows := await driver.scan(begin, end, limit=INBOX_PAGE):  # nobody needs all of a long inbox at once
+        while rows := (yield from scan(begin, end, limit=INBOX_PAGE)):  # nobody needs all of a long inbox at once
             for _, raw in rows:
                 if (only_for := InboxMessage.unpack(b"", raw).only_for) is not None:
                     tape._elsewhere.append(read_token(only_for)[1])
             begin = rows[-1][0] + b"\x00"
         for at, entry in tape._entries.items():
             if isinstance(entry.data, ChildData) and not entry.is_final and at not in tape._outside:
-                left = await find_left(driver, keys, at, entry, entry.data)
+                left = yield from find_left(keys, at, entry, entry.data)
                 if left is not None:
                     tape._left[at] = left
         return tape
@@ -203,10 +204,8 @@ class Tape:
             what = self._outside[at]
             batch.clear(self._keys.space + OUTSIDE + at)
             if what.ends:
-                self.errands.append(errand_key())
                 token = pack_segment(what.since) + at
-                errand = Errand(what.kind, what.id, self._keys.instance_id, token, rollback=False)
-                batch.set(self.errands[-1], errand.pack())
+                self.errands.append(Errand(what.kind, what.id, self._keys.instance_id, token, rollback=False))
 
     def _is_loop(self, location: bytes) -> bool:
         entry = self._entries.get(location)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from workflow_sdk.changes.rewinding.loop_tape import turn_of
 from workflow_sdk.core.entries import Entry, LoopData
 from workflow_sdk.core.keys import CHANGES, FOLDED, InstanceKeys
 from workflow_sdk.core.location import segments, split_last
 from workflow_sdk.core.status import Kind
 from workflow_sdk.driver import Batch
-from workflow_sdk.runtime.loop_tape import turn_of
 
 __all__ = ["Assigned", "rewind_changes"]
 

@@ -1,0 +1,194 @@
+"""A change: a decision that reads rows and writes rows, made again if what it has read changes meanwhile.
+
+A change is a generator. It yields what it wants to read, and is sent what is there; it yields its writes, one or a list
+at a time; it returns what came of it. So it can read one row, decide, and read the next, without an event loop, and
+changes are made of changes with `yield from`:
+
+    @change
+    def retire(id: str) -> Steps[bool]:
+        head = yield from read(Head, key_of(id))
+        if head is None:
+            return False
+        yield Set(key_of(id), replace(head, status=Status.RETIRED).pack())
+        yield Signal(bell_of(id))
+        return True
+
+`apply` in `workflow_sdk.changes.apply` makes a change, in one commit. What was read with `Get` must still be so when
+the commit is applied, or else the whole change is made again. So a change has no side effects: it may run many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial, wraps
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from workflow_sdk.core.wire import Packed
+from workflow_sdk.driver import Clear, Write
+
+__all__ = [
+    "Assume",
+    "Change",
+    "Draw",
+    "Effect",
+    "Get",
+    "Hold",
+    "Look",
+    "Retries",
+    "Scan",
+    "Signal",
+    "Steps",
+    "Writing",
+    "change",
+    "clear",
+    "get",
+    "look",
+    "pages",
+    "read",
+    "scan",
+    "write",
+]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Packed)
+P = ParamSpec("P")
+
+
+class Get(NamedTuple):
+    """Read a row. The commit holds only if the row is unchanged then."""
+
+    key: bytes
+
+
+class Hold(NamedTuple):
+    """The commit holds only if these rows are unchanged since they were read, with others or now."""
+
+    keys: tuple[bytes, ...]
+
+
+class Look(NamedTuple):
+    """Read a row that others may change meanwhile: nothing that must not go wrong may depend on it."""
+
+    key: bytes
+
+
+class Scan(NamedTuple):
+    """Read the rows from `begin`, up to `end` and without it. Others may change them meanwhile.
+
+    A `Get` of a row in a range that was read whole needs no second read.
+    """
+
+    begin: bytes
+    end: bytes
+    limit: int | None = None
+    reverse: bool = False
+
+
+class Assume(NamedTuple):
+    """The value of a row that is known without a read. The commit holds only if it is right.
+
+    The answer is that value the first time; if the commit has failed, the row is read as with `Get`. So a change that
+    assumes has to write something: without a commit, nothing may find out that it is wrong.
+    """
+
+    key: bytes
+    value: bytes | None
+
+
+class Signal(NamedTuple):
+    """Set a row to a value that it has never had, for those who wait for it to change."""
+
+    key: bytes
+
+
+class Draw(NamedTuple):
+    """A random number from 0 on, below `below`."""
+
+    below: int
+
+
+class Retries(NamedTuple):
+    """How often this change was made before: each time, others had changed what it read before the commit."""
+
+
+Writing: TypeAlias = Write | Signal
+Effect: TypeAlias = Get | Hold | Look | Scan | Assume | Draw | Retries | Writing | list[Writing]
+"""Several writes may be yielded at once."""
+
+Steps: TypeAlias = Generator[Effect, Any, T]
+"""The body of a change that comes to a `T`."""
+
+
+class Change(Generic[T]):
+    """A change that is still to be made. It can be made any number of times; each runs its body anew."""
+
+    __slots__ = ("begin",)
+
+    def __init__(self, begin: Callable[[], Steps[T]]) -> None:
+        self.begin: Callable[[], Steps[T]] = begin
+
+    def __iter__(self) -> Steps[T]:
+        """Run the body. So `yield from change` makes it a part of another change."""
+        return self.begin()
+
+
+def change(fn: Callable[P, Steps[T]]) -> Callable[P, Change[T]]:
+    """Make a generator function one that returns a `Change`."""
+
+    @wraps(fn)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Change[T]:
+        return Change(partial(fn, *args, **kwargs))
+
+    return make
+
+
+@change
+def write(writes: Sequence[Write]) -> Steps[None]:
+    """Make writes that depend on nothing."""
+    yield [*writes]
+
+
+@change
+def clear(keys: Sequence[bytes]) -> Steps[None]:
+    """Clear rows."""
+    yield [Clear(key) for key in keys]
+
+
+# What reads, with the types of what comes back.
+
+
+def get(key: bytes) -> Steps[bytes | None]:
+    """Read a row, which has to be unchanged when the commit is applied."""
+    raw: bytes | None = yield Get(key)
+    return raw
+
+
+def look(key: bytes) -> Steps[bytes | None]:
+    """Read a row, whatever becomes of it meanwhile."""
+    raw: bytes | None = yield Look(key)
+    return raw
+
+
+def read(kind: type[R], key: bytes) -> Steps[R | None]:
+    """Read a row of a class, which has to be unchanged when the commit is applied."""
+    raw: bytes | None = yield Get(key)
+    return None if raw is None else kind.unpack(raw)
+
+
+def scan(
+    begin: bytes, end: bytes, *, limit: int | None = None, reverse: bool = False
+) -> Steps[list[tuple[bytes, bytes]]]:
+    """Read the rows of a range, whatever becomes of them meanwhile."""
+    rows: list[tuple[bytes, bytes]] = yield Scan(begin, end, limit, reverse)
+    return rows
+
+
+def pages(begin: bytes, end: bytes, size: int) -> Generator[Effect, Any, list[tuple[bytes, bytes]]]:
+    """Read the rows of a range in parts of a size, since they may be large; return all of them."""
+    found: list[tuple[bytes, bytes]] = []
+    while rows := (yield from scan(begin, end, limit=size)):
+        found += rows
+        if len(rows) < size:
+            break
+        begin = rows[-1][0] + b"\x00"
+    return found

@@ -1,0 +1,92 @@
+"""Changes of an inbox by whoever looks after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from workflow_sdk.changes.change import Steps, change, get, read
+from workflow_sdk.changes.snapshot import find
+from workflow_sdk.changes.tasks import reopen
+from workflow_sdk.core.answers import Answer, AnswerKind, is_answer
+from workflow_sdk.core.entries import read_token
+from workflow_sdk.core.inbox import InboxMessage, SetAside
+from workflow_sdk.core.instance import CountRow, WaitRow
+from workflow_sdk.core.keys import ASIDE, INBOX, INBOX_MAX, InstanceKeys, waits_of
+from workflow_sdk.core.limits import counted
+from workflow_sdk.driver import Clear, Set
+from workflow_sdk.errors import InstanceNotFoundError
+
+__all__ = ["discard", "limit_inboxes", "set_aside"]
+
+
+@change
+def discard(keys: InstanceKeys, id: bytes, encode: Callable[[str], bytes]) -> Steps[bool]:
+    """Take a message out of the inbox, or out of what was set aside; False if it is not there."""
+    if not (yield from find(keys)).about:
+        raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r}")
+    for part in (INBOX, ASIDE):
+        # Whoever takes it checks the row as well: so it is either taken or discarded.
+        raw = yield from get(keys.space + part + id)
+        if raw is None:
+            continue
+        message = InboxMessage.unpack(id, raw) if part == INBOX else None
+        if message is not None and not message.is_counted:
+            return False  # the end of a child or a task, which is no message of anybody's
+        yield Clear(keys.space + part + id)
+        if (sent := (yield from get(keys.sent(0)))) is not None:
+            yield Set(keys.sent(0), CountRow(counted(sent) - 1).pack())
+        if message is not None and message.reply_to is not None and (yield from get(message.reply_to)) is not None:
+            text = f"message {message.name!r} to {keys.instance_id!r} was discarded"
+            yield Set(message.reply_to, Answer(encode(text), AnswerKind.DISCARDED).pack())
+        return True
+    return False
+
+
+@change
+def set_aside(
+    keys: InstanceKeys,
+    message: InboxMessage,
+    row: SetAside,
+    answer: bytes | None,
+    task: str | None,
+    now: float,
+    *,
+    in_memory: bool,
+) -> Steps[bool]:
+    """Move a message from the inbox to what is set aside; False if somebody has discarded it.
+
+    `answer`: what whoever has asked is told, unless that is done in memory. `task`: of whose result the message tells;
+    it is open again.
+    """
+    if (yield from get(keys.space + INBOX + message.id)) is None:
+        return False
+    yield Clear(keys.space + INBOX + message.id)
+    yield Set(keys.space + ASIDE + message.id, row.pack())
+    if task is not None:
+        yield from reopen(task, now)
+    yield from _promise_less(keys, message)
+    if message.reply_to is not None and answer is not None:
+        if in_memory:
+            yield Clear(message.reply_to)
+        elif (asked := (yield from get(message.reply_to))) is not None and not is_answer(asked):
+            yield Set(message.reply_to, answer)
+    return True
+
+
+def _promise_less(keys: InstanceKeys, message: InboxMessage) -> Steps[None]:
+    """Have the wait that a message was addressed to be sent another one."""
+    if message.only_for is None:
+        return
+    _, location = read_token(message.only_for)
+    key = keys.space + waits_of(message.name) + location
+    row = yield from read(WaitRow, key)
+    if row is not None:
+        yield Set(key, replace(row, promised=max(0, row.promised - 1)).pack())
+
+
+@change
+def limit_inboxes(most: int) -> Steps[None]:
+    """Have every sender obey this limit."""
+    yield Set(INBOX_MAX, CountRow(most).pack())

@@ -1,0 +1,1 @@
+"""Having part of a history happen again."""

@@ -1,0 +1,194 @@
+"""Changes of schedules: what people make of them, and what becomes of their ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
+
+from workflow_sdk.changes.change import Look, Signal, Steps, Writing, change, get
+from workflow_sdk.changes.instances import create
+from workflow_sdk.changes.ticks import MICROSECONDS, ticks_of
+from workflow_sdk.core.instance import Head, InstanceRows
+from workflow_sdk.core.keys import (
+    SCHEDULES_BELL,
+    Field,
+    InstanceKeys,
+    due_schedule,
+    schedule_key,
+    waiting_schedule,
+)
+from workflow_sdk.core.schedules import Plan, ScheduleRow, decide
+from workflow_sdk.driver import Clear, Set
+from workflow_sdk.errors import CodecError, ScheduleNotFoundError
+
+__all__ = ["Kept", "delete", "instance_of", "keep", "put", "read_schedule", "unpack_schedule", "update"]
+
+
+def unpack_schedule(id: str, raw: bytes) -> ScheduleRow:
+    """The schedule that a row holds; CodecError, which names it, if it can't be one."""
+    try:
+        return ScheduleRow.unpack(raw)
+    except CodecError as error:
+        raise CodecError(f"schedule {id!r}: {error}; it can be deleted") from None
+
+
+def read_schedule(id: str) -> Steps[ScheduleRow]:
+    """A schedule; ScheduleNotFoundError, if there is none with this id."""
+    raw = yield from get(schedule_key(id))
+    if raw is None:
+        raise _not_found(id)
+    return unpack_schedule(id, raw)
+
+
+def _not_found(id: str) -> ScheduleNotFoundError:
+    return ScheduleNotFoundError(f"there is no schedule {id!r}")
+
+
+@change
+def put(id: str, wanted: ScheduleRow, is_same_input: Callable[[bytes, bytes], bool]) -> Steps[ScheduleRow]:
+    """Store a schedule, unless it is there with the same definition: the schedule as it is then.
+
+    Whether an old one is paused, and when it ticked last, stays. Ticks of the old one that wait are gone.
+    """
+    raw = yield from get(schedule_key(id))
+    before = None if raw is None else unpack_schedule(id, raw)
+    after = wanted
+    if before is not None:
+        if before.definition == wanted.definition and is_same_input(before.input, wanted.input):
+            return before
+        after = replace(
+            wanted,
+            paused=before.paused,
+            created_at=before.created_at,
+            next_at=None if before.paused else wanted.next_at,
+            last_at=before.last_at,
+            last_instance=before.last_instance,
+        )
+    yield _store(id, before, after)
+    return after
+
+
+@change
+def update(id: str, fn: Callable[[ScheduleRow], ScheduleRow]) -> Steps[ScheduleRow]:
+    """Make of a schedule what `fn` makes of its row: the schedule as it is then."""
+    before = yield from read_schedule(id)
+    after = fn(before)
+    if after != before:
+        yield _store(id, before, after)
+    return after
+
+
+@change
+def delete(id: str) -> Steps[None]:
+    """Forget a schedule. The instances that it began stay as they are."""
+    raw = yield from get(schedule_key(id))
+    if raw is None:
+        raise _not_found(id)
+    row: ScheduleRow | None = None
+    with suppress(CodecError):  # whoever comes upon what else there is of it finds it gone
+        row = unpack_schedule(id, raw)
+    yield _store(id, row, None)
+
+
+def _store(id: str, before: ScheduleRow | None, after: ScheduleRow | None) -> list[Writing]:
+    """Write a schedule, or clear it, with the rows by which it is found when something is to be done."""
+    writes: list[Writing] = []
+    if before is not None and before.next_at is not None:
+        writes.append(Clear(due_schedule(before.next_at, id)))
+    writes.append(Clear(waiting_schedule(id)))
+    if after is None:
+        writes.append(Clear(schedule_key(id)))
+        return writes
+    writes.append(Set(schedule_key(id), after.pack()))
+    if after.next_at is not None:
+        writes.append(Set(due_schedule(after.next_at, id), b""))
+    if after.waiting and not after.paused:
+        writes.append(Set(waiting_schedule(id), b""))
+    writes.append(Signal(SCHEDULES_BELL))
+    return writes
+
+
+# Ticks.
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A schedule after what was to be done for it."""
+
+    row: ScheduleRow
+    head_key: bytes | None
+    """Where the head of the instance is that it began last, if the end of that matters."""
+    head: bytes | None
+    begun: tuple[str, ...]
+    """The instances that were begun."""
+    is_full: bool
+    """Whether so many ticks wait that others are left out."""
+
+
+@change
+def keep(
+    id: str,
+    found_by: Iterable[bytes],
+    judge: Callable[[float], float],
+    known: Container[str],
+    new_rows: Callable[[ScheduleRow, float], InstanceRows],
+) -> Steps[Kept | None]:
+    """Begin what a schedule is to begin now, and move it on. None, if it is not to be kept here.
+
+    `found_by`: rows that have led to it. `judge`: what time it is, where a schedule is due at a time. `known`: the
+    names of the workflows that are known here. `new_rows`: of an instance that begins now.
+    """
+    raw = yield from get(schedule_key(id))
+    row = None if raw is None else unpack_schedule(id, raw)
+    for key in found_by:
+        # Left of a schedule that could not be read when it was deleted; or somebody was faster, and has cleared it.
+        if (row is None or not _leads_to(key, id, row)) and (yield Look(key)) is not None:
+            yield Clear(key)
+    if row is None or row.paused or row.workflow not in known:
+        return None
+    head_key, head = None, None
+    if row.overlap != "allow" and row.last_instance is not None:
+        head_key = InstanceKeys(row.last_instance).field(Field.HEAD)
+        # It may be given another try meanwhile.
+        head = yield from get(head_key)
+    now = judge(row.next_at or 0.0)
+    plan = decide(row, now, ticks_of(row), is_busy=head is not None and not Head.unpack(head).status.is_terminal)
+    if (plan.starts, plan.waiting, plan.next_at) == ((), row.waiting, row.next_at):
+        return Kept(row, head_key, head, (), is_full=False)
+    return (yield from _carry_out(id, row, plan, now, new_rows))
+
+
+def _carry_out(
+    id: str, row: ScheduleRow, plan: Plan, now: float, new_rows: Callable[[ScheduleRow, float], InstanceRows]
+) -> Steps[Kept]:
+    after, begun = plan.applied(row), list[str]()
+    for tick in plan.starts:
+        keys = InstanceKeys(instance_of(id, tick))
+        after = replace(after, last_instance=keys.instance_id)
+        # If it is there, it has begun: the tick of a schedule of this id that was deleted since, or started by hand.
+        if (yield from create(keys, new_rows(row, now))):
+            begun.append(keys.instance_id)
+    yield _store(id, row, after)
+    head_key, head = None, None
+    if after.overlap != "allow" and after.last_instance is not None:
+        head_key = InstanceKeys(after.last_instance).field(Field.HEAD)
+        head = yield Look(head_key)
+    return Kept(after, head_key, head, tuple(begun), plan.is_full)
+
+
+def _leads_to(key: bytes, id: str, row: ScheduleRow) -> bool:
+    """Whether a row by which a schedule is found is one that it has."""
+    if key == waiting_schedule(id):
+        return bool(row.waiting) and not row.paused
+    return row.next_at is not None and key == due_schedule(row.next_at, id)
+
+
+def instance_of(id: str, tick: float) -> str:
+    """The id of the instance that a tick begins."""
+    # From whole microseconds: a float may be a little less than its decimals say.
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=round(tick * MICROSECONDS))
+    return f"{id}/{at.isoformat().removesuffix('+00:00')}Z"

@@ -1,0 +1,156 @@
+"""Changes of tasks of people. Each is one commit, with a record of who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+from msgspec.structs import replace
+
+from workflow_sdk.changes.change import Steps, Writing, change, read, scan
+from workflow_sdk.changes.deliver import Letter, Posted, deliver
+from workflow_sdk.changes.snapshot import find
+from workflow_sdk.changes.workers import time_of_workers
+from workflow_sdk.core.entries import read_token
+from workflow_sdk.core.keys import OUTSIDE, InstanceKeys, last_of
+from workflow_sdk.core.location import subtree
+from workflow_sdk.core.outside import Hanging, TaskDone
+from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, all_tasks_of, ended_tasks_of, task_key, task_log
+from workflow_sdk.core.times import deadline_of
+from workflow_sdk.driver import Append, Clear, ClearRange, Set
+from workflow_sdk.errors import InstanceNotFoundError, NotAuthorizedError, StaleError
+
+__all__ = ["ENDED_MAX", "assign", "complete", "end_task", "expire", "forget_tasks", "read_task", "reopen"]
+
+ENDED_MAX = 100
+"""So many tasks of an instance that are over are kept, as long as it lives: the last ones."""
+AT_ONCE = 20
+"""So many are forgotten in one commit, if there are more."""
+
+
+def read_task(id: str) -> Steps[TaskRow]:
+    """A task; InstanceNotFoundError, if there is none."""
+    row = yield from read(TaskRow, task_key(id))
+    if row is None:
+        raise InstanceNotFoundError(f"there is no task {id!r}")
+    return row
+
+
+def _read_open(id: str) -> Steps[TaskRow]:
+    """A task that is open; StaleError, if it is not any more."""
+    row = yield from read_task(id)
+    if row.status is not TaskStatus.OPEN:
+        who = "" if row.by is None else f" by {row.by!r}"
+        raise StaleError(f"task {row.name!r} ({id}) is {row.status.value}{who}")
+    return row
+
+
+@change
+def assign(id: str, what: str, by: str | None, to: str | None, now: float) -> Steps[None]:
+    """Give a task to someone, or to nobody. `what`: what its log calls that."""
+    row = yield from _read_open(id)
+    yield _store(row, replace(row, assignee=to), TaskEvent(what, by, now, to))
+
+
+@change
+def complete(
+    id: str, value: bytes, by: str, roles: AbstractSet[str], now: float, is_here: Callable[[str], bool]
+) -> Steps[tuple[str, Posted]]:
+    """Complete a task, and have its instance go on: the id of that, and who has it."""
+    row = yield from _read_open(id)
+    if row.roles and roles.isdisjoint(row.roles):
+        wanted = " or ".join(map(repr, row.roles))
+        raise NotAuthorizedError(f"task {row.name!r} ({id}) is for {wanted}; {by!r} has none of these roles")
+    if row.until is not None and now >= row.until and (yield from time_of_workers(now)) >= row.until:
+        raise StaleError(f"the time for task {row.name!r} ({id}) was over at {deadline_of(row.until).isoformat()}")
+    keys = InstanceKeys(row.instance)
+    found = yield from find(keys)
+    if not found.about:
+        raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, is not there any more")
+    if found.status.is_terminal:
+        raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, has ended")
+    # While this row stands, the wait is not over.
+    hanging = yield from read(Hanging, keys.space + OUTSIDE + read_token(row.token)[1])
+    if hanging is None or hanging.id != id:
+        raise StaleError(f"instance {row.instance!r} does not wait for task {id!r} any more")
+    letter = Letter(row.token, TaskDone(value, by, now).pack())
+    posted = yield from deliver(keys, letter, now, is_here, found)
+    done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
+    yield from _forget_oldest(row.instance)
+    yield _store(row, done, TaskEvent("completed", by, now))
+    return row.instance, posted
+
+
+def end_task(id: str, status: TaskStatus, now: float) -> Steps[None]:
+    """End a task that is open: its time is over, or nobody waits for it any more."""
+    row = yield from read(TaskRow, task_key(id))
+    if row is not None and row.status is TaskStatus.OPEN:
+        yield from _forget_oldest(row.instance)
+        yield _store(row, replace(row, status=status, ended_at=now), TaskEvent(status.value, None, now))
+
+
+def expire(id: str, now: float) -> Steps[bool]:
+    """End a task since its time is over; False if it was completed before."""
+    row = yield from read(TaskRow, task_key(id))
+    if row is not None and row.status is TaskStatus.COMPLETED:
+        return False
+    if row is not None:
+        after = replace(row, status=TaskStatus.EXPIRED, ended_at=now)
+        yield from _forget_oldest(row.instance)
+        yield _store(row, after, TaskEvent("expired", None, now))
+    return True
+
+
+def reopen(id: str, now: float) -> Steps[None]:
+    """Open a task again that was completed with what its instance can't take."""
+    row = yield from read(TaskRow, task_key(id))
+    if row is not None and row.status is TaskStatus.COMPLETED:
+        after = replace(row, status=TaskStatus.OPEN, by=None, ended_at=None, result=None)
+        yield _store(row, after, TaskEvent("reopened", None, now))
+
+
+def _store(before: TaskRow, after: TaskRow, event: TaskEvent) -> list[Writing]:
+    """Write a task as it is now, where it is found by, and what has happened to it."""
+    writes: list[Writing] = []
+    gone = set(before.places())
+    if after.status is TaskStatus.OPEN:
+        for place in after.places():
+            gone.discard(place)
+            writes.append(Set(place, b""))
+    if before.ended_place is not None:
+        gone.add(before.ended_place)
+    if after.ended_place is not None:
+        gone.discard(after.ended_place)
+        writes.append(Set(after.ended_place, after.own_place))
+    writes += map(Clear, sorted(gone))
+    return [*writes, Set(task_key(after.id), after.pack()), Append(task_log(after.id), event.pack())]
+
+
+def _forget_oldest(instance_id: str) -> Steps[None]:
+    """Before another task of an instance is over: keep no more than so many of those that are.
+
+    Not the one that is over now, also if the clock by which it ended is behind the others.
+    """
+    begin, end = subtree(ended_tasks_of(instance_id))
+    rows = yield from scan(begin, end, limit=ENDED_MAX + AT_ONCE)
+    # What is over does not change any more; whoever else forgets it does the same.
+    for place, own_place in rows[: max(0, len(rows) - ENDED_MAX + 1)]:
+        yield _forget(last_of(place))
+        yield Clear(own_place)
+        yield Clear(place)
+
+
+def _forget(id: str) -> list[Writing]:
+    return [Clear(task_key(id)), ClearRange(*subtree(task_log(id)))]
+
+
+def forget_tasks(instance_id: str) -> Steps[None]:
+    """Forget all tasks of an instance, which has ended."""
+    for place, _ in (yield from scan(*subtree(all_tasks_of(instance_id)))):
+        id = last_of(place)
+        row = yield from read(TaskRow, task_key(id))
+        for open_place in () if row is None else row.places():
+            yield Clear(open_place)
+        yield _forget(id)
+        yield Clear(place)
+    yield ClearRange(*subtree(ended_tasks_of(instance_id)))

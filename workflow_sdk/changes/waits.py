@@ -1,0 +1,121 @@
+"""Whether a wait that a message is for is still open. The commit holds only as long as it is."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from workflow_sdk.changes.change import Get, Hold, Steps, get, look, scan
+from workflow_sdk.changes.snapshot import Snapshot
+from workflow_sdk.core.entries import Entry, ListenData, read_token
+from workflow_sdk.core.inbox import InboxMessage
+from workflow_sdk.core.instance import CountRow, WaitRow
+from workflow_sdk.core.keys import HISTORY, INBOX, OUTSIDE, Field, InstanceKeys, waits_of
+from workflow_sdk.core.location import subtree
+from workflow_sdk.core.outside import Hanging
+from workflow_sdk.core.status import EntryStatus, Status
+from workflow_sdk.driver import Set
+
+__all__ = ["awaits_end", "hanging_key", "is_awaited", "wait_for_token", "wait_for_version"]
+
+PAGE = 64
+"""Messages may be large, so that not many are read at once."""
+
+
+def wait_for_token(found: Snapshot, message: str | bytes, token: bytes, version: int | None, now: float) -> Steps[bool]:
+    """Promise a message to the wait with this token; False if that is over."""
+    keys = found.keys
+    since, location = read_token(token)
+    if version not in (None, since):
+        if version != found.about.tally.commits:
+            return False
+        yield Get(keys.field(Field.TALLY))
+    wait = keys.space + waits_of(message) + location
+    value = yield from get(wait)
+    if value is None:
+        return (yield from _wait_of_entry(found, message, token, now))
+    row = WaitRow.unpack(value)
+    if row.since != since or row.promised >= row.takes or _is_over(row.until, now):
+        return False
+    yield Set(wait, replace(row, promised=row.promised + 1).pack())
+    return True
+
+
+def _wait_of_entry(found: Snapshot, message: str | bytes, token: bytes, now: float) -> Steps[bool]:
+    """While its code is run again, or stuck, a wait is not over; but only its entry says so."""
+    keys = found.keys
+    since, location = read_token(token)
+    raw = yield from get(keys.space + HISTORY + location)
+    data = None if raw is None else _listens(raw, message, since, now)
+    if data is None:
+        return False
+    begin, end = keys.range(INBOX)
+    promised = 0
+    while rows := (yield from scan(begin, end, limit=PAGE)):
+        promised += sum(InboxMessage.unpack(b"", row).only_for == token for _, row in rows)
+        begin = rows[-1][0] + b"\x00"
+    is_open = promised < data.count
+    if is_open:
+        # It changes with every message: so those that are there were counted to the last.
+        yield Hold((keys.nudge,))
+    return is_open
+
+
+def wait_for_version(found: Snapshot, message: str | bytes, version: int, now: float) -> Steps[bool]:
+    """Note that a state of the instance is answered; False if it was, or if nothing waits since then.
+
+    A state is answered by one message only; and one that a wait began with, while that waits.
+    """
+    keys, about = found.keys, found.about
+    if version == about.tally.commits:
+        yield Get(keys.field(Field.TALLY))
+    else:
+        rows = yield from scan(*subtree(keys.space + waits_of(message)))
+        place = next((key for key, raw in rows if WaitRow.unpack(raw).since == version), None)
+        if place is None and about.status is Status.RUNNING:
+            # It is run again, and has not come to all of its waits yet.
+            entries = yield from scan(*keys.range(HISTORY))
+            place = next((key for key, raw in entries if _listens(raw, message, version, now)), None)
+        if place is None:
+            return False
+        yield Get(place)
+    if about.answered >= version:
+        return False
+    yield Get(keys.field(Field.ANSWERED))
+    yield Set(keys.field(Field.ANSWERED), CountRow(version).pack())
+    return True
+
+
+def _listens(raw: bytes, message: str | bytes, since: int, now: float) -> ListenData | None:
+    """What an entry listens to, if it has listened to the message since then, and does still."""
+    entry = Entry.unpack(raw)
+    data = entry.data
+    if entry.status is not EntryStatus.WAITING or entry.since != since or not isinstance(data, ListenData):
+        return None
+    return None if message not in data.names or _is_over(data.until, now) else data
+
+
+def _is_over(until: float | None, now: float) -> bool:
+    return until is not None and until <= now
+
+
+# Waits for the end of an instance.
+
+
+def hanging_key(watcher: str, token: bytes) -> bytes:
+    """The row of what an instance waits for at the end of another one, as long as that wait lasts."""
+    return InstanceKeys(watcher).space + OUTSIDE + read_token(token)[1]
+
+
+def _is_wait(raw: bytes | None, instance_id: str, token: bytes) -> bool:
+    hanging = None if raw is None else Hanging.unpack(raw)
+    return hanging is not None and (hanging.id, hanging.since) == (instance_id, read_token(token)[0])
+
+
+def awaits_end(watcher: str, instance_id: str, token: bytes) -> Steps[bool]:
+    """Whether an instance waits for the end of another one, and does so until the commit."""
+    return _is_wait((yield from get(hanging_key(watcher, token))), instance_id, token)
+
+
+def is_awaited(watcher: str, instance_id: str, token: bytes) -> Steps[bool]:
+    """Whether an instance waits for the end of another one now."""
+    return _is_wait((yield from look(hanging_key(watcher, token))), instance_id, token)
