@@ -1,4 +1,4 @@
-"""Move money between accounts that are rows of the store itself: once, although the process dies right after it.
+"""Move money between accounts that are rows of the store itself: exactly once, although the process dies after it.
 
 python examples/accounts.py
 """

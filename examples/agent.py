@@ -1,6 +1,6 @@
 """An agent that watches a deployment: it looks, thinks, acts and pauses, in a loop that survives restarts.
 
-A person can tell it something at any time; that ends its pause. The model is a stand-in with fixed opinions.
+A person can send it a message at any time; that ends its pause. The model is a stand-in with fixed answers.
 
 python examples/agent.py
 """
@@ -17,7 +17,7 @@ from workflow_sdk import Break, Context, Continue, Runtime, Status, workflow
 
 @dataclass(frozen=True)
 class Action:
-    """What the model wants to be done next: a tool, or the end."""
+    """What the model wants next: a tool, or the end."""
 
     tool: str
     argument: str
@@ -52,7 +52,7 @@ async def roll_back(service: str) -> str:
 
 
 TOOLS = {"error_rate": error_rate, "roll_back": roll_back}
-PAUSE = 0.05  # seconds; minutes, elsewhere
+PAUSE = 0.05  # seconds here; minutes in a real program
 
 
 async def turn(ctx: Context, memory: Memory) -> Continue[Memory] | Break[str]:
@@ -78,7 +78,7 @@ async def main() -> None:
         async with Runtime(store, workflows=[agent]) as runtime:
             handle = await runtime.start(agent, "keep the shop healthy", id="watch")
             status = Status.RUNNING
-            while status is not Status.WAITING:  # for what happens next, or for a word
+            while status is not Status.WAITING:  # for the next event, or for a message from a person
                 await asyncio.sleep(0.2)
                 status = (await handle.info()).status
             print(f"after a while: {status}")

@@ -1,4 +1,4 @@
-"""Wait for a person, for three days at most. While it waits, the workflow is a row in the store and nothing else.
+"""Wait for a person, for three days at most. While it waits, the workflow is only rows in the store.
 
 python examples/approval.py
 """
@@ -27,11 +27,11 @@ class Decision:
 
 
 async def ask_for_approval(claim: Claim) -> None:
-    print(f"  mail: please decide on {claim.id}, {claim.euros} EUR")
+    print(f"  email: please decide on {claim.id}, {claim.euros} EUR")
 
 
 async def escalate(claim: Claim) -> None:
-    print(f"  mail: nobody has decided on {claim.id}")
+    print(f"  email: nobody has decided on {claim.id}")
 
 
 @workflow

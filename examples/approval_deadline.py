@@ -1,4 +1,4 @@
-"""An approval with a deadline, through handles: who decides is answered, who decides too late is told so.
+"""An approval with a deadline, through handles. A decision in time is accepted; a late one is answered as stale.
 
 python examples/approval_deadline.py
 """
@@ -44,7 +44,7 @@ async def expense(ctx: Context, claim: Claim) -> str:
 
 
 async def token_of(handle: Handle[str]) -> str:
-    """What a link in a mail would carry: it reaches this wait, and no other one."""
+    """The token that a link in an email would carry: it reaches this wait, and no other one."""
     while True:
         waits = (await handle.info()).waits
         if waits:
@@ -53,7 +53,7 @@ async def token_of(handle: Handle[str]) -> str:
 
 
 async def decide(client: Client) -> None:
-    """What people do, in any process: a client is enough."""
+    """Decide as a person would, from any process: a client is enough."""
     handles = {
         claim.id: await client.start(expense, claim, id=claim.id)
         for claim in (Claim("claim-1", 120, 60), Claim("claim-2", 80, 0.3), Claim("claim-3", 20, 60))

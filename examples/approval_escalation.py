@@ -1,6 +1,6 @@
-"""An expense that a clerk is to approve. Nobody does in time: it becomes a task of the managers.
+"""An expense that a clerk has to approve. No clerk does in time, so it becomes a task for the managers.
 
-Tasks stand on a list of the store, for whatever shows them to people: here, a few lines of code.
+Tasks are on a list of the store. Any program can show them to people; here, a few lines of code do.
 
 python examples/approval_escalation.py
 """
@@ -40,7 +40,7 @@ class Verdict:
 async def decide(ctx: Context, expense: Expense) -> TaskResult[Verdict]:
     try:
         return await ctx.task("approve", payload=expense, roles=["clerk"], type=Verdict, timeout=expense.seconds)
-    except ListenTimeoutError:  # it is off the list of the clerks
+    except ListenTimeoutError:  # the task has left the list of the clerks
         ctx.state["escalated"] = True
         return await ctx.task("approve, late", payload=expense, roles=["manager"], type=Verdict)
 
@@ -53,7 +53,7 @@ async def expense(ctx: Context, claim: Expense) -> str:
 
 
 async def open_tasks(client: Client, role: str) -> list[Task]:
-    """What a page for people with this role would show."""
+    """Return what a page for people with this role would show."""
     while True:
         page = await client.tasks.list(role=role)
         if page.items:
@@ -94,7 +94,7 @@ async def main() -> None:
         verdict = Verdict(approved=False, note="(a stool will do)")
         await runtime.tasks.complete(task.id, verdict, by="a manager", roles=["manager"])
         print(f"  {await handle.result()}")
-        print(f"  what the world sees of it: {(await handle.info()).state}")
+        print(f"  what everybody sees of it: {(await handle.info()).state}")
 
 
 if __name__ == "__main__":

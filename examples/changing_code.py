@@ -1,4 +1,4 @@
-"""Change a workflow while instances of it are asleep: say what was taken out, and what is new.
+"""Change a workflow while instances of it are asleep: say what was removed, and what is new.
 
 The three functions stand for three releases of the same file.
 
@@ -33,7 +33,7 @@ async def release_1(ctx: Context, user: str) -> str:
 @workflow(name="onboarding")
 async def careless_release(ctx: Context, user: str) -> str:
     await ctx.step("account", tell, user, "your account is ready")
-    await ctx.step("tour", tell, user, "come on a tour")  # where the record says "fax"
+    await ctx.step("tour", tell, user, "come on a tour")  # where the history says "fax"
     await ctx.sleep("trial", TRIAL)
     await ctx.step("ask", tell, user, "how was it?")
     return "done"
@@ -43,7 +43,7 @@ async def careless_release(ctx: Context, user: str) -> str:
 async def release_2(ctx: Context, user: str) -> str:
     await ctx.step("account", tell, user, "your account is ready")
     await ctx.removed("fax", "step")
-    if await ctx.version("with tour", 2) >= 2:  # 1 for those who were past this point before there was a tour
+    if await ctx.version("with tour", 2) >= 2:  # 1 for instances that passed this point before there was a tour
         await ctx.step("tour", tell, user, "come on a tour")
     await ctx.sleep("trial", TRIAL)
     await ctx.step("ask", tell, user, "how was it?")

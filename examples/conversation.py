@@ -1,7 +1,7 @@
-"""A conversation with an agent: who asks is answered, and the agent remembers, over restarts and for ever.
+"""A conversation with an agent: it answers questions, and remembers them through restarts, for ever.
 
-Every few turns it starts over with what it remembers, so that a long conversation has no long history. It is the same
-instance: the same id, the same handle, and a question that came meanwhile is answered. The model is a stand-in.
+Every few turns it starts over with what it remembers, so that a long conversation has no long history. It stays the
+same instance, with the same id and handle, and it answers questions that came meanwhile. The model is a stand-in.
 
 python examples/conversation.py
 """

@@ -4,7 +4,7 @@
     python examples/demo.py --no-pauses
 
 Every step writes into a ledger, a text file that the workflow knows nothing of: when it starts, and when it is done. In
-the end the ledger and the record are held against each other. The exit code tells whether every claim holds.
+the end the ledger and the history are compared. The exit code tells whether every claim holds.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ INSTANCE = "order-1001"
 ITEMS = ["teapot", "two cups", "a pound of tea"]
 KILLED = "charge the card"
 
-# What a worker is told by whoever starts it. Not a part of the order: a workflow that knew of its own crash would be a
-# poor witness.
+# Set by the process that starts a worker. It is no part of the order: a workflow that
+# knows of its own crash would prove nothing.
 PACE = float(os.environ.get("DEMO_PACE", "1"))
 LEDGER = Path(os.environ.get("DEMO_LEDGER", os.devnull))
 DIES_IN = os.environ.get("DEMO_DIES_IN", "")
@@ -77,7 +77,7 @@ def enter(event: str, what: str) -> None:
 
 
 async def effect(what: str, result: str, seconds: float = 0.5) -> str:
-    """Something that happens in the world: it can't be taken back, and a crash can hit it half way."""
+    """An effect outside the program: it can't be taken back, and a crash can interrupt it."""
     enter("started", what)
     print(f"{what} ...", flush=True)
     await asyncio.sleep(seconds * PACE)
@@ -90,7 +90,7 @@ async def effect(what: str, result: str, seconds: float = 0.5) -> str:
 
 
 async def label_is_recorded() -> None:
-    """Let the branch beside the payment be finished for certain, so that each performance is the same."""
+    """Wait until the branch beside the payment is recorded, so that each performance is the same."""
     async with aclosing(await open_driver(STORE)) as driver:
         while "label-12" not in [entry.value for entry in await read_history(driver, INSTANCE)]:  # noqa: ASYNC110  # the commit of another branch has no event here
             await asyncio.sleep(0.02)
@@ -132,7 +132,7 @@ async def fulfil(ctx: Context, order: Order) -> Fulfilled:
 
 
 async def work() -> None:
-    """What each of the three processes does: run the order as far as it goes."""
+    """Run the order as far as it goes. Each of the three processes does this."""
     order = Order(INSTANCE, ITEMS, 4990)
     async with aclosing(await open_driver(STORE)) as driver:
         result = await run_workflow(fulfil, order, driver=driver, instance_id=INSTANCE)
@@ -153,7 +153,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a performance takes place."""
+    """The terminal on which a performance is shown."""
 
     console: Console
     folder: Path
@@ -202,7 +202,7 @@ class Stage:
 
 
 def finished_steps(history: History) -> list[str]:
-    """The names of the steps that the record has as finished."""
+    """Return the names of the steps that the history has as finished."""
     return [entry.name for entry in history if entry.kind == "step" and entry.status == "completed"]
 
 
@@ -246,7 +246,7 @@ def table(ledger: list[Line]) -> Table:
 def verdict(
     stage: Stage, codes: tuple[int, int, int], recorded: list[str], ledger: list[Line], history: History
 ) -> bool:
-    """Hold the ledger against the record."""
+    """Compare the ledger with the history."""
     started = Counter(line.what for line in ledger if line.event == "started")
     finished = Counter(line.what for line in ledger if line.event == "finished")
     claims = {

@@ -1,4 +1,4 @@
-"""A report every night at three, also on the morning after a night in which nobody was there. Nights take no time.
+"""A report every night at three. A night without a runtime is made up for. On a virtual clock, nights take no time.
 
 python examples/nightly_report.py
 """
@@ -13,37 +13,37 @@ from pathlib import Path
 from workflow_sdk import Client, Context, Runtime, workflow
 from workflow_sdk.testing import VirtualClock
 
-clock = VirtualClock(datetime(2026, 3, 27, 12, tzinfo=UTC))  # without one, it is the time on the wall
-mails: asyncio.Queue[str] = asyncio.Queue()
+clock = VirtualClock(datetime(2026, 3, 27, 12, tzinfo=UTC))  # without one, a program uses the real time
+emails: asyncio.Queue[str] = asyncio.Queue()
 
 
 async def total(of: str) -> int:
-    """Stands for a query that takes its time."""
+    """Stands for a slow query."""
     return 4990
 
 
-async def mail(text: str) -> None:
-    await mails.put(f"{clock.now():%d %B, %H:%M} UTC: {text}")
-    await mails.join()  # it is read before the next night comes
+async def email(text: str) -> None:
+    await emails.put(f"{clock.now():%d %B, %H:%M} UTC: {text}")
+    await emails.join()  # somebody reads it before the next night comes
 
 
 @workflow
 async def report(ctx: Context, of: str) -> None:
     cents = await ctx.step(total, of)
     text = f"{of} of the night, {cents / 100:.2f}, by {ctx.instance_id}"
-    await ctx.step(mail, text)
+    await ctx.step(email, text)
 
 
 async def work(store: str, nights: int) -> None:
-    """A process that serves for some nights. There may be any number of them."""
+    """Serve for some nights. Any number of processes may do this."""
     async with Runtime(store, workflows=[report], clock=clock) as runtime:
-        # With every start of every process: the same schedule again changes nothing.
+        # Every process may call this when it starts: the same schedule again changes nothing.
         await runtime.schedule("nightly", report, "sales", cron="0 3 * * *", timezone="Europe/Berlin")
         for left in reversed(range(nights)):
-            print(" ", await mails.get())
+            print(" ", await emails.get())
             if not left:
-                await runtime.schedules.pause("nightly")  # a clock that jumps would not wait for us to leave
-            mails.task_done()
+                await runtime.schedules.pause("nightly")  # a clock that jumps would not wait until we leave
+            emails.task_done()
 
 
 async def main() -> None:

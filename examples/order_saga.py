@@ -1,7 +1,8 @@
-"""An order over three services: each is a worker with a workflow of its own, on the same store.
+"""An order over three services. Each service is a worker with a workflow of its own, on the same store.
 
-The order starts them one by one as its children, by name, without having their code. If one fails, what the others did
-is undone, newest first. A child is started exactly once, and so is what undoes it, whoever dies on the way.
+The order starts them one by one as its children, by name, without having their code. If one fails, the work of the
+others is undone, newest first. Each child, and each child that undoes one, is started exactly once, whichever process
+dies meanwhile.
 
 python examples/order_saga.py
 """
@@ -85,7 +86,7 @@ async def ship(ctx: Context, order: Order) -> str:
     return await ctx.step(hand_over, order)
 
 
-# The order: what is to be done, and what undoes it. The last one needs nothing: if it fails, it has done nothing.
+# The order: its children, and the children that undo them. The last one needs none: if it fails, it has done nothing.
 PLAN = [("reserve", "release"), ("charge", "refund"), ("ship", None)]
 
 
@@ -109,7 +110,7 @@ async def place_order(ctx: Context, order: Order) -> str:
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{Path(folder)}/orders.db"
-        # Four processes, elsewhere. Each knows its own workflows only.
+        # In production these are four processes. Each knows only its own workflows.
         services: list[list[Workflow[Any, Any]]] = [[place_order], [reserve, release], [charge, refund], [ship]]
         async with AsyncExitStack() as stack:
             for workflows in services:

@@ -1,4 +1,5 @@
-"""Ask for the state of a slow export again and again, with pauses that grow to an hour. Hours pass in no time.
+"""Ask for the state of a slow export again and again, with pauses that grow to an hour. On a virtual clock, hours take
+no time.
 
 python examples/poller.py
 """
@@ -29,7 +30,7 @@ class Export:
 
 
 async def is_ready(job: str, asked: int) -> bool:
-    """Stands for a call to a service that takes its time."""
+    """Stands for a call to a slow service."""
     return asked >= 12
 
 

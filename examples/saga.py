@@ -13,12 +13,12 @@ from workflow_sdk import Context, CriticalError, open_driver, run_workflow, work
 
 async def book(what: str) -> str:
     if what == "car":
-        raise CriticalError("no car is left")  # trying again would not help
+        raise CriticalError("no car is left")  # another attempt would not help
     print(f"  booked the {what}")
     return f"booking of the {what}"
 
 
-async def cancel(booking: str) -> None:  # is given what the step returned
+async def cancel(booking: str) -> None:  # gets what the step returned
     print(f"  cancelled the {booking}")
 
 

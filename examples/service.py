@@ -1,4 +1,4 @@
-"""A web service in front of workflows: it starts them, tells how they stand, and hands messages on.
+"""A web service in front of workflows: it starts them, shows their status, and sends them messages.
 
 `main` asks it through FastAPI's test client. To serve it: `uvicorn --factory examples.service:create_app`.
 
@@ -70,7 +70,7 @@ routes = APIRouter()
 
 @routes.put("/orders/{id}", status_code=202)
 async def start(id: str, order: Order, workflows: Workflows) -> dict[str, str]:
-    """Starting the same order again is fine: a client that heard nothing may ask twice."""
+    """Start an order. Starting the same order again is fine: a client that got no answer may ask twice."""
     handle = await workflows.start(fulfil, order, id=id)
     return {"id": handle.id}
 
@@ -92,7 +92,7 @@ async def pay(id: str, payment: Payment, workflows: Workflows) -> dict[str, str]
 
 @routes.get("/orders/{id}/result")
 async def result(id: str, workflows: Workflows) -> dict[str, str]:
-    """A long poll. A client that goes away does the workflow no harm."""
+    """Wait for the result, as a long poll. A client that disconnects does the workflow no harm."""
     try:
         return {"output": await workflows.handle(fulfil, id).result(timeout=20)}
     except TimeoutError:
@@ -100,7 +100,7 @@ async def result(id: str, workflows: Workflows) -> dict[str, str]:
 
 
 async def refuse(request: Request, error: Exception) -> JSONResponse:
-    """Errors of the library as answers."""
+    """Turn errors of the library into HTTP answers."""
     code = 404 if isinstance(error, InstanceNotFoundError) else 409 if isinstance(error, AlreadyExistsError) else 500
     return JSONResponse({"detail": str(error)}, status_code=code)
 
@@ -119,7 +119,7 @@ def create_app(store: str = "sqlite:///orders.db") -> FastAPI:
     return app
 
 
-# Somebody who uses it.
+# A user of the service.
 
 
 def wait_for_payment(http: TestClient) -> None:

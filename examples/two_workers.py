@@ -1,4 +1,4 @@
-"""One store, and two processes that share the work. One of them is killed; the other takes over what it had.
+"""Two processes share the work on one store. One of them is killed; the other takes over its instances.
 
 python examples/two_workers.py
 """
@@ -17,7 +17,7 @@ from workflow_sdk import Client, Context, Handle, Runtime, workflow
 
 
 async def render(picture: int) -> int:
-    """Some work; returns the process that did it."""
+    """Do some work; return the process that did it."""
     await asyncio.sleep(0.05)
     return os.getpid()
 
@@ -29,7 +29,7 @@ async def thumbnail(ctx: Context, picture: int) -> int:
 
 @workflow
 async def album(ctx: Context, pages: int) -> list[int]:
-    """Begun in one process, and finished in whichever is left."""
+    """Begins in one process, and finishes in the one that is left."""
     done = [await ctx.step("first page", render, 1)]
     await ctx.listen("go on")
     done += [await ctx.step(f"page {number}", render, number) for number in range(2, pages + 1)]
@@ -37,8 +37,8 @@ async def album(ctx: Context, pages: int) -> list[int]:
 
 
 async def work(store: str) -> None:
-    """What each of the processes runs."""
-    # Few at a time, so that one leaves work to the other; a short lease, so that we need not wait for the takeover.
+    """Run one of the two workers."""
+    # Few at a time, so that one worker leaves work to the other; a short lease, so that the takeover comes soon.
     async with Runtime(store, workflows=[thumbnail, album], concurrency=2, lease_ttl=0.5) as runtime:
         print("ready", flush=True)
         await runtime.serve()  # until SIGTERM
@@ -54,7 +54,7 @@ def until_ready(worker: subprocess.Popen[bytes]) -> None:
 
 
 async def until_waiting(handle: Handle[list[int]]) -> int:
-    """Who did the first page, once that is done."""
+    """Wait for the first page, and return the process that did it."""
     while True:
         if (await handle.info()).status == "waiting":
             return int((await handle.history())["first page"].value)

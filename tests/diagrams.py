@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from workflow_sdk.core.status import ENTRY_MOVES, STATUS_MOVES, EntryStatus, Status
+from workflow_sdk.rows.status import ENTRY_MOVES, STATUS_MOVES, EntryStatus, Status
 
 __all__ = ["PAGE", "with_diagrams"]
 
@@ -21,15 +21,18 @@ WORDS = {
     "cli": "the command line",
     "web": "HTTP",
     "testing": "the testing kit",
-    "runtime": "runs many instances",
-    "execution": "runs one instance",
+    "worker": "runs many instances",
+    "client": "starts and reaches them",
+    "instance": "one run of one instance",
     "context": "what a workflow is given",
     "operations": "one module for each verb",
     "changes": "decisions that write",
     "definitions": "@workflow and @step",
     "codecs": "encryption",
     "driver": "the contract of stores",
-    "core": "what is remembered, and its bytes",
+    "journal": "one instance in memory",
+    "values": "authors' values and bytes",
+    "rows": "every row of ours",
     "errors": "every exception",
 }
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 from workflow_sdk import Client, Driver, InstanceNotFoundError, InstanceStateError
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.keys import ROOT, Field, InstanceKeys
-from workflow_sdk.core.tuples import unpack
-from workflow_sdk.execution.errands import run_errands_left
-from workflow_sdk.runtime import control
+from workflow_sdk.client import handle as control
+from workflow_sdk.instance.cleanups import run_cleanups_left
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import ROOT, Field, InstanceKeys
+from workflow_sdk.rows.location import unpack
+from workflow_sdk.values import Codec
 
 __all__ = ["check_ended", "check_nothing_left", "leftovers"]
 
@@ -82,7 +82,7 @@ async def check_ended(driver: Driver) -> None:
 
 async def check_nothing_left(driver: Driver) -> None:
     """End and delete all instances and schedules, and look at what is there then. Nobody runs them any more."""
-    await run_errands_left(driver, Codec(), time.time)
+    await run_cleanups_left(driver, Codec(), time.time)
     await check_ended(driver)
     before = await keys_of(driver)
     assert not leftovers(before), leftovers(before)
@@ -93,7 +93,7 @@ async def check_nothing_left(driver: Driver) -> None:
         for id in ids:
             with suppress(InstanceStateError, InstanceNotFoundError):
                 await control.cancel(driver, id, Codec(), time.time(), rollback=False)
-        await run_errands_left(driver, Codec(), time.time)
+        await run_cleanups_left(driver, Codec(), time.time)
         await check_ended(driver)
         for id in ids:
             with suppress(InstanceStateError):  # it is rolling back, and goes on

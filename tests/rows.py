@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from workflow_sdk import Driver
-from workflow_sdk.changes.snapshot import read_about
-from workflow_sdk.core.instance import InstanceRows, unpack
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.changes.instances import read_about
 from workflow_sdk.driver import Batch
+from workflow_sdk.rows.instance import InstanceRows, unpack
+from workflow_sdk.rows.keys import Field, InstanceKeys
 
 __all__ = ["about", "change_row"]
 

@@ -32,7 +32,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
 
 __all__ = ["HOSTS", "IN_MEMORY", "PYTEST_ASYNCIO", "SETTINGS", "TRIO", "Host", "Setting", "goes_together", "pick"]
 

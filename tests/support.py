@@ -23,7 +23,7 @@ from workflow_sdk import (
     run_workflow,
     send_message,
 )
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
 from workflow_sdk.testing import VirtualClock
 
 T = TypeVar("T")

@@ -1,11 +1,15 @@
 """Durable execution for Python: ordinary `async def` functions that survive crashes, deploys and months of sleep."""
 
 from workflow_sdk.changes.deliver import Delivery
+from workflow_sdk.client.asking import send_message
+from workflow_sdk.client.client import Client
+from workflow_sdk.client.handle import Handle
+from workflow_sdk.client.history import History, HistoryEntry, read_history
+from workflow_sdk.client.inboxes import QueuedMessage
+from workflow_sdk.client.info import InstanceInfo, Page, Progress, Wait
+from workflow_sdk.client.schedules import Schedule, Schedules
+from workflow_sdk.client.tasks import Task, TaskChange, Tasks
 from workflow_sdk.context import Context
-from workflow_sdk.core.history import History, HistoryEntry
-from workflow_sdk.core.retry import Backoff
-from workflow_sdk.core.status import EntryStatus, Kind, Status
-from workflow_sdk.core.tasks import TaskStatus
 from workflow_sdk.definitions import ContinueAsNew, Step, Workflow, step, workflow
 from workflow_sdk.driver import Batch, Driver, open_driver
 from workflow_sdk.errors import (
@@ -43,23 +47,18 @@ from workflow_sdk.errors import (
     WorkflowSDKError,
     WorkflowStuckError,
 )
-from workflow_sdk.execution.calling import run_workflow
-from workflow_sdk.execution.run import RunResult
+from workflow_sdk.instance.results import RunResult
 from workflow_sdk.operations.attempt import Failure, Success
 from workflow_sdk.operations.listen import Message
 from workflow_sdk.operations.loop import Break, Continue
 from workflow_sdk.operations.race import RaceResult
 from workflow_sdk.operations.task import TaskResult
-from workflow_sdk.runtime.client import Client
-from workflow_sdk.runtime.delivery import send_message
-from workflow_sdk.runtime.handle import Handle
-from workflow_sdk.runtime.info import InstanceInfo, Page, Progress, Wait
-from workflow_sdk.runtime.mailbox import QueuedMessage
-from workflow_sdk.runtime.reading import read_history
-from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
-from workflow_sdk.runtime.runtime import Runtime
-from workflow_sdk.runtime.schedules import Schedule, Schedules
-from workflow_sdk.runtime.tasks import Task, TaskChange, Tasks
+from workflow_sdk.rows.outside import TaskStatus
+from workflow_sdk.rows.retry import Backoff
+from workflow_sdk.rows.status import EntryStatus, Kind, Status
+from workflow_sdk.worker.replay_check import ReplayProblem, ReplayReport, dump_histories, replay_check
+from workflow_sdk.worker.run_workflow import run_workflow
+from workflow_sdk.worker.runtime import Runtime
 
 __all__ = [
     "AlreadyExistsError",

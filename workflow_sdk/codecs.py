@@ -11,9 +11,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from workflow_sdk.core.codec import Wrapper
-from workflow_sdk.core.codec.sealing import PLAIN, Unmarked
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.values import Wrapper
+from workflow_sdk.values.sealing import PLAIN, Unmarked
 
 __all__ = ["Codec", "fernet", "plain", "unmarked"]
 

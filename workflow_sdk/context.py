@@ -1,4 +1,4 @@
-"""What a workflow is given. Each method hands on to the module in `operations/` that holds its meaning."""
+"""The `ctx` of a workflow. Each method hands on to the module in `operations/` that does the work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from inspect import isawaitable
 from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple, Unpack, cast, overload
 from uuid import UUID
 
-from workflow_sdk.core.retry import Duration
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.world import State
 from workflow_sdk.definitions import (
-    StepOptions,
     StepOverrides,
     TransactOverrides,
     Workflow,
@@ -25,20 +21,24 @@ from workflow_sdk.definitions import (
     is_function,
 )
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.journal.public_state import State
 from workflow_sdk.operations.attempt import Failure, Success, start_attempt
 from workflow_sdk.operations.child import Begin, start_child, start_continue
 from workflow_sdk.operations.join import start_join, start_map
 from workflow_sdk.operations.listen import NO_DEFAULT, Listening, Message, Want, start_listen
 from workflow_sdk.operations.loop import Break, Continue, LoopSettings, start_loop
+from workflow_sdk.operations.public_state import assigned, check_assigning, public_state
 from workflow_sdk.operations.race import RaceResult, start_race
 from workflow_sdk.operations.rollback import start_checkpoint
-from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.scope import Scope, draw_uuid, random_of
 from workflow_sdk.operations.send import start_send
 from workflow_sdk.operations.sleep import start_sleep
 from workflow_sdk.operations.step import start_step
 from workflow_sdk.operations.task import Asked, TaskResult, start_task
 from workflow_sdk.operations.transact import start_transact
 from workflow_sdk.operations.version import start_removed, start_version
+from workflow_sdk.rows.retry import Duration
+from workflow_sdk.rows.wire import shown
 
 __all__ = ["Context"]
 
@@ -54,7 +54,7 @@ OnCancel = Literal["cancel", "abandon"]
 
 
 class Addressee(Protocol):
-    """Who a message can be sent to: a handle is one."""
+    """Anything with the id of an instance, such as a handle: messages can be sent to it."""
 
     id: str
 
@@ -63,7 +63,7 @@ _logger = logging.getLogger("workflow_sdk.workflow")
 
 
 class Context:
-    """What a workflow, a branch, a turn of a loop or an attempt does its side effects through."""
+    """What a workflow, a branch, a turn of a loop or an attempt calls for everything that is to be durable."""
 
     __slots__ = ("_scope",)
 
@@ -93,17 +93,15 @@ class Context:
         if not is_function(fn):
             name = "" if derived else f" {self._scope.path_of(call[0])!r}"
             remedy = "start it with ctx.child" if isinstance(fn, Workflow) else "call ctx.step(name, fn, *args)"
-            raise self._scope.engine.slip(
+            raise self._scope.engine.life.mistake(
                 DefinitionError(f"step{name} has no function to run but {shown(cast('object', fn))}; {remedy}")
             )
         name = function_name(fn) if derived else call[0]
-        return start_step(self._scope, name, fn, args, self._options(fn, options), derived=derived)
-
-    def _options(self, fn: object, options: dict[str, Any]) -> StepOptions:
         try:
-            return as_step_options(fn, cast("StepOverrides", options))
+            chosen = as_step_options(fn, options)  # type: ignore[arg-type]  # its keys are checked there
         except DefinitionError as error:
-            raise self._scope.engine.slip(error) from None
+            raise self._scope.engine.life.mistake(error) from None
+        return start_step(self._scope, name, fn, args, chosen, derived=derived)
 
     def transact(
         self,
@@ -113,36 +111,38 @@ class Context:
         *args: *Ts,
         **options: Unpack[TransactOverrides],
     ) -> Coro[T]:
-        """Call `fn(transaction, *args)`, and commit what it writes together with its record: exactly once.
+        """Call `fn(transaction, *args)`, and commit what it writes together with its record, exactly once.
 
-        The transaction is the store's own: in SQLite, a `sqlite3.Connection` to the file; in FoundationDB, a
-        transaction whose keys lie under a prefix of the authors'. `fn` is a plain function. If it raises, nothing of it
-        is written, and that ends as `StepExhaustedError` or `StepCriticalError`; it has retries only if given.
+        The transaction is one of the store: in SQLite, a `sqlite3.Connection` to the file; in FoundationDB, a
+        transaction whose keys lie under a prefix for authors. `fn` is a plain function. If it raises, nothing of it is
+        written, and this ends as `StepExhaustedError` or `StepCriticalError`. It is retried only if `retries` is given.
         """
         try:
             chosen = as_transact_options(options)
         except DefinitionError as error:
-            raise self._scope.engine.slip(error) from None
+            raise self._scope.engine.life.mistake(error) from None
         return start_transact(self._scope, name, fn, args, chosen)
 
     def checkpoint(self, name: str) -> Coro[None]:
-        """A point of no return: steps that finished before it are not compensated any more."""
+        """Mark a point of no return: steps that finished before it are not compensated any more."""
         return start_checkpoint(self._scope, name)
 
     # Time.
 
     def sleep(self, name: str, duration: Duration) -> Coro[None]:
-        """Wait, durably."""
+        """Wait for this long, durably."""
         return start_sleep(self._scope, name, duration)
 
     def sleep_until(self, name: str, when: datetime) -> Coro[None]:
-        """Wait until then, durably; not at all if it is past."""
+        """Wait until this time, durably; return at once if it is past."""
         if not isinstance(when, datetime):
-            raise self._scope.engine.slip(DefinitionError(f"sleep_until {name!r} takes a datetime, not {shown(when)}"))
+            raise self._scope.engine.life.mistake(
+                DefinitionError(f"sleep_until {name!r} takes a datetime, not {shown(when)}")
+            )
         return start_sleep(self._scope, name, when)
 
     def now(self) -> datetime:
-        """The time, the same in every replay: when the last operation of this scope ended."""
+        """When the last operation of this scope ended: the time, and the same in every replay."""
         return datetime.fromtimestamp(self._scope.now, UTC)
 
     # Messages.
@@ -237,7 +237,7 @@ class Context:
         until: datetime | None = None,
         default: Any = NO_DEFAULT,
     ) -> Coro[Any]:
-        """Like `listen`, and return the message itself, which can be answered."""
+        """Do as `listen` does, and return the message itself, which can be answered."""
         how = Listening(messages, type, timeout, until, Want.MESSAGE, default=default)
         return start_listen(self._scope, name, how)
 
@@ -273,16 +273,16 @@ class Context:
         timeout: Duration | None = None,
         until: datetime | None = None,
     ) -> Coro[list[Any]]:
-        """Take `count` messages, or those that came by the deadline."""
+        """Take `count` messages, and return their payloads; at the deadline, those that came until then."""
         how = Listening(messages, type, timeout, until, Want.LIST, count)
         return start_listen(self._scope, name, how)
 
     # Other instances, and people.
 
     def send(self, name: str, target: str | Addressee, message: str, payload: object = None) -> Coro[str]:
-        """Send a message to another instance, exactly once; return what became of it, as a `Delivery`.
+        """Send a message to another instance, exactly once, and return what became of it, as a `Delivery`.
 
-        An instance that there is not is `InstanceNotFoundError`.
+        If there is no such instance, this is `InstanceNotFoundError`.
         """
         return start_send(self._scope, name, target, message, payload)
 
@@ -315,8 +315,8 @@ class Context:
     ) -> Coro[Any]:
         """Start another instance, exactly once, wait for its end, and return its output.
 
-        One that ends without an output is `ChildFailedError`. If this instance is cancelled, or the branch loses its
-        race, the child is cancelled as well, or left alone (`on_cancel="abandon"`).
+        If it ends without an output, this is `ChildFailedError`. If this instance is cancelled, or the branch loses its
+        race, the child is cancelled as well, or left alone with `on_cancel="abandon"`.
         """
         return start_child(self._scope, name, Begin(workflow, input, id), on_cancel)
 
@@ -369,46 +369,46 @@ class Context:
     ) -> Coro[TaskResult[Any]]:
         """Ask a person to do something: a task on the list of `client.tasks`, until someone completes it.
 
-        At the deadline it is taken off the list, and that is `ListenTimeoutError`.
+        At the deadline it is taken off the list, and this is `ListenTimeoutError`.
         """
         return start_task(self._scope, name, Asked(payload, assignee, roles, type, timeout, until))
 
-    # What the world may see.
+    # What clients can see.
 
     @property
     def state(self) -> MutableMapping[str, Any]:
-        """The business state of the instance, for the world to see with the next commit; the same in every replay."""
-        return State(self._scope.see_world(), self._assigning)
+        """The business state of the instance. Clients see it with the next commit. It is the same in every replay."""
+        return State(public_state(self._scope), self._assigning)
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
         with self._assigning():
-            self._scope.see_world().replace(values)
+            public_state(self._scope).replace(values)
 
     @property
     def reference(self) -> str | None:
         """The business reference of the instance: instances and tasks can be listed by it."""
-        return self._scope.see_world().reference
+        return public_state(self._scope).reference
 
     @reference.setter
     def reference(self, reference: str | None) -> None:
         with self._assigning():
-            self._scope.see_world().refer(reference)
+            public_state(self._scope).refer(reference)
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Tell the world how far the instance is."""
+        """Tell clients how far the instance is."""
         with self._assigning():
-            self._scope.see_world().advance(done, total, note)
+            public_state(self._scope).advance(done, total, note)
 
     @contextmanager
     def _assigning(self) -> Generator[None]:
         scope = self._scope
         try:
-            scope.check_assigning()
+            check_assigning(scope)
             yield
         except (DefinitionError, CodecError) as error:
-            raise scope.engine.slip(error) from None
-        scope.assigned()
+            raise scope.engine.life.mistake(error) from None
+        assigned(scope)
 
     # Scopes.
 
@@ -467,14 +467,14 @@ class Context:
     ) -> Coro[dict[str, T]]:
         """Run all branches side by side, at most `limit` at once, and return their values by name.
 
-        All finish, also when some fail; the failures are raised together as `JoinError`.
+        All of them finish, even if some fail. The failures are raised together, as `JoinError`.
         """
         return start_join(self._scope, name, branches, _bind, limit)
 
     def race(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]]) -> Coro[RaceResult[T]]:
         """Run all branches side by side; the first to return wins, and the others are cancelled at once.
 
-        A branch that fails is out; if all fail, that is `RaceError`.
+        A branch that fails can't win. If all fail, this is `RaceError`.
         """
         return start_race(self._scope, name, branches, _bind)
 
@@ -489,29 +489,29 @@ class Context:
         return cast("Coro[list[T]]", start_map(self._scope, name, fn, items, bind, limit))
 
     def attempt(self, name: str, fn: Callable[[Context], Awaitable[T]]) -> Coro[Success[T] | Failure]:
-        """Run `fn(ctx)` as a scope of its own; what fails in it comes back as data."""
+        """Run `fn(ctx)` as a scope of its own, and return its value or its failure as data."""
         return start_attempt(self._scope, name, fn, _bind(fn))
 
     # Changing code.
 
     def version(self, name: str, latest: int) -> Coro[int]:
-        """Which version of the code this history goes on with: `latest`, or 1 if it was here before. Recorded."""
+        """The version of the code to go on with: `latest`, or 1 if the history is older than this call. Recorded."""
         return start_version(self._scope, name, latest)
 
     def removed(self, name: str, kind: str) -> Coro[None]:
-        """An operation of this kind was here and was taken out of the code: pass over what is recorded of it."""
+        """Pass over the record of an operation of this kind that was here and was taken out of the code."""
         return start_removed(self._scope, name, kind)
 
     # Facts.
 
     def uuid(self) -> UUID:
         """A new uuid, the same in every replay."""
-        return self._scope.draw_uuid()
+        return draw_uuid(self._scope)
 
     @property
     def random(self) -> random.Random:
         """Random numbers, the same in every replay."""
-        return self._scope.random()
+        return random_of(self._scope)
 
     @property
     def instance_id(self) -> str:
@@ -530,12 +530,12 @@ class Context:
 
     @property
     def path(self) -> str:
-        """Where in the instance this ctx is: empty at the root, else like `outer/~0/inner`."""
+        """The path of this scope in the instance, such as `outer/~0/inner`; empty at the root."""
         return self._scope.path
 
     @property
     def is_replaying(self) -> bool:
-        """Whether there is recorded history in this scope that the code has not come to yet."""
+        """Whether this scope has recorded history that the code has not come to yet."""
         return self._scope.unvisited > 0
 
     @property
@@ -552,12 +552,12 @@ def _bind(fn: Callable[[Context], Awaitable[Any]]) -> Callable[[Scope], Awaitabl
 
 
 def _coroutine(scope: Scope, called: Awaitable[T]) -> Awaitable[T]:
-    """What a function with a ctx has returned, which is to be awaited."""
+    """What a function of an author returned, which has to be an awaitable."""
     if not isawaitable(called):
         problem = (
             f"the function at {scope.path!r} returned {called!r:.100} and is not `async def`; a plain one is for steps"
         )
-        raise scope.engine.slip(DefinitionError(problem))
+        raise scope.engine.life.mistake(DefinitionError(problem))
     return called
 
 

@@ -1,12 +1,12 @@
-"""What an author defines: workflows and steps, typed, with their names and options."""
+"""Workflows and steps, as authors define them, with their names and options."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from types import CodeType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -16,22 +16,21 @@ from typing import (
     NoReturn,
     ParamSpec,
     Protocol,
-    TypeAlias,
     TypedDict,
     TypeGuard,
     TypeVar,
     Union,
+    Unpack,
     cast,
     get_args,
     get_origin,
     overload,
 )
 
-from workflow_sdk.core.hints import parameter_hint, remember_locals, return_hint
-from workflow_sdk.core.retry import Backoff, Duration, seconds
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.wire import COUNT_MAX
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.rows.retry import Backoff, Duration, seconds
+from workflow_sdk.rows.wire import COUNT_MAX, shown
+from workflow_sdk.values.hints import parameter_hint, remember_locals, return_hint
 
 __all__ = [
     "ContinueAsNew",
@@ -54,25 +53,10 @@ InputT = TypeVar("InputT")
 InputT_contra = TypeVar("InputT_contra", contravariant=True)
 OutputT = TypeVar("OutputT")
 OutputT_co = TypeVar("OutputT_co", covariant=True)
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
 Divergence = Literal["strict", "lenient"]
-
 UNDO = Callable[..., Any]
-
-
-class StepOverrides(TypedDict, total=False):
-    """The options of a step, each optional."""
-
-    retries: int
-    backoff: Backoff
-    timeout: Duration | None
-    retry_on_timeout: bool
-    no_retry: type[Exception] | tuple[type[Exception], ...]
-    repeatable: bool
-    rollback: UNDO | None
 
 
 class TransactOverrides(TypedDict, total=False):
@@ -84,7 +68,12 @@ class TransactOverrides(TypedDict, total=False):
     rollback: UNDO | None
 
 
-_DEFAULT_BACKOFF = Backoff()
+class StepOverrides(TransactOverrides, total=False):
+    """The options of a step, each optional."""
+
+    timeout: Duration | None
+    retry_on_timeout: bool
+    repeatable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,35 +82,22 @@ class StepOptions:
 
     retries: int = 3
     """Attempts after the first."""
-    backoff: Backoff = _DEFAULT_BACKOFF
+    backoff: Backoff = Backoff()  # noqa: RUF009  # it is frozen
     timeout: Duration | None = None
     """Seconds that one attempt may take."""
     retry_on_timeout: bool = True
     no_retry: type[Exception] | tuple[type[Exception], ...] = ()
     """Exceptions that end the step at once."""
     repeatable: bool = False
-    """It may safely run again: the record rides with the next commit instead of being one of its own, and whatever is
-    not repeatable waits for that commit first.
-    """
+    """Running it twice does no harm. So its record waits for the next commit, which comes before anything that does."""
     rollback: UNDO | None = None
     """Undoes the step, given its value, if the workflow fails later."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
-            raise DefinitionError(
-                f"retries is a number of attempts after the first, 0 or more, not {shown(self.retries)}"
-            )
-        if self.timeout is not None and seconds(self.timeout, "timeout") <= 0:
-            raise DefinitionError(f"a timeout is longer than nothing, not {shown(self.timeout)}")
-        kinds = self.no_retry if isinstance(self.no_retry, tuple) else (self.no_retry,)
-        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-            raise DefinitionError(f"no_retry takes exception types, not {shown(self.no_retry)}")
-        if not isinstance(self.backoff, Backoff):
-            raise DefinitionError(f"backoff takes a Backoff, not {shown(self.backoff)}")
-        if self.rollback is not None and not is_function(self.rollback):
-            raise DefinitionError(f"rollback takes a function, not {shown(self.rollback)}")
-        if not isinstance(self.repeatable, bool):
-            raise DefinitionError(f"repeatable is True or False, not {shown(self.repeatable)}")
+        for name, is_fine, expected in _OPTION_CHECKS:
+            value = getattr(self, name)
+            if not is_fine(value):
+                raise DefinitionError(f"{expected}, not {shown(value)}")
         if self.repeatable and self.rollback is not None:
             raise DefinitionError(
                 "a step with a rollback can't be repeatable: what it did a second time would not be undone; leave one "
@@ -130,31 +106,44 @@ class StepOptions:
 
     def override(self, overrides: StepOverrides) -> StepOptions:
         """The options with some of them changed."""
-        unknown = overrides.keys() - _OPTION_NAMES
-        if unknown:
-            raise DefinitionError(
-                f"a step has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(_OPTION_NAMES))}. "
-                "Keyword arguments of the function itself go through functools.partial"
-            )
+        _check_names("step", overrides, StepOverrides.__optional_keys__, _OF_THE_FUNCTION)
         return replace(self, **overrides)
 
 
-_OPTION_NAMES = frozenset(option.name for option in fields(StepOptions))
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _are_exceptions(value: object) -> bool:
+    kinds = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    return all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
+
+
+_OPTION_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("retries", lambda value: _is_count(value, 0), "retries is a number of attempts after the first, 0 or more"),
+    ("timeout", lambda value: value is None or seconds(value, "timeout") > 0, "timeout must be positive"),
+    ("no_retry", _are_exceptions, "no_retry takes exception types"),
+    ("backoff", lambda value: isinstance(value, Backoff), "backoff takes a Backoff"),
+    ("rollback", lambda value: value is None or is_function(value), "rollback takes a function"),
+    ("repeatable", lambda value: isinstance(value, bool), "repeatable is True or False"),
+)
+"""The options of a step: whether a value is valid, and what to say if not."""
+_OF_THE_FUNCTION = ". Keyword arguments of the function itself go through functools.partial"
 _DEFAULT_OPTIONS = StepOptions()
 _TRANSACT_OPTIONS = StepOptions(retries=0)
 
 
-class Step(Generic[P, T_co]):
+class Step(Generic[P, OutputT_co]):
     """A function with the options it has as a step. It stays callable like the function."""
 
     __name__: str
 
-    def __init__(self, fn: Callable[P, T_co], options: StepOptions) -> None:
+    def __init__(self, fn: Callable[P, OutputT_co], options: StepOptions) -> None:
         functools.update_wrapper(cast("Callable[..., Any]", self), fn)
         self.fn = fn
         self.options = options
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> OutputT_co:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -168,7 +157,7 @@ class Step(Generic[P, T_co]):
 
 
 def _remember_surroundings(fn: Callable[..., Any]) -> None:
-    """Classes that stand beside a function in another function are found by its annotations, too."""
+    """Have the annotations of a function find classes that are defined beside it inside another function."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals is globals():
         frame = frame.f_back
@@ -176,23 +165,10 @@ def _remember_surroundings(fn: Callable[..., Any]) -> None:
         remember_locals(fn, frame.f_locals)
 
 
-class _StepDecorator(Protocol):
-    def __call__(self, fn: Callable[P, T], /) -> Step[P, T]: ...
-
-
 @overload
-def step(fn: Callable[P, T], /) -> Step[P, T]: ...
+def step(fn: Callable[P, OutputT], /) -> Step[P, OutputT]: ...
 @overload
-def step(
-    *,
-    retries: int = 3,
-    backoff: Backoff = ...,
-    timeout: Duration | None = None,
-    retry_on_timeout: bool = True,
-    no_retry: type[Exception] | tuple[type[Exception], ...] = (),
-    repeatable: bool = False,
-    rollback: UNDO | None = None,
-) -> _StepDecorator: ...
+def step(**options: Unpack[StepOverrides]) -> Callable[[Callable[P, OutputT]], Step[P, OutputT]]: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Give a function the options that it has whenever `ctx.step` runs it."""
     chosen = _DEFAULT_OPTIONS.override(cast("StepOverrides", options)) if options else _DEFAULT_OPTIONS
@@ -205,7 +181,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def as_step_options(fn: object, overrides: StepOverrides) -> StepOptions:
-    """The options of a call of `ctx.step`: those of the call, over those of the step, over the defaults."""
+    """The options of a call of `ctx.step`: those of the call, else those of the step, else the defaults."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     options = fn.options if isinstance(fn, Step) else _DEFAULT_OPTIONS
@@ -213,14 +189,15 @@ def as_step_options(fn: object, overrides: StepOverrides) -> StepOptions:
 
 
 def as_transact_options(overrides: TransactOverrides) -> StepOptions:
-    """The options of a call of `ctx.transact`: unlike a step, it is not tried again unless that is asked for."""
-    names = TransactOverrides.__optional_keys__
-    unknown = overrides.keys() - names
-    if unknown:
-        raise DefinitionError(
-            f"a transaction has no option {', '.join(sorted(unknown))}; it has {', '.join(sorted(names))}"
-        )
+    """The options of a call of `ctx.transact`. Unlike a step, it has no retries unless they are given."""
+    _check_names("transaction", overrides, TransactOverrides.__optional_keys__)
     return replace(_TRANSACT_OPTIONS, **overrides)
+
+
+def _check_names(what: str, given: Mapping[str, object], known: frozenset[str], hint: str = "") -> None:
+    if not given.keys() <= known:
+        unknown = ", ".join(sorted(given.keys() - known))
+        raise DefinitionError(f"a {what} has no option {unknown}; it has {', '.join(sorted(known))}{hint}")
 
 
 def function_name(fn: object) -> str:
@@ -232,16 +209,16 @@ def function_name(fn: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContinueAsNew:
-    """Returned by a workflow: start over with a fresh history and this input.
+    """A workflow returns this to start over with a fresh history and this input.
 
-    It is the same instance: the id, the handles, whoever waits for it and the messages it has not taken stay.
+    It stays the same instance: it keeps its id, its handles, who waits for it, and the messages it has not taken.
     """
 
     input: Any = None
 
 
-_Runs: TypeAlias = Coroutine[Any, Any, OutputT | ContinueAsNew]
-"""What the call of a workflow's function gives."""
+_Runs = Coroutine[Any, Any, OutputT | ContinueAsNew]
+"""What the function of a workflow returns when it is called."""
 
 
 class Workflow(Generic[InputT_contra, OutputT_co]):
@@ -261,17 +238,19 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         self.version = version
         self.divergence = divergence
         self.retention = retention
-        """How many seconds after their end instances are forgotten; None if the runtime says so, or never."""
-        self.takes_input: bool = _check_signature(fn, name)
-        self.default_input: object = _default_input(fn)
-        """What the input is if none is given."""
+        """How many seconds after its end an instance is kept; None leaves that to the runtime."""
+        _check_kind(fn, name)
+        inputs = _inputs(fn, name)
+        self.takes_input: bool = bool(inputs)
+        self.default_input: object = inputs[0].default if inputs and inputs[0].default is not inputs[0].empty else None
+        """The input if none is given."""
         self.__doc__ = fn.__doc__
         self.__name__: str = fn.__name__
         self.__module__ = fn.__module__
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Changes with the code of the function and of the functions nested in it."""
+        """A digest of the code of the function and of the functions nested in it."""
         digest = hashlib.blake2b(digest_size=16)
         _feed_code(digest.update, self.fn.__code__)
         return digest.hexdigest()
@@ -299,17 +278,15 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
 
 
 def is_function(value: object) -> TypeGuard[Callable[..., Any]]:
-    """Whether it is something to be called by an operation. A workflow is not."""
+    """Whether an operation can call it. A workflow can't be called."""
     return callable(value) and not isinstance(value, Workflow)
 
 
 def check_retention(retention: Duration | None) -> float | None:
     """How long instances are kept after their end, in seconds."""
-    if retention is None:
-        return None
-    kept = seconds(retention, "retention")
-    if kept < 0:
-        raise DefinitionError(f"retention is no less than nothing, not {shown(retention)}")
+    kept = None if retention is None else seconds(retention, "retention")
+    if kept is not None and kept < 0:
+        raise DefinitionError(f"retention must not be negative, got {shown(retention)}")
     return kept
 
 
@@ -320,33 +297,31 @@ def _without(hint: object, kind: type) -> object:
     return Union[tuple(part for part in get_args(hint) if part is not kind)]  # noqa: UP007  # of parts that are known only now
 
 
-def _check_signature(fn: Callable[..., Any], name: str) -> bool:
+def _check_kind(fn: Callable[..., Any], name: str) -> None:
     decorator = type(fn)
     if decorator in (staticmethod, classmethod):
         raise DefinitionError(f"workflow {name!r}: @{decorator.__name__} belongs above @workflow, not under it")
     if not inspect.iscoroutinefunction(fn):
         raise DefinitionError(f"workflow {name!r} is not an `async def` function")
-    around = fn.__qualname__.rpartition(".")[0]
-    first = next(iter(inspect.signature(fn).parameters), "")
+    around, first = fn.__qualname__.rpartition(".")[0], next(iter(inspect.signature(fn).parameters), "")
     if around and not around.endswith("<locals>") and first in ("self", "cls"):
         raise DefinitionError(
             f"workflow {name!r} is a method of {around}: whoever runs it in another process has no {first} to give it. "
             f"Write it as a function, or without {first}; what it needs of the object is its input"
         )
-    positional = 0
+
+
+def _inputs(fn: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    """The parameter for the input of a workflow, if there is one."""
+    positional: list[inspect.Parameter] = []
     for parameter in inspect.signature(fn).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            positional += 1
+            positional.append(parameter)
         elif parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
             raise DefinitionError(f"workflow {name!r} takes a ctx and at most one input; {parameter} is neither")
-    if not 1 <= positional <= 2:
-        raise DefinitionError(f"workflow {name!r} takes a ctx and at most one input, not {positional} parameters")
-    return positional == 2
-
-
-def _default_input(fn: Callable[..., Any]) -> object:
-    inputs = [*inspect.signature(fn).parameters.values()][1:2]
-    return next((parameter.default for parameter in inputs if parameter.default is not parameter.empty), None)
+    if not 1 <= len(positional) <= 2:
+        raise DefinitionError(f"workflow {name!r} takes a ctx and at most one input, not {len(positional)} parameters")
+    return positional[1:]
 
 
 def _feed_code(feed: Callable[[bytes], object], code: CodeType) -> None:
@@ -355,11 +330,10 @@ def _feed_code(feed: Callable[[bytes], object], code: CodeType) -> None:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             _feed_code(feed, constant)
-        elif isinstance(constant, frozenset):
-            # The order of a set's members is another one in every process.
-            feed(repr(sorted(map(repr, cast("frozenset[object]", constant)))).encode())
         else:
-            feed(repr(constant).encode())
+            # The members of a set have another order in every process.
+            is_set = isinstance(constant, frozenset)
+            feed(repr(sorted(map(repr, cast("frozenset[object]", constant))) if is_set else constant).encode())
 
 
 class _WithDefault(Protocol[InputT_contra, OutputT_co]):
@@ -411,7 +385,7 @@ def workflow(
     kept = check_retention(retention)
     if divergence not in ("strict", "lenient"):
         raise DefinitionError(f'divergence is "strict" or "lenient", not {shown(divergence)}')
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= COUNT_MAX:
+    if not _is_count(version, 1) or version > COUNT_MAX:
         raise DefinitionError(
             f"the version of a workflow is a whole number from 1 on, up to {COUNT_MAX:,}, not {shown(version)}"
         )

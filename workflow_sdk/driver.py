@@ -1,16 +1,22 @@
-"""The contract between the engine and a store: an ordered map of bytes with four verbs.
+"""The contract between the engine and a store, which is an ordered map from bytes to bytes.
 
-A driver knows nothing of workflows. Any object with the five methods is one; the suite in
+A driver knows nothing of workflows. Any object with the five methods of `Driver` is one, and the suite in
 `workflow_sdk.testing.contract` proves it. Drivers are found by the scheme of their URL, through the entry-point group
 `workflow_sdk.drivers`: the entry point is an async function that takes the URL and returns the open driver.
+
+Below the contract is what the drivers that come with us share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from importlib.metadata import entry_points
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar, cast, runtime_checkable
+from urllib.parse import parse_qsl
+
+from anyio.lowlevel import current_token
+from sortedcontainers import SortedDict
 
 from workflow_sdk.errors import ConflictError, DefinitionError, StorageError, StorageLimitError
 
@@ -39,7 +45,7 @@ __all__ = [
 
 
 class ProcessDied(BaseException):
-    """As far as the store can tell, the process has died: nothing lives on that was under way. Tests raise it."""
+    """Tests raise it where the process is to die: nothing that was under way goes on, and nothing is cleaned up."""
 
 
 ENTRY_POINT_GROUP = "workflow_sdk.drivers"
@@ -48,11 +54,11 @@ ENTRY_POINT_GROUP = "workflow_sdk.drivers"
 KEY_BYTES_MAX = 10_000
 VALUE_BYTES_MAX = 10_000_000
 BATCH_BYTES_MAX = 100_000_000
-"""All keys, values and expected values of one batch together. Their number has no limit."""
+"""The limit of all keys, values and expected values of a batch together. Their number has no limit."""
 APPENDED_BYTES = 13
-"""What `append` adds to its prefix in the drivers that come with us."""
+"""How much `append` adds to its prefix in the drivers that come with us."""
 APPENDED_BYTES_MAX = 64
-"""What it may add in any."""
+"""How much it may add in any driver."""
 
 
 class Set(NamedTuple):
@@ -65,8 +71,8 @@ class Set(NamedTuple):
 class Append(NamedTuple):
     """Store `value` under a new key: `prefix` and up to 64 bytes, of which the first is not 0xFF.
 
-    It sorts after every key that was ever appended there. The drivers that come with us add 0x33 and 12 bytes, which is
-    how `fdb.tuple` writes a versionstamp.
+    The key sorts after every key that was ever appended there. The drivers that come with us add 0x33 and 12 bytes,
+    which is how `fdb.tuple` writes a versionstamp.
     """
 
     prefix: bytes
@@ -90,7 +96,7 @@ Write: TypeAlias = Set | Append | Clear | ClearRange
 
 
 class Batch:
-    """Checks, and the writes to be made if all of them hold. Writes take effect in the order they were added."""
+    """Checks, and the writes that are made if all checks hold. Writes take effect in the order they were added."""
 
     __slots__ = ("checks", "writes")
 
@@ -99,7 +105,7 @@ class Batch:
         self.writes: list[Write] = []
 
     def check(self, key: bytes, expected: bytes | None) -> None:
-        """Hold the commit to `key` having the value `expected` (None: no value) when it is applied."""
+        """Have the commit fail unless `key` has the value `expected` (None: no value) when the batch is applied."""
         self.checks.append((key, expected))
 
     def set(self, key: bytes, value: bytes) -> None:
@@ -126,9 +132,9 @@ _BYTES: Final = frozenset({bytes})
 
 
 def check_limits(batch: Batch) -> int:
-    """The size of `batch` in bytes. StorageLimitError, which names the limit, if it or a part of it is too large.
+    """The size of `batch` in bytes. Raises StorageLimitError, which names the limit, if a part or all is too large.
 
-    Anything but `bytes` is a TypeError here, before a store could have taken half of the batch.
+    Anything but `bytes` is a TypeError here, before a store could have written half of the batch.
     """
     total = 0
     for key, expected in batch.checks:
@@ -137,19 +143,19 @@ def check_limits(batch: Batch) -> int:
         if len(key) > KEY_BYTES_MAX:
             raise _too_large("key", len(key), KEY_BYTES_MAX)
         total += len(key) if expected is None else len(key) + len(expected)
-    # Every commit goes through here: small writes are looked at all in one go.
+    # Every commit goes through here, so the writes are looked at one by one only if together they are larger than a key
+    # may be. With less than that, no part can be too large.
     parts = [*chain.from_iterable(batch.writes)]
     if _BYTES.issuperset(map(type, parts)) and (size := sum(map(len, parts))) + APPENDED_BYTES <= KEY_BYTES_MAX:
         return total + size
-    for write in batch.writes:
-        total += _checked_size(write)
+    total += sum(map(_checked_size, batch.writes))
     if total > BATCH_BYTES_MAX:
         raise _too_large("batch", total, BATCH_BYTES_MAX)
     return total
 
 
 def _checked_size(write: Write) -> int:
-    """The size of one write."""
+    """The size of one write in bytes, if it is within the limits."""
     for part in write:
         if type(part) is not bytes:
             raise TypeError(f"keys and values are bytes, not {part!r:.80}")
@@ -194,7 +200,7 @@ class Driver(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of everything. Calling it twice is fine."""
+        """Close the store. Calling this twice is fine."""
         ...
 
 
@@ -202,48 +208,48 @@ T = TypeVar("T")
 
 
 def is_driver(value: object) -> TypeGuard[Driver]:
-    """Whether it has the five methods. A driver that wraps another may hand them on with `__getattr__`.
+    """Whether `value` has the five methods.
 
-    `isinstance(value, Driver)` does not find those from Python 3.12 on.
+    `isinstance(value, Driver)` does not see methods that a wrapper hands on by `__getattr__`, from Python 3.12 on.
     """
     return all(callable(getattr(value, name, None)) for name in ("get", "scan", "commit", "changed", "aclose"))
 
 
 class Transacting(Protocol):
-    """A driver that lets others write in the transaction of a batch. No driver has to."""
+    """A driver that lets authors write in the transaction of a batch. No driver has to be one."""
 
     async def transact(self, fn: Callable[[Any], T], finish: Callable[[T], Batch], /) -> None:
-        """Call `fn` with the store's own transaction, and apply in the same one the batch that `finish` makes of it.
+        """Call `fn` with a transaction of the store; apply in the same one the batch that `finish` makes of its value.
 
         `fn` runs in a worker thread, `finish` in the event loop. If they raise, so does this, and nothing is written.
-        Where the store has to try again, both are called again; only what the last try wrote is there in the end.
-        ConflictError, if a check of the batch does not hold: then nothing is written either. Cancelled, it is decided
-        when this returns.
+        If the store has to try again, both are called again, and only the writes of the last try are made. If a check
+        of the batch does not hold, this raises ConflictError, and nothing is written. If it is cancelled, it still
+        returns only when it is decided whether the writes are made.
         """
         ...
 
 
 def transacting(driver: object) -> Transacting | None:
-    """The driver, if it lets others write in its transactions; for one that wraps another, if that one does."""
+    """The driver, if it has `transact`; a driver that wraps another has it if that one does."""
     return cast("Transacting", driver) if callable(getattr(driver, "transact", None)) else None
 
 
 class Sibling(Protocol):
-    """A driver that can be opened once more, for another thread. No driver has to.
+    """A driver that can be opened once more, for another thread. No driver has to be one.
 
-    With it, a worker whose event loop is blocked goes on saying that it lives.
+    A worker needs it to renew its heartbeat, from a thread, while its event loop is blocked.
     """
 
     async def sibling(self) -> Driver:
-        """Another handle of the same store, for the event loop of the thread that asks. It is closed by itself.
+        """Another handle of the same store, for the event loop of the calling thread, which also closes it.
 
-        This is called in that thread, while the loop in which the driver was opened may be blocked.
+        The event loop in which the driver was opened may be blocked meanwhile.
         """
         ...
 
 
 def sibling_of(driver: object) -> Sibling | None:
-    """The driver, if it can be opened once more; for one that wraps another, if that one can."""
+    """The driver, if it has `sibling`; a driver that wraps another has it if that one does."""
     return cast("Sibling", driver) if callable(getattr(driver, "sibling", None)) else None
 
 
@@ -256,3 +262,77 @@ async def open_driver(url: str) -> Driver:
         raise DefinitionError(f"no driver for the store {url!r}; installed drivers open: {known}")
     opener = cast("Callable[[str], Awaitable[Driver]]", found[scheme].load())
     return await opener(url)
+
+
+# What the drivers that come with us share.
+
+WaiterT = TypeVar("WaiterT")
+
+
+class Waiters(Generic[WaiterT]):
+    """The callers of `changed` that wait, by the key they wait for."""
+
+    def __init__(self) -> None:
+        self.by_key: SortedDict[bytes, list[WaiterT]] = SortedDict()
+        """Sorted, so that a range which is cleared finds the keys in it. No list is empty."""
+
+    def __bool__(self) -> bool:
+        return bool(self.by_key)
+
+    def add(self, key: bytes, waiter: WaiterT) -> None:
+        """Have `waiter` be found by its key until it is discarded."""
+        self.by_key.setdefault(key, []).append(waiter)
+
+    def discard(self, key: bytes, waiter: WaiterT) -> None:
+        """Forget `waiter`."""
+        waiters = self.by_key[key]
+        waiters.remove(waiter)
+        if not waiters:
+            del self.by_key[key]
+
+    def touched(self, writes: Iterable[Write]) -> list[bytes]:
+        """The keys that somebody waits for and the writes may have changed. Of an append, only its prefix is known."""
+        by_key = self.by_key
+        found: list[bytes] = []
+        for write in writes:
+            kind = type(write)
+            if kind is ClearRange:
+                found += by_key.irange(write[0], write[-1], (True, False))
+            elif kind is Append:
+                found += by_key.irange(write[0], write[0] + b"\xff", (True, False))
+            elif write[0] in by_key:
+                found.append(write[0])
+        return found
+
+
+def unmet_check(key: bytes) -> ConflictError:
+    """The error of a commit whose check of `key` did not hold."""
+    return ConflictError(f"the key {key!r:.200} does not have the value that the batch was to find")
+
+
+def url_options(url: str, known: Collection[str]) -> dict[str, str]:
+    """The options after the `?` of a URL. Raises DefinitionError if one is unknown, or given twice."""
+    options = parse_qsl(url.partition("?")[2], keep_blank_values=True)
+    names = [name for name, _ in options]
+    for name in names:
+        if name not in known:
+            raise DefinitionError(f"unknown option {name!r} in {url!r}; there are: {', '.join(known)}")
+        if names.count(name) > 1:
+            raise DefinitionError(f"the option {name!r} is there twice in {url!r}")
+    return dict(options)
+
+
+class _AsyncioLoop(Protocol):
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
+
+
+class _TrioToken(Protocol):
+    def run_sync_soon(self, callback: Callable[[], object], /) -> object: ...
+
+
+def caller_from_threads() -> Callable[[Callable[[], object]], object]:
+    """What other threads call to have a function run soon in the event loop of this one. They do not wait for it."""
+    native = current_token().native_token
+    if hasattr(native, "run_sync_soon"):
+        return cast("_TrioToken", native).run_sync_soon
+    return cast("_AsyncioLoop", native).call_soon_threadsafe

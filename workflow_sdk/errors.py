@@ -31,7 +31,7 @@ WorkflowSDKError
 ├── NotAuthorizedError              the caller has none of the roles
 ├── WorkflowFailedError             the workflow failed
 ├── WorkflowCancelledError          the workflow was cancelled
-└── WorkflowStuckError              the workflow needs someone to look at it
+└── WorkflowStuckError              the workflow can't go on until somebody looks at it
 """
 
 from __future__ import annotations
@@ -85,17 +85,17 @@ class ErrorInfo:
     message: str = ""
     traceback: str = ""
     attributes: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What the exception carried, as far as it can be encoded."""
+    """The attributes of the exception, as far as they can be encoded."""
     kind: str = "application"
-    """`definition`, `expression`, `transport`, `timeout`, `authorization`, `consistency` or `application`; or
-    `cancelled`, of an instance that was.
+    """`definition`, `expression`, `transport`, `timeout`, `authorization`, `consistency` or `application`; `cancelled`
+    if the instance was.
     """
 
     @property
     def is_mendable(self) -> bool:
-        """Whether someone can mend the cause, and `recover` the instance: of every kind but `application`.
+        """Whether somebody can remove the cause and `recover` the instance: true of all kinds but two.
 
-        An instance that was cancelled is not to be recovered.
+        An `application` error is the outcome of the workflow, and `cancelled` instances are not to be recovered.
         """
         return self.kind not in ("application", "cancelled")
 
@@ -179,14 +179,14 @@ class ListenTimeoutError(WorkflowSDKError, TimeoutError):
     """No message came before the deadline."""
 
     path: str = ""
-    """Of the listen."""
+    """The path of the listen."""
 
 
 class ChildFailedError(WorkflowSDKError):
     """A child workflow ended without a value."""
 
     path: str = ""
-    """Of the operation that waited for it."""
+    """The path of the operation that waited for it."""
 
     def __init__(self, instance_id: str, error: ErrorInfo) -> None:
         self.instance_id = instance_id
@@ -253,14 +253,14 @@ class InstanceNotFoundError(WorkflowSDKError):
     """No instance has this id."""
 
     path: str = ""
-    """Of the operation that asked for it, if it was one."""
+    """The path of the operation that asked for it; empty if it was none."""
 
 
 class InboxFullError(WorkflowSDKError):
-    """The instance has as many messages as it may have, which it has not taken. Nothing was stored."""
+    """The instance has as many messages that it has not taken as it may have. Nothing was stored."""
 
     path: str = ""
-    """Of the operation that sent the message, if it was one."""
+    """The path of the operation that sent the message; empty if it was none."""
 
 
 class ScheduleNotFoundError(WorkflowSDKError):
@@ -271,7 +271,7 @@ class AlreadyExistsError(WorkflowSDKError):
     """The id belongs to an instance with another workflow or input."""
 
     path: str = ""
-    """Of the operation that asked for it, if it was one."""
+    """The path of the operation that asked for it; empty if it was none."""
 
 
 class InstanceStateError(WorkflowSDKError):
@@ -314,6 +314,6 @@ class WorkflowCancelledError(_OutcomeError):
 
 
 class WorkflowStuckError(_OutcomeError):
-    """The workflow needs someone to look at it; `.error` tells why."""
+    """The workflow can't go on until somebody looks at it; `.error` tells why."""
 
     verb = "is stuck"

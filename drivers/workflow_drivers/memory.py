@@ -6,30 +6,37 @@ trio, and handles of one named store may be used by several event loops, each in
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock, get_ident
 from time import monotonic
-from typing import Protocol, cast
 
 import anyio
-from anyio.lowlevel import checkpoint, current_token
-from sortedcontainers import SortedDict, SortedList
+from anyio.lowlevel import checkpoint
+from sortedcontainers import SortedList
 
-from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Set, Write, check_limits
-from workflow_sdk.errors import ConflictError, DefinitionError, StorageError
+from workflow_sdk.driver import (
+    Append,
+    Batch,
+    Clear,
+    Set,
+    Waiters,
+    caller_from_threads,
+    check_limits,
+    unmet_check,
+)
+from workflow_sdk.errors import DefinitionError, StorageError
 
 __all__ = ["MemoryDriver", "open"]
 
 SCHEME = "memory://"
 
-# Nothing here has to wait, and going round the event loop costs more than a commit does. Never going round would let
-# one busy workflow starve all others. So a call does it when this much time has passed since the last one that did.
+# Nothing here has to wait, and a turn of the event loop costs more than a commit. But a driver that never gave way
+# would let one busy workflow starve all others. So a call gives way when this much time has passed since the last did.
 BUDGET_SECONDS = 0.001
 
 
 class _Waiter:
-    """One call of `changed`: what it has seen, and how to end its wait."""
+    """One call of `changed`: the value that it has seen, and how to end its wait."""
 
     __slots__ = ("event", "since", "soon", "thread")
 
@@ -37,7 +44,7 @@ class _Waiter:
         self.since = since
         self.event = anyio.Event()
         self.thread = get_ident()
-        self.soon = _from_other_threads()
+        self.soon = caller_from_threads()
 
     def wake(self) -> None:
         """End the wait, whichever thread has made the change."""
@@ -48,24 +55,8 @@ class _Waiter:
                 self.soon(self.event.set)
 
 
-class _AsyncioLoop(Protocol):
-    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
-
-
-class _TrioToken(Protocol):
-    def run_sync_soon(self, callback: Callable[[], object], /) -> object: ...
-
-
-def _from_other_threads() -> Callable[[Callable[[], object]], object]:
-    """How another thread has something called in this one's event loop, without waiting for it as `anyio` would."""
-    native = current_token().native_token
-    if hasattr(native, "run_sync_soon"):
-        return cast("_TrioToken", native).run_sync_soon
-    return cast("_AsyncioLoop", native).call_soon_threadsafe
-
-
 class _Store:
-    """The rows, and who waits for them. Nothing in it awaits; the lock is for handles in other threads."""
+    """The rows, and who waits for a change of them. Nothing here awaits; the lock is for handles in other threads."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -73,9 +64,9 @@ class _Store:
         # Beside the dict, not a SortedDict: to set a key that exists, as most commits do, is then a plain dict's work.
         self._sorted: SortedList[bytes] = SortedList()
         self._new: list[bytes] = []
-        """Keys that are not sorted in yet: nobody has asked for their order since they came."""
+        """Keys that are not sorted in yet, since nobody has asked for the order since they came."""
         self.appended = 0
-        self.waiting: SortedDict[bytes, list[_Waiter]] = SortedDict()
+        self.waiting = Waiters[_Waiter]()
 
     @property
     def keys(self) -> SortedList[bytes]:
@@ -86,11 +77,11 @@ class _Store:
         return self._sorted
 
     def apply(self, batch: Batch) -> None:
-        """Make the writes of the batch if its checks hold. It has been found to be within the limits."""
+        """Make the writes of the batch, which is within the limits, if its checks hold."""
         rows = self.rows
         for key, expected in batch.checks:
             if rows.get(key) != expected:
-                raise ConflictError(f"the key {key!r:.200} does not have the value that the batch was to find")
+                raise unmet_check(key)
         writes = batch.writes
         for write in writes:
             # By exact type: as `match` or `isinstance` this loop takes half as long again.
@@ -106,8 +97,9 @@ class _Store:
                     self.keys.remove(write[0])
             else:
                 self._clear_range(write[0], write[-1])
-        if self.waiting:
-            self._notice(writes)
+        if self.waiting.by_key:
+            for key in self.waiting.touched(writes):
+                self._notice(key)
 
     def scan(self, begin: bytes, end: bytes, limit: int | None, reverse: bool) -> list[tuple[bytes, bytes]]:
         """The rows from `begin` up to `end`, at most `limit` of them."""
@@ -133,30 +125,12 @@ class _Store:
             del self.rows[key]
             self.keys.remove(key)
 
-    def _notice(self, writes: list[Write]) -> None:
-        """Wake those whose value the writes have changed from what they had seen."""
-        for write in writes:
-            if type(write) is ClearRange:
-                keys = list(self.waiting.irange(write.begin, write.end, (True, False)))
-            elif type(write) is Append:
-                begin = write.prefix + b"\x33"
-                keys = list(self.waiting.irange(begin, begin + b"\xff" * 12))
-            else:
-                keys = [write[0]] if write[0] in self.waiting else []
-            for key in keys:
-                value = self.rows.get(key)
-                for waiter in self.waiting[key]:
-                    if waiter.since != value:
-                        waiter.wake()
-
-    def await_change(self, key: bytes, waiter: _Waiter) -> None:
-        self.waiting.setdefault(key, []).append(waiter)
-
-    def forget(self, key: bytes, waiter: _Waiter) -> None:
-        waiters = self.waiting[key]
-        waiters.remove(waiter)
-        if not waiters:
-            del self.waiting[key]
+    def _notice(self, key: bytes) -> None:
+        """Wake those who have seen another value than is there now."""
+        value = self.rows.get(key)
+        for waiter in self.waiting.by_key[key]:
+            if waiter.since != value:
+                waiter.wake()
 
 
 class MemoryDriver:
@@ -208,14 +182,14 @@ class MemoryDriver:
             if store.rows.get(key) != since:
                 return
             waiter = _Waiter(since)
-            store.await_change(key, waiter)
+            store.waiting.add(key, waiter)
         self._waiters.add(waiter)
         try:
             await waiter.event.wait()
         finally:
             self._waiters.discard(waiter)
             with store.lock:
-                store.forget(key, waiter)
+                store.waiting.discard(key, waiter)
         self._check_open()
 
     async def sibling(self) -> MemoryDriver:
@@ -224,11 +198,11 @@ class MemoryDriver:
         return MemoryDriver(_store=self._store)
 
     async def aclose(self) -> None:
-        """Let go of the store: a fresh one is gone, a named one stays, and so do its other handles."""
+        """Close this handle: a fresh store is gone then, a named one stays, and so do its other handles."""
         if self._closed:
             return
         self._closed = True
-        self._store = _Store()  # the rows of a fresh one are not held by a handle that is kept
+        self._store = _Store()  # so that a closed handle that is kept does not keep the rows
         for waiter in list(self._waiters):
             waiter.wake()
 
@@ -237,7 +211,7 @@ class MemoryDriver:
             raise StorageError("this memory store has been closed")
 
     async def _give_way(self) -> None:
-        # Before the checkpoint, not after: the others run meanwhile, and their calls must not each give way at once.
+        # Before the checkpoint, not after: the others run meanwhile, and each of their calls would give way, too.
         self._due = monotonic() + BUDGET_SECONDS
         await checkpoint()
         self._check_open()

@@ -105,7 +105,7 @@ async def parked(url: str, count: str) -> None:
     print(json.dumps({"memory_bytes": grown}), flush=True)
 
 
-async def put_away(url: str, *counts: str) -> None:
+async def evict(url: str, *counts: str) -> None:
     """Start ever more that wait in the store; tell how large the process is at each count, and the store at the end."""
     process: dict[str, float] = {}
     driver = await open_driver(url)
@@ -126,7 +126,7 @@ COMMANDS: dict[str, Callable[..., Coroutine[None, None, None]]] = {
     "serve": serve,
     "first": first,
     "parked": parked,
-    "put_away": put_away,
+    "evict": evict,
 }
 
 if __name__ == "__main__":

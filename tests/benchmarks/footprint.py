@@ -24,12 +24,12 @@ ENTRIES = 10_000
 
 OWNERS = (
     ("cancel scopes and task states of anyio", r"/anyio/"),
-    ("the task, its frame and context", r"/asyncio/|runtime/crew\.py|weakref|_weakrefset"),
-    ("frames of the run", r"runtime/residents\.py|execution/run\.py|execution/execution\.py"),
-    ("the wait: frames, place, entry", r"/operations/|execution/(idling|waiting|standing)\.py"),
-    ("records, encoded", r"core/wire\.py|core/codec/|drivers/"),
-    ("keys, names, journal", r"/workflow_sdk/core/|/fdb/"),
-    ("claim and lease", r"runtime/claiming\.py|execution/(lease|snapshot)\.py|runtime/client\.py"),
+    ("the task, its frame and context", r"/asyncio/|worker/crew\.py|weakref|_weakrefset"),
+    ("frames and parts of the run", r"worker/residents\.py|instance/(run|execution|life|session)\.py"),
+    ("the wait: frames, place, entry", r"/operations/|instance/(parking|waits)\.py"),
+    ("records, encoded", r"rows/wire\.py|/values/|drivers/"),
+    ("keys, names, journal", r"/workflow_sdk/(rows|journal)/|/fdb/"),
+    ("claim and lease", r"worker/(claim\w*|lease)\.py|changes/|client/client\.py"),
 )
 """Whose code asked for it, by its file: the first that fits."""
 

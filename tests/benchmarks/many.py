@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from tests.benchmarks.child import echoing
 from tests.benchmarks.scenarios import sequential
 from tests.benchmarks.stores import FOUNDATIONDB, MEMORY, SQLITE_FULL, SQLITE_NORMAL, STORES, Store
-from tests.benchmarks.waking import growth, wake_put_away, wake_resident
+from tests.benchmarks.waking import growth, wake_evicted, wake_resident
 from workflow_sdk import Client, Context, ContinueAsNew, Handle, Runtime, Workflow, workflow
 
 __all__ = ["MEASUREMENTS", "Measurement"]
@@ -26,7 +26,7 @@ CONCURRENT, STEPS = 500, 5
 CHILDREN, CHAIN, GENERATIONS = 1000, 200, 1000
 ASKS = 1000
 PAUSED_ASKS, PAUSE_SECONDS = 20, 0.5
-RESIDENT, PUT_AWAY = 3000, (1000, 5000, 20_000)
+RESIDENT, EVICTED = 3000, (1000, 5000, 20_000)
 STARTS = 5
 
 Figures = dict[str, object]
@@ -161,7 +161,7 @@ async def parked_resident(url: str) -> Figures:
 
 async def parked_away(url: str) -> Figures:
     """Instances that wait in the store: how large the process is that has put them there."""
-    async with _child("put_away", url, *map(str, PUT_AWAY)) as output:
+    async with _child("evict", url, *map(str, EVICTED)) as output:
         figures: Figures = json.loads(await output.read())
     return figures
 
@@ -199,7 +199,7 @@ MEASUREMENTS = [
     Measurement("round_trip", round_trip),
     Measurement("round_trip_across", round_trip_across, stores=(SQLITE_FULL, SQLITE_NORMAL, FOUNDATIONDB)),
     Measurement("wake_resident", wake_resident),
-    Measurement("wake_put_away", wake_put_away),
+    Measurement("wake_evicted", wake_evicted),
     Measurement("growth", growth),
     Measurement("parked", parked_resident, stores=(MEMORY, SQLITE_FULL)),
     Measurement("parked_in_store", parked_away, stores=(MEMORY, SQLITE_FULL)),

@@ -60,10 +60,10 @@ WORDS = {
     "round_trip_across": "The same from another process.",
     "wake_resident": "From a stored message until the workflow goes on with it, while it waits in memory, with 100 and "
     "5,000 entries behind it; with the sending in it, too.",
-    "wake_put_away": "The same when it waits in the store: it is claimed, loaded and replayed.",
+    "wake_evicted": "The same when it waits in the store: it is claimed, loaded and replayed.",
     "growth": "Time per step when the history is so long already.",
     "parked": "Memory of the worker's process for 1,000 workflows that wait.",
-    "parked_in_store": "How large the process is when so many were put away, and what is stored of each. What is "
+    "parked_in_store": "How large the process is when so many were evicted, and what is stored of each. What is "
     "stored in memory is in the same process.",
     "cold_start": "From the start of a process until its first workflow is done; servers run already.",
 }

@@ -9,7 +9,7 @@ from statistics import median
 from tests.benchmarks.scenarios import nothing
 from workflow_sdk import Context, Driver, Handle, Runtime, open_driver, run_workflow, workflow
 
-__all__ = ["growth", "wake_put_away", "wake_resident"]
+__all__ = ["growth", "wake_evicted", "wake_resident"]
 
 Figures = dict[str, object]
 
@@ -61,10 +61,10 @@ async def _until_waiting(handle: Handle[None], wake: str) -> None:
             return
 
 
-async def _took(handle: Handle[None], number: int, *, put_away: bool) -> tuple[float, float]:
+async def _took(handle: Handle[None], number: int, *, evict: bool) -> tuple[float, float]:
     """Until the workflow goes on with a message, in milliseconds: since it was sent, and since it was stored."""
     await _until_waiting(handle, f"go-{number}")
-    if put_away:
+    if evict:
         await handle.evict()
         await asyncio.sleep(0.05)
     Woken.event = asyncio.Event()
@@ -75,12 +75,12 @@ async def _took(handle: Handle[None], number: int, *, put_away: bool) -> tuple[f
     return (Woken.at - sent) * 1e3, (Woken.at - stored) * 1e3
 
 
-async def _wakes(url: str, count: int, *, put_away: bool) -> Figures:
+async def _wakes(url: str, count: int, *, evict: bool) -> Figures:
     figures: Figures = {"runs": count}
     async with Runtime(url, workflows=[waking]) as runtime:
         for steps in HISTORIES:
             handle = await runtime.start(waking, steps)
-            took = [await _took(handle, number, put_away=put_away) for number in range(count)]
+            took = [await _took(handle, number, evict=evict) for number in range(count)]
             figures[f"p50_ms_after_{steps}"] = round(median(stored for _, stored in took), 3)
             figures[f"p50_ms_after_{steps}_with_sending"] = round(median(sent for sent, _ in took), 3)
             await handle.cancel()
@@ -89,12 +89,12 @@ async def _wakes(url: str, count: int, *, put_away: bool) -> Figures:
 
 async def wake_resident(url: str) -> Figures:
     """From a message that is stored, to an instance that waits in memory, until its code goes on with it."""
-    return await _wakes(url, WAKES, put_away=False)
+    return await _wakes(url, WAKES, evict=False)
 
 
-async def wake_put_away(url: str) -> Figures:
+async def wake_evicted(url: str) -> Figures:
     """The same for one that waits in the store: claimed, loaded, and replayed."""
-    return await _wakes(url, WAKES_FROM_STORE, put_away=True)
+    return await _wakes(url, WAKES_FROM_STORE, evict=True)
 
 
 async def growth(url: str) -> Figures:

@@ -15,33 +15,24 @@ from workflow_sdk import Client, Context, Driver, open_driver, run_workflow, wor
 from workflow_sdk.changes import deaths, decide, rewind, schedules, tasks
 from workflow_sdk.changes.change import Change
 from workflow_sdk.changes.claim import Claim, Claimant, claim, give_back
-from workflow_sdk.changes.deliver import Letter, Posted, deliver, hand_over
-from workflow_sdk.changes.errands import run_errand
+from workflow_sdk.changes.cleanups import run_cleanup
+from workflow_sdk.changes.deliver import NewMessage, Posted, deliver, hand_over
 from workflow_sdk.changes.inboxes import discard
 from workflow_sdk.changes.instances import create, new_rows
 from workflow_sdk.changes.schedules import Kept
 from workflow_sdk.changes.workers import beat, bury, give_heartbeat, leave
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.instance import Head, InstanceRows, Lease
-from workflow_sdk.core.keys import (
-    DUE_BELLS,
-    ERRANDS,
-    INBOX,
-    SCHEDULES_BELL,
-    SCHEDULES_DUE,
-    Field,
-    InstanceKeys,
-    purge_key,
-    worker_keys,
-)
-from workflow_sdk.core.limits import counted
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.schedules import ScheduleRow
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.tasks import TaskRow, task_key
-from workflow_sdk.core.times import due_at_once
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.execution.errands import cancelled_by_request
+from workflow_sdk.instance.cleanups import cancelled_by_request
+from workflow_sdk.journal.inbox import counted
+from workflow_sdk.rows.instance import Head, InstanceRows, Lease
+from workflow_sdk.rows.keys import CLEANUPS, INBOX, SHARD_SIGNALS, Field, InstanceKeys, purge_key, worker_keys
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.rows.outside import TaskRow, task_key
+from workflow_sdk.rows.schedule_keys import SCHEDULES_DUE, SCHEDULES_SIGNAL
+from workflow_sdk.rows.schedules import ScheduleRow
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import due_at_once
+from workflow_sdk.values import Codec
 
 __all__ = ["CHANGES", "SCENES", "rows_of", "rung", "said", "seen", "status_of"]
 
@@ -142,7 +133,7 @@ def _over(rows: Rows) -> Rows:
     """Everything has ended, and a worker that has nothing has left its heartbeat."""
     store = Store(rows)
     for number in range(2):
-        make(store, insisting(run_errand(_errand(rows, number), cancelled_by_request(CODEC), NOW)))
+        make(store, insisting(run_cleanup(_cleanup(rows, number), cancelled_by_request(CODEC), NOW)))
     make(store, beat(worker_keys(GONE.worker), None, b"\x01beat"))
     return store.rows
 
@@ -195,9 +186,9 @@ def _as_task(key: bytes, raw: bytes) -> Any:
     return row if key == task_key(row.id) else None
 
 
-def _errand(rows: Mapping[bytes, bytes], number: int) -> bytes:
-    found = sorted(key for key in rows if key.startswith(ERRANDS))
-    return found[number] if number < len(found) else ERRANDS + b"none"
+def _cleanup(rows: Mapping[bytes, bytes], number: int) -> bytes:
+    found = sorted(key for key in rows if key.startswith(CLEANUPS))
+    return found[number] if number < len(found) else CLEANUPS + b"none"
 
 
 def _message(rows: Mapping[bytes, bytes]) -> bytes:
@@ -228,13 +219,13 @@ def _pause(row: ScheduleRow) -> ScheduleRow:
 
 P, KID = InstanceKeys("p"), InstanceKeys("kid")
 CANCELLED = cancelled_by_request(CODEC)
-GO = Letter("go", CODEC.encode(1))
+GO = NewMessage("go", CODEC.encode(1))
 
 CHANGES: dict[str, Callable[[Mapping[bytes, bytes], int], Change[Any]]] = {
     "deliver": lambda rows, who: deliver(P, GO, NOW),
-    "deliver with a key": lambda rows, who: deliver(P, Letter("go", CODEC.encode(who), key="k"), NOW),
-    "deliver to the child": lambda rows, who: deliver(KID, Letter("done", CODEC.encode(who)), NOW),
-    "deliver to a state": lambda rows, who: deliver(P, Letter("go", CODEC.encode(who), expected_version=3), NOW),
+    "deliver with a key": lambda rows, who: deliver(P, NewMessage("go", CODEC.encode(who), key="k"), NOW),
+    "deliver to the child": lambda rows, who: deliver(KID, NewMessage("done", CODEC.encode(who)), NOW),
+    "deliver to a state": lambda rows, who: deliver(P, NewMessage("go", CODEC.encode(who), expected_version=3), NOW),
     "hand over": lambda rows, who: hand_over(P, GONE.pack(), None, GO, NOW),
     "cancel": lambda rows, who: insisting(decide.cancel("p", CANCELLED, NOW, rollback=False)),
     "cancel and undo": lambda rows, who: insisting(decide.cancel("p", CANCELLED, NOW, rollback=True)),
@@ -258,8 +249,8 @@ CHANGES: dict[str, Callable[[Mapping[bytes, bytes], int], Change[Any]]] = {
     "create the same": lambda rows, who: create(P, _new()),
     "complete": lambda rows, who: tasks.complete(_task(rows), b"\xf6", f"by {who}", {"boss"}, NOW, _nobody),
     "assign": lambda rows, who: tasks.assign(_task(rows), "assigned", None, f"to {who}", NOW),
-    "run an errand": lambda rows, who: insisting(run_errand(_errand(rows, 0), CANCELLED, NOW)),
-    "run another errand": lambda rows, who: insisting(run_errand(_errand(rows, 1), CANCELLED, NOW)),
+    "run a cleanup": lambda rows, who: insisting(run_cleanup(_cleanup(rows, 0), CANCELLED, NOW)),
+    "run another cleanup": lambda rows, who: insisting(run_cleanup(_cleanup(rows, 1), CANCELLED, NOW)),
     "discard": lambda rows, who: discard(P, _message(rows), CODEC.encode),
     "pause": lambda rows, who: schedules.update("s", _pause),
     "delete the schedule": lambda rows, who: schedules.delete("s"),
@@ -272,7 +263,7 @@ CHANGES: dict[str, Callable[[Mapping[bytes, bytes], int], Change[Any]]] = {
 
 
 HEADS = [InstanceKeys(id).field(Field.HEAD) for id in ("p", "kid", "new")]
-LETTERS = [worker_keys(lease.worker).letters for lease in (GONE, NEXT, *LEASES)]
+WORKER_SIGNALS = [worker_keys(lease.worker).signals for lease in (GONE, NEXT, *LEASES)]
 
 
 def said(value: object) -> object:
@@ -284,7 +275,7 @@ def said(value: object) -> object:
     if isinstance(value, Kept):
         return "kept", value.row, value.begun
     if isinstance(value, list):
-        return "errands", len(value)
+        return "cleanups", len(value)
     if isinstance(value, tuple):
         return tuple(map(said, value))
     return value
@@ -305,8 +296,8 @@ def seen(rows: Mapping[bytes, bytes]) -> dict[object, object]:
         if key in HEADS:
             # Whoever is taken away first is changed once more.
             found[key] = replace(Head.unpack(raw), changes=0)
-        elif key.startswith(ERRANDS):
-            many[ERRANDS].append(raw)
+        elif key.startswith(CLEANUPS):
+            many[CLEANUPS].append(raw)
         elif key[-13:-12] == b"\x33" and key[-12:-2] == bytes(10):
             many[key[:-13]].append(raw)
         elif (counter := _counter(key)) is not None:
@@ -315,22 +306,22 @@ def seen(rows: Mapping[bytes, bytes]) -> dict[object, object]:
             found[key] = raw
     for key, values in many.items():
         # A worker may be told twice of the same.
-        found[key] = sorted(set(values)) if key in LETTERS else sorted(values) if key == ERRANDS else values
+        found[key] = sorted(set(values)) if key in WORKER_SIGNALS else sorted(values) if key == CLEANUPS else values
     return found
 
 
 def _is_signal(key: bytes) -> bool:
-    nudges = [InstanceKeys(id).nudge for id in ("p", "kid", "new")]
-    bells = [worker_keys(lease.worker).bell for lease in (GONE, NEXT, *LEASES)]
-    return key in (*nudges, *bells, *DUE_BELLS, SCHEDULES_BELL)
+    stamps = [InstanceKeys(id).stamp for id in ("p", "kid", "new")]
+    signals = [worker_keys(lease.worker).stamp for lease in (GONE, NEXT, *LEASES)]
+    return key in (*stamps, *signals, *SHARD_SIGNALS, SCHEDULES_SIGNAL)
 
 
 def _counter(key: bytes) -> bytes | None:
     """Which instance's messages a row counts."""
     for id in ("p", "kid", "new"):
-        nudge = InstanceKeys(id).nudge
-        if key.startswith(nudge) and key != nudge:
-            return nudge + b" in all"
+        stamp = InstanceKeys(id).stamp
+        if key.startswith(stamp) and key != stamp:
+            return stamp + b" in all"
     return None
 
 

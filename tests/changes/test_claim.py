@@ -10,17 +10,16 @@ from msgspec.structs import replace
 
 from tests.changes.scenes import CODEC, FLOWS, GONE, HOUR, NOW, P, kid, parent, rows_of
 from tests.changes.store import Store, make
-from workflow_sdk.changes.claim import Claim, Claimant, check_workflow, claim, give_back, new_lease
+from workflow_sdk.changes.claim import Claim, Claimant, claim, give_back, new_lease
 from workflow_sdk.changes.deaths import DEATHS_MAX, take_back_death
-from workflow_sdk.changes.deliver import Letter, deliver
-from workflow_sdk.changes.instances import new_rows
+from workflow_sdk.changes.deliver import NewMessage, deliver
+from workflow_sdk.changes.instances import check_workflow, new_rows
 from workflow_sdk.changes.workers import Heartbeat
-from workflow_sdk.core.deaths import Try
-from workflow_sdk.core.instance import Birth, Head, InstanceRows, Lease
-from workflow_sdk.core.keys import TRIES, WAITS, Field, InstanceKeys, worker_keys
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import DUE_AT_ONCE_MAX
 from workflow_sdk.errors import AlreadyExistsError
+from workflow_sdk.rows.instance import Birth, Head, InstanceRows, Lease, Try
+from workflow_sdk.rows.keys import TRIES, WAITS, Field, InstanceKeys, worker_keys
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX
 
 pytestmark = pytest.mark.law(10)
 
@@ -42,13 +41,13 @@ def head(store: Store) -> Head:
 
 def test_one_that_waits() -> None:
     store = Store(rows_of("waits"))
-    make(store, deliver(P, Letter("go", b"\xf6"), NOW))
+    make(store, deliver(P, NewMessage("go", b"\xf6"), NOW))
     alarm = head(store).alarm
     assert alarm is not None
     found = claimed(store)
     assert (found.lease, found.status, found.workflow) == (OURS, Status.RUNNING, parent)
     assert found.rows is not None, "all of it was read at once"
-    assert found.nudge == store.rows[P.nudge]
+    assert found.stamp == store.rows[P.stamp]
     assert store.rows[P.lease] == OURS.pack()
     worker = worker_keys("ours")
     assert worker.claimed("p") in store.rows

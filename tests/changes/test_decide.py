@@ -1,4 +1,4 @@
-"""Decisions from outside: cancel, wake, evict, delete, recover, restart, and the errands that come of them."""
+"""Decisions from outside: cancel, wake, evict, delete, recover, restart, and the cleanups that come of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.changes.store import Store, insisting, make, make_together
 from tests.leftovers import leftovers
 from workflow_sdk.changes import decide, rewind
 from workflow_sdk.changes.change import Change
-from workflow_sdk.changes.deliver import Letter, deliver
-from workflow_sdk.changes.errands import run_errand
-from workflow_sdk.core.instance import Head, Tally
-from workflow_sdk.core.keys import ERRANDS, OUTSIDE, ROOT, WAITS, Field, InstanceKeys, purge_key, worker_keys
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.tasks import TaskRow, TaskStatus, task_key
-from workflow_sdk.core.times import DUE_AT_ONCE_MAX
-from workflow_sdk.core.tuples import unpack
+from workflow_sdk.changes.cleanups import run_cleanup
+from workflow_sdk.changes.deliver import NewMessage, deliver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.rows.instance import Head, Tally
+from workflow_sdk.rows.keys import CLEANUPS, OUTSIDE, ROOT, WAITS, Field, InstanceKeys, purge_key, worker_keys
+from workflow_sdk.rows.location import unpack
+from workflow_sdk.rows.outside import TaskRow, TaskStatus, task_key
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX
 
 pytestmark = pytest.mark.law(9)
 
@@ -35,8 +35,8 @@ def is_due(store: Store) -> bool:
     return alarm is not None and alarm < DUE_AT_ONCE_MAX and P.alarm(alarm) in store.rows
 
 
-def errands(store: Store) -> list[bytes]:
-    return sorted(key for key in store.rows if key.startswith(ERRANDS))
+def cleanups(store: Store) -> list[bytes]:
+    return sorted(key for key in store.rows if key.startswith(CLEANUPS))
 
 
 def of(store: Store, part: bytes) -> list[bytes]:
@@ -50,7 +50,7 @@ def test_a_cancel_ends_what_waits() -> None:
     store = Store(rows_of("waits"))
     found = make(store, decide.cancel("p", CANCELLED, NOW, rollback=False))
     assert found is not None
-    assert sorted(found) == errands(store), "one for the child, one for the task"
+    assert sorted(found) == cleanups(store), "one for the child, one for the task"
     assert len(found) == 2
     assert head(store).status is Status.CANCELLED
     assert head(store).purge_at == NOW + HOUR
@@ -63,7 +63,7 @@ def test_a_cancel_takes_an_instance_from_its_worker() -> None:
     make(store, decide.cancel("p", CANCELLED, NOW, rollback=False))
     assert P.lease not in store.rows
     assert worker.claimed("p") not in store.rows
-    assert worker.bell in store.rows, "it is told"
+    assert worker.stamp in store.rows, "it is told"
 
 
 def test_one_that_never_stands_still_is_taken_away_first() -> None:
@@ -129,24 +129,24 @@ def test_a_message_meanwhile_does_not_hold_a_cancel_up() -> None:
     store = Store(rows_of("waits"))
     changes: list[Change[Any]] = [
         insisting(decide.cancel("p", CANCELLED, NOW, rollback=False)),
-        deliver(P, Letter("go", b"\xf6"), NOW),
+        deliver(P, NewMessage("go", b"\xf6"), NOW),
     ]
     make_together(store, changes, [0, 0, 0, 0, 1, 1, 1, 1, 1])
     assert head(store).status is Status.CANCELLED
 
 
-# Errands.
+# Cleanups.
 
 
-def test_errands_end_the_child_and_the_task() -> None:
+def test_cleanups_end_the_child_and_the_task() -> None:
     store = Store(rows_of("abandoned"))
-    for key in errands(store):
-        assert make(store, run_errand(key, CANCELLED, NOW)) == []
-    assert errands(store) == []
+    for key in cleanups(store):
+        assert make(store, run_cleanup(key, CANCELLED, NOW)) == []
+    assert cleanups(store) == []
     assert head(store, KID).status is Status.CANCELLED
     (task,) = _tasks(store)
     assert task.status is TaskStatus.CANCELLED
-    assert make(store, run_errand(ERRANDS + b"done long ago", CANCELLED, NOW)) == []
+    assert make(store, run_cleanup(CLEANUPS + b"done long ago", CANCELLED, NOW)) == []
 
 
 def _tasks(store: Store) -> list[TaskRow]:
@@ -158,9 +158,9 @@ def test_a_child_that_has_ended_by_itself_is_left_alone() -> None:
     store = Store(rows_of("abandoned"))
     make(store, insisting(decide.cancel("kid", CANCELLED, NOW, rollback=False)))
     before = head(store, KID)
-    for key in errands(store):
-        make(store, run_errand(key, CANCELLED, NOW))
-    assert (errands(store), head(store, KID)) == ([], before)
+    for key in cleanups(store):
+        make(store, run_cleanup(key, CANCELLED, NOW))
+    assert (cleanups(store), head(store, KID)) == ([], before)
 
 
 # Looking, parking, forgetting.
@@ -176,8 +176,8 @@ def test_one_that_is_woken_is_due() -> None:
 def test_the_worker_is_told_to_look_or_to_park(wake: bool) -> None:
     store, worker = Store(rows_of("running")), worker_keys(GONE.worker)
     make(store, decide.wake("p", NOW) if wake else decide.evict("p"))
-    assert worker.bell in store.rows
-    assert store.rows[P.nudge] != rows_of("running").get(P.nudge)
+    assert worker.stamp in store.rows
+    assert store.rows[P.stamp] != rows_of("running").get(P.stamp)
     assert (P.evicted in store.rows) is not wake
 
 

@@ -11,27 +11,10 @@ from tests.changes import scenes
 from tests.changes.scenes import CODEC, FLOWS, GONE, HOUR, NOW, P, rows_of
 from tests.changes.store import Store, make
 from workflow_sdk.changes import schedules, tasks, workers
-from workflow_sdk.changes.answers import forget_row, go_on_waiting
 from workflow_sdk.changes.change import Change, clear, write
-from workflow_sdk.changes.deliver import Letter, deliver
+from workflow_sdk.changes.deliver import NewMessage, deliver, forget_row, go_on_waiting
 from workflow_sdk.changes.inboxes import discard
-from workflow_sdk.changes.instances import create
-from workflow_sdk.changes.snapshot import check_form
-from workflow_sdk.core.answers import Answer, AnswerKind, is_answer
-from workflow_sdk.core.instance import Head, InstanceRows
-from workflow_sdk.core.keys import (
-    INBOX,
-    SCHEDULES_BELL,
-    Field,
-    InstanceKeys,
-    answer_key,
-    due_schedule,
-    schedule_key,
-    waiting_schedule,
-    worker_keys,
-)
-from workflow_sdk.core.schedules import ScheduleRow
-from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, ended_tasks_of, task_key, task_log, tasks_open
+from workflow_sdk.changes.instances import check_form, create
 from workflow_sdk.driver import Set
 from workflow_sdk.errors import (
     CodecError,
@@ -40,6 +23,12 @@ from workflow_sdk.errors import (
     ScheduleNotFoundError,
     StaleError,
 )
+from workflow_sdk.journal.inbox import Answer, AnswerKind, is_answer
+from workflow_sdk.rows.instance import Head, InstanceRows
+from workflow_sdk.rows.keys import INBOX, Field, InstanceKeys, answer_key, worker_keys
+from workflow_sdk.rows.outside import TaskEvent, TaskRow, TaskStatus, ended_tasks_of, task_key, task_log, tasks_open
+from workflow_sdk.rows.schedule_keys import SCHEDULES_SIGNAL, due_schedule, schedule_key, waiting_schedule
+from workflow_sdk.rows.schedules import ScheduleRow
 
 pytestmark = pytest.mark.law(1)
 
@@ -239,10 +228,10 @@ def test_the_same_schedule_is_stored_once() -> None:
     assert (made, store.rows) == (wanted, rows_of("waits"))
     other = replace(wanted, every=7_000_000, next_at=NOW + 7)
     make(store, schedules.update("s", lambda row: replace(row, paused=True, next_at=None)))
-    bell = store.rows[SCHEDULES_BELL]
+    signal = store.rows[SCHEDULES_SIGNAL]
     made = make(store, schedules.put("s", other, lambda one, other: one == other))
     assert (made.every, made.paused, made.next_at) == (7_000_000, True, None), "a paused one stays paused"
-    assert store.rows[SCHEDULES_BELL] != bell
+    assert store.rows[SCHEDULES_SIGNAL] != signal
 
 
 def test_a_schedule_is_deleted_whatever_it_is() -> None:
@@ -261,7 +250,7 @@ def test_a_schedule_is_deleted_whatever_it_is() -> None:
 
 def test_a_message_is_discarded_with_what_it_asks() -> None:
     store, reply = Store(rows_of("waits")), answer_key("p", "r")
-    make(store, deliver(P, Letter("ask", CODEC.encode(1), reply_to=reply), NOW))
+    make(store, deliver(P, NewMessage("ask", CODEC.encode(1), reply_to=reply), NOW))
     start = P.space + INBOX
     ids = [key[len(start) :] for key in sorted(store.rows) if key.startswith(start)]
     assert make(store, discard(P, ids[-1], CODEC.encode))

@@ -61,7 +61,7 @@ async def echoes(ctx: Context, what: str) -> dict[str, str]:
 
 
 @workflow
-async def slips(ctx: Context) -> None:
+async def mistakes(ctx: Context) -> None:
     await ctx.sleep("", 1)
 
 
@@ -167,7 +167,7 @@ WORKFLOWS: list[Workflow[Any, Any]] = [
     checkout,
     fails,
     grumbles,
-    slips,
+    mistakes,
     kills_once,
     exits_once,
     takes_its_time,

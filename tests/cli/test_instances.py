@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.cli.line import Line
-from tests.cli.shop import calls, checkout, claims, fails, refused, slips
+from tests.cli.shop import calls, checkout, claims, fails, mistakes, refused
 from workflow_sdk import Workflow
-from workflow_sdk.cli import instances
+from workflow_sdk.cli import listing
 
 
 def test_start_prints_the_id(line: Line) -> None:
@@ -69,7 +69,7 @@ def test_list_in_json(line: Line) -> None:
 
 
 def test_list_of_more_than_a_page(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "_PAGE_MAX", 2)
+    monkeypatch.setattr(listing, "PAGE_MAX", 2)
     ids = [f"f{number}" for number in range(7)]
     for id in ids:
         line("start", "fails", "--id", id)
@@ -113,7 +113,7 @@ def test_show_in_json(line: Line) -> None:
     assert json.loads(line("show", "f1", "--json").output)["error"]["message"] == "no tea\nleft"
 
 
-def test_show_tells_what_the_world_may_see(line: Line) -> None:
+def test_show_tells_what_everybody_may_see(line: Line) -> None:
     line.run(claims, "claim-7", id="c1")
     lines = line("show", "c1").output.splitlines()
     facts = dict(row[2:].split(None, 1) for row in lines if row.startswith("  "))
@@ -163,7 +163,7 @@ def test_send_tells_what_became_of_it(line: Line) -> None:
 
 def test_other_ends_are_errors(line: Line) -> None:
     line.run(fails, id="f1")
-    line.run(slips, id="s1")
+    line.run(mistakes, id="s1")
     line.run(checkout, "o", id="order-1")
     assert line("result", "f1", code=1).stderr == "workflow: workflow 'f1' failed: ValueError: no tea left\n"
     assert "'s1' is stuck: DefinitionError" in line("result", "s1", code=1).stderr
@@ -177,7 +177,7 @@ def test_no_time_is_enough_for_what_has_ended(line: Line) -> None:
     line("send", "order-1", "packed", '"tea"')
     line.run(checkout, id="order-1")
     assert '"packed": "tea"' in line("result", "order-1", "--timeout", "0").output
-    line.run(slips, id="s1")
+    line.run(mistakes, id="s1")
     assert "is stuck" in line("result", "s1", "--timeout", "0", code=1).stderr
     assert "no instance" in line("result", "nobody", "--timeout", "0", code=1).stderr
 
@@ -185,7 +185,7 @@ def test_no_time_is_enough_for_what_has_ended(line: Line) -> None:
 def test_cancel_and_recover(line: Line) -> None:
     line.run(checkout, "o", id="order-1")
     line.run(checkout, "o", id="order-2")
-    line.run(slips, id="s1")
+    line.run(mistakes, id="s1")
     assert line("cancel", "order-1").output == "cancelled\n"
     assert line("cancel", "order-1").output == "cancelled\n"
     assert line("cancel", "order-2", "--rollback").output == "rolling_back\n"
@@ -193,7 +193,7 @@ def test_cancel_and_recover(line: Line) -> None:
     assert line("recover", "s1").output == "running\n"
 
 
-@pytest.mark.parametrize("workflow", [checkout, fails, slips])
+@pytest.mark.parametrize("workflow", [checkout, fails, mistakes])
 def test_restart_from_the_beginning(line: Line, workflow: Workflow[Any, Any]) -> None:
     line.run(workflow, "o" if workflow is checkout else None, id="i")
     ended = line.run(workflow, id="i").status

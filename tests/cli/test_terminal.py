@@ -19,7 +19,7 @@ from rich.cells import cell_len
 
 from tests.cli.launcher import the_launcher
 from tests.cli.line import Line
-from tests.cli.shop import checkout, claims, echoes, fails, says, slips
+from tests.cli.shop import checkout, claims, echoes, fails, mistakes, says
 from tests.patience import PATIENCE
 from workflow_sdk import Status, Workflow
 from workflow_sdk.cli.output import age, in_json, local_time, span
@@ -211,7 +211,7 @@ def test_watching_in_a_terminal(line: Line) -> None:
     assert '= "charge-o"' in output
 
 
-@pytest.mark.parametrize(("workflow", "says"), [(fails, "failed: ValueError: no tea left"), (slips, "is stuck: ")])
+@pytest.mark.parametrize(("workflow", "says"), [(fails, "failed: ValueError: no tea left"), (mistakes, "is stuck: ")])
 def test_watching_what_ends_otherwise(line: Line, workflow: Workflow[Any, Any], says: str) -> None:
     line.run(workflow, id="i")
     assert says in line("watch", "i", code=1).stderr

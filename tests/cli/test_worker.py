@@ -24,7 +24,7 @@ from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_sdk import Driver
 from workflow_sdk.cli import team
-from workflow_sdk.core.keys import WorkerKeys
+from workflow_sdk.rows.keys import WorkerKeys
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,14 +25,14 @@ MESSAGES = 7
 
 
 @workflow
-async def mailbox(ctx: Context) -> list[Any]:
+async def receives(ctx: Context) -> list[Any]:
     """Takes everything that the system sends."""
-    return [await ctx.listen(f"take {number}", "letter") for number in range(MESSAGES)]
+    return [await ctx.listen(f"take {number}", "note") for number in range(MESSAGES)]
 
 
 @workflow
 async def works(ctx: Context, number: int) -> int:
-    await ctx.send("tell", "mailbox", "letter", f"works {number}")
+    await ctx.send("tell", "receives", "note", f"works {number}")
     return number * 10
 
 
@@ -48,7 +48,7 @@ async def dawdles(ctx: Context) -> None:
 
 @workflow
 async def follows(ctx: Context, generation: int) -> int | ContinueAsNew:
-    await ctx.send("tell", "mailbox", "letter", f"follows {generation}")
+    await ctx.send("tell", "receives", "note", f"follows {generation}")
     return generation if generation == 2 else ContinueAsNew(generation + 1)
 
 
@@ -64,7 +64,7 @@ async def leads(ctx: Context) -> list[Any]:
         await ctx.sleep("nap", 5)
 
     done: list[Any] = await ctx.map("all", child, [1, 2, 3])
-    await ctx.send("tell", "mailbox", "letter", "leads")
+    await ctx.send("tell", "receives", "note", "leads")
     try:
         await ctx.child("hopeless", fails)
     except ChildFailedError as error:
@@ -74,7 +74,7 @@ async def leads(ctx: Context) -> list[Any]:
     return done
 
 
-SYSTEM: list[Workflow[Any, Any]] = [mailbox, works, fails, dawdles, follows, leads]
+SYSTEM: list[Workflow[Any, Any]] = [receives, works, fails, dawdles, follows, leads]
 IDS = [
     "lead",
     "lead/all/0/work",
@@ -83,13 +83,13 @@ IDS = [
     "lead/hopeless",
     "lead/race/slow/dawdle",
     "lead/then",
-    "mailbox",
+    "receives",
 ]
 
 
 async def story(runtime: Runtime) -> None:
     """Start it, and wait for the ends of those that nobody else waits for."""
-    box = await runtime.start(mailbox, id="mailbox")
+    box = await runtime.start(receives, id="receives")
     lead = await runtime.start(leads, id="lead")
     await lead.result()
     await box.result()
@@ -103,7 +103,7 @@ async def check(driver: Driver) -> None:
     """It has ended as it always does, and nothing is left of it."""
     assert await ids_of(driver) == IDS
     async with Client(driver) as client:
-        box = await client.handle(mailbox, "mailbox").result()
+        box = await client.handle(receives, "receives").result()
         follow = [f"follows {number}" for number in range(3)]
         assert sorted(box) == [*follow, "leads", *(f"works {number}" for number in (1, 2, 3))]
         lead = await client.handle(leads, "lead").result()

@@ -12,8 +12,8 @@ import anyio.lowlevel
 
 from tests.patience import PATIENCE
 from workflow_sdk import Batch, Client, Driver, Handle, Runtime, Status, Workflow
-from workflow_sdk.core.keys import ROOT
-from workflow_sdk.core.tuples import unpack
+from workflow_sdk.rows.keys import ROOT
+from workflow_sdk.rows.location import unpack
 from workflow_sdk.testing import SimulatedCrash, VirtualClock
 
 __all__ = [
@@ -26,13 +26,13 @@ __all__ = [
     "survive",
     "until_count",
     "until_input",
-    "until_no_errands",
+    "until_no_cleanups",
     "until_status",
     "until_there",
 ]
 
 _PARTS = {3: "inbox", 9: "waits", 12: "outside", 7: "takings"}
-_ROOTS = {3: "alarms", 7: "claims", 11: "answers", 12: "errands"}
+_ROOTS = {3: "alarms", 7: "claims", 11: "answers", 12: "cleanups"}
 _OPEN_TASKS = ((3,), (4,), (5,), (6,), (7,))
 
 
@@ -80,10 +80,10 @@ async def until_count(driver: Driver, count: int) -> None:
             await anyio.sleep(0.001)
 
 
-async def until_no_errands(driver: Driver) -> None:
+async def until_no_cleanups(driver: Driver) -> None:
     """Return once nobody has anything to tell another instance."""
     with anyio.fail_after(PATIENCE):
-        while "errands" in await left_behind(driver):  # any process may run them
+        while "cleanups" in await left_behind(driver):  # any process may run them
             await anyio.lowlevel.checkpoint()
 
 

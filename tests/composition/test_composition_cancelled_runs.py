@@ -8,9 +8,9 @@ import pytest
 
 from tests.runtime.looking import Through
 from workflow_sdk import Batch, Context, Driver, Status, open_driver, run_workflow, workflow
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.execution.errands import run_errands_left
+from workflow_sdk.instance.cleanups import run_cleanups_left
 from workflow_sdk.testing import VirtualClock
+from workflow_sdk.values import Codec
 
 pytestmark = pytest.mark.law(1)
 
@@ -84,7 +84,7 @@ async def cancelled_at(number: int) -> bool:
     if not cancelling.has_come:
         return False
     assert (await run_workflow(races, driver=driver, instance_id="child", clock=clock)).output == "won"
-    await run_errands_left(driver, Codec(), clock.time)
+    await run_cleanups_left(driver, Codec(), clock.time)
     lost = await run_workflow(never, driver=driver, instance_id="child/race/loses/never", clock=clock)
     assert lost.status is Status.CANCELLED
     result = await run_workflow(waits, driver=driver, instance_id="parent", clock=clock)

@@ -14,7 +14,7 @@ from tests.composition.composing import (
     left_behind,
     running,
     until_count,
-    until_no_errands,
+    until_no_cleanups,
     until_status,
     until_there,
 )
@@ -35,7 +35,7 @@ from workflow_sdk import (
     open_driver,
     workflow,
 )
-from workflow_sdk.core.keys import INBOX, InstanceKeys
+from workflow_sdk.rows.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import VirtualClock
 
 pytestmark = pytest.mark.law(1)
@@ -128,7 +128,7 @@ async def test_one_that_others_wait_for_goes_on(world: World) -> None:
         for one in (parents[0], parents[2]):
             await one.cancel()
             await until_status(one, Status.CANCELLED)
-        await until_no_errands(driver)
+        await until_no_cleanups(driver)
         assert (await kid.info()).status is Status.WAITING
         await parents[1].cancel()
         await until_status(kid, Status.CANCELLED)

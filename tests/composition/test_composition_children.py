@@ -232,7 +232,7 @@ async def test_a_child_that_begins_anew(world: World) -> None:
 
 
 async def test_the_parent_goes_on_wherever_it_is_by_then(world: World) -> None:
-    """Put away, in another runtime, and killed."""
+    """Evicted, in another runtime, and killed."""
     driver = world.driver
 
     @workflow
@@ -268,7 +268,7 @@ async def test_a_child_that_is_stuck_holds_the_parent_up_until_it_is_recovered(w
     mended: list[bool] = []
 
     @workflow
-    async def slips(ctx: Context) -> str:
+    async def mistakes(ctx: Context) -> str:
         await ctx.step("a", int)
         if not mended:
             await ctx.step("a", int)
@@ -276,11 +276,11 @@ async def test_a_child_that_is_stuck_holds_the_parent_up_until_it_is_recovered(w
 
     @workflow
     async def asks(ctx: Context) -> str:
-        return await ctx.child("kid", slips)
+        return await ctx.child("kid", mistakes)
 
-    async with running(driver, [asks, slips]) as runtime:
+    async with running(driver, [asks, mistakes]) as runtime:
         parent = await runtime.start(asks, id="p")
-        kid = runtime.handle(slips, "p/kid")
+        kid = runtime.handle(mistakes, "p/kid")
         await until_there(driver, "p/kid")
         await until_status(kid, Status.STUCK)
         assert (await parent.info()).status is Status.WAITING

@@ -13,8 +13,8 @@ from tests.composition.composing import running
 from tests.laws.counting_driver import WatchedDriver
 from tests.support import World
 from workflow_sdk import Batch, Client, Context, Runtime, open_driver, workflow
-from workflow_sdk.core.keys import HISTORY, InstanceKeys
 from workflow_sdk.driver import Set
+from workflow_sdk.rows.keys import HISTORY, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 pytestmark = pytest.mark.law(1, 3)

@@ -76,7 +76,7 @@ async def test_who_waits_goes_on_waiting(world: World) -> None:
     assert await left_behind(driver) == {}
 
 
-async def test_what_the_world_sees_stays(world: World) -> None:
+async def test_what_everybody_sees_stays(world: World) -> None:
     driver = world.driver
 
     @workflow
@@ -137,7 +137,7 @@ async def test_one_with_nothing_to_undo_fails(world: World) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", None, object()])
-async def test_an_input_of_the_wrong_type_is_a_slip(world: World, wrong: Any) -> None:
+async def test_an_input_of_the_wrong_type_is_a_mistake(world: World, wrong: Any) -> None:
     mended: list[bool] = []
 
     @workflow

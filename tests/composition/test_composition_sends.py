@@ -23,8 +23,8 @@ from workflow_sdk import (
     open_driver,
     workflow,
 )
-from workflow_sdk.core.keys import INBOX
 from workflow_sdk.driver import Append
+from workflow_sdk.rows.keys import INBOX
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 pytestmark = pytest.mark.law(1)
@@ -47,7 +47,7 @@ async def sleeps(ctx: Context) -> Any:
 
 
 @workflow
-async def slips(ctx: Context) -> Any:
+async def mistakes(ctx: Context) -> Any:
     """It is stuck, until it is mended."""
     await ctx.step("a", int)
     if not mended:
@@ -56,7 +56,7 @@ async def slips(ctx: Context) -> Any:
 
 
 mended: list[bool] = []
-FLOWS: list[Workflow[Any, Any]] = [hears, tells, sleeps, slips]
+FLOWS: list[Workflow[Any, Any]] = [hears, tells, sleeps, mistakes]
 
 
 async def test_to_itself(world: World) -> None:
@@ -150,7 +150,7 @@ async def test_to_a_resident_one(world: World) -> None:
     assert await left_behind(world.driver) == {}
 
 
-async def test_to_one_in_another_runtime_and_to_one_put_away(world: World) -> None:
+async def test_to_one_in_another_runtime_and_to_one_evicted(world: World) -> None:
     clock = VirtualClock(quiet=10)
     async with running(world.driver, [hears], clock) as there, running(world.driver, [tells], clock) as here:
         ear = await there.start(hears, 2, id="ear")
@@ -171,8 +171,8 @@ async def test_to_a_pending_one_a_sleeping_one_and_a_stuck_one(world: World) -> 
     async with Client(world.driver, clock=clock) as client:
         await client.start(hears, 1, id="pending")
         await client.start(sleeps, id="sleeping")
-        stuck = await client.start(slips, id="stuck")
-        async with running(world.driver, [slips], clock):
+        stuck = await client.start(mistakes, id="stuck")
+        async with running(world.driver, [mistakes], clock):
             while (await stuck.info()).status is not Status.STUCK:  # any process may change it
                 await anyio.lowlevel.checkpoint()
         async with running(world.driver, [tells], clock) as here:
@@ -188,7 +188,7 @@ async def test_to_a_pending_one_a_sleeping_one_and_a_stuck_one(world: World) -> 
 
 
 async def test_many_senders_at_once(world: World) -> None:
-    """From this runtime and another; and the one that they all reach is put away again and again."""
+    """From this runtime and another; and the one that they all reach is evicted again and again."""
     clock = VirtualClock(quiet=10)
     slow = FaultyDriver(world.driver, latency=0.001, seed=3)
     async with running(slow, FLOWS, clock, max_resident=8) as one, running(world.driver, FLOWS, clock) as two:
@@ -283,7 +283,7 @@ async def test_the_branches_reach_different_ones_in_one_commit() -> None:
 
 
 @pytest.mark.parametrize("target", ["", "\ud800", 7, None])
-async def test_a_target_that_is_none_is_a_slip(world: World, target: Any) -> None:
+async def test_a_target_that_is_none_is_a_mistake(world: World, target: Any) -> None:
     @workflow
     async def tells_it(ctx: Context) -> None:
         await ctx.send("tell", target, "word")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core import bases
-from workflow_sdk.core.bases import Base, Bases, pack_bases, unpack_bases
-from workflow_sdk.core.entries import LoopData
+from workflow_sdk.journal import loop_states as bases
+from workflow_sdk.journal.loop_states import Base, Bases, pack_bases, unpack_bases
+from workflow_sdk.rows.entries import LoopData
 
 
 def test_rows_hold_what_they_were_given() -> None:

@@ -20,9 +20,9 @@ import cbor2
 import msgspec
 import pytest
 
-from workflow_sdk.core.codec import Codec, tags
-from workflow_sdk.core.codec.classes import remember_scope
 from workflow_sdk.errors import CodecError, PayloadTooLargeError
+from workflow_sdk.values import Codec, tags
+from workflow_sdk.values.classes import remember_scope
 
 T = TypeVar("T")
 CODEC = Codec()
@@ -553,8 +553,18 @@ def test_an_input_that_does_not_fit_is_refused(value: object, hint: Any, message
         CODEC.encode_checked(value, hint)
 
 
+def test_a_value_that_is_nested_as_deeply_as_can_be_stored_fits_its_hint() -> None:
+    node: Node | None = None
+    for number in range(199):
+        node = Node(number, node)
+    data = CODEC.encode_checked(node, Node)
+    assert CODEC.decode_checked(data, Node) == node
+
+
 FITS: list[tuple[object, Any]] = [
     (1, float),
+    (1, complex),
+    (1.5, complex),
     (True, int),
     (Circle("c", 1.0), Shape),
     (Order("x", [Item("a", 1)]), Order),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from workflow_sdk import Context, Driver, Status, StepError, run_workflow, send_message, workflow
-from workflow_sdk.core.codec import Codec
 from workflow_sdk.errors import CodecError
+from workflow_sdk.values import Codec
 
 pytestmark = pytest.mark.law(4, 18)
 

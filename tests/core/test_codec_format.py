@@ -18,7 +18,7 @@ import msgspec
 import pydantic
 import pytest
 
-from workflow_sdk.core.codec import Codec, tags
+from workflow_sdk.values import Codec, tags
 
 CODEC = Codec()
 

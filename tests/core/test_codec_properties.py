@@ -28,8 +28,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.chaos import effort
-from workflow_sdk.core.codec import Codec
 from workflow_sdk.errors import CodecError
+from workflow_sdk.values import Codec
 
 pytestmark = pytest.mark.law(4)
 

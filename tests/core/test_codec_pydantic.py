@@ -13,8 +13,8 @@ import pydantic
 import pytest
 
 from tests.environment import clean_environment
-from workflow_sdk.core.codec import Codec, tags
 from workflow_sdk.errors import CodecError
+from workflow_sdk.values import Codec, tags
 
 T = TypeVar("T")
 CODEC = Codec()
@@ -171,7 +171,7 @@ def test_at_the_doors_a_model_is_checked_and_made_by_its_own_rules() -> None:
 
 
 def test_the_codec_does_not_import_pydantic() -> None:
-    use = "import sys, workflow_sdk.core.codec as c; c.Codec().encode_checked([1], list[int])"
+    use = "import sys, workflow_sdk.values as c; c.Codec().encode_checked([1], list[int])"
     program = f"{use}; print('pydantic' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=clean_environment()

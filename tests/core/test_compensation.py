@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
-from workflow_sdk.core.error_row import ErrorRow
-from workflow_sdk.core.wire import Text
+from workflow_sdk.journal.compensation import Compensation, HandlerRef, Progress
+from workflow_sdk.rows.wire import ErrorRow, Text
+from workflow_sdk.values import Codec
 
 pytestmark = pytest.mark.law(11)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from workflow_sdk import CodecError
-from workflow_sdk.core.deaths import Blame, Death, Deaths, Try, worker_of_lease, worst
-from workflow_sdk.core.instance import Lease
-from workflow_sdk.core.wire import pack_record
+from workflow_sdk.rows.instance import Blame, Death, Deaths, Lease, Try, worker_of_lease, worst
+from workflow_sdk.rows.wire import pack_record
 
 DEATHS = [Death("a/1", noted=False), Death("b/1", noted=True), Death("c/1", noted=True)]
 

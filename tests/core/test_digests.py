@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.environment import clean_environment
-from workflow_sdk.core.codec import differ, digest
+from workflow_sdk.values import differ, digest
 
 
 @dataclass

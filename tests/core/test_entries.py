@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.entries import (
+from workflow_sdk.rows.entries import (
     BranchesData,
     Entry,
     EntryTrouble,
@@ -18,9 +18,8 @@ from workflow_sdk.core.entries import (
     SleepData,
     Taken,
 )
-from workflow_sdk.core.error_row import ErrorRow
-from workflow_sdk.core.status import EntryStatus, Kind
-from workflow_sdk.core.wire import Text, pack_record
+from workflow_sdk.rows.status import EntryStatus, Kind
+from workflow_sdk.rows.wire import ErrorRow, Text, pack_record
 
 times = st.floats(0, 4e9)
 raw = st.binary(max_size=20)

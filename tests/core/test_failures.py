@@ -11,9 +11,6 @@ import cbor2
 import pydantic
 import pytest
 
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.error_row import ErrorRow
-from workflow_sdk.core.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
 from workflow_sdk.errors import (
     ChildFailedError,
     CriticalError,
@@ -29,6 +26,9 @@ from workflow_sdk.errors import (
     StepTimeoutError,
     WorkflowFailedError,
 )
+from workflow_sdk.rows.wire import ErrorRow
+from workflow_sdk.values import Codec
+from workflow_sdk.values.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
 
 pytestmark = pytest.mark.law(4, 18)
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pytest
 
-from workflow_sdk.core.hints import parameter_hint, remember_locals, return_hint
+from workflow_sdk.values.hints import parameter_hint, remember_locals, return_hint
 
 P = TypeVar("P")
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.compensation import Compensation, Progress
-from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, SleepData, Taken
-from workflow_sdk.core.failures import describe, pack_error_info
-from workflow_sdk.core.history import History, HistoryEntry, build_history
-from workflow_sdk.core.location import pack_pair, pack_segment
-from workflow_sdk.core.status import EntryStatus, Kind, Status
+from workflow_sdk.client.history import History, HistoryEntry, build_history
 from workflow_sdk.errors import ErrorInfo, StepExhaustedError
-from workflow_sdk.operations.outcome import pack_error
+from workflow_sdk.journal.compensation import Compensation, Progress
+from workflow_sdk.operations.place import pack_error
+from workflow_sdk.rows.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, SleepData, Taken
+from workflow_sdk.rows.location import pack_pair, pack_segment
+from workflow_sdk.rows.status import EntryStatus, Kind, Status
+from workflow_sdk.values import Codec
+from workflow_sdk.values.failures import describe, pack_error_info
 
 CODEC = Codec()
 DONE, FAILED, WAITING = EntryStatus.COMPLETED, EntryStatus.FAILED, EntryStatus.WAITING

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chaos import effort
-from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import Entry, EntryTrouble, RetryData, SleepData
-from workflow_sdk.core.error_row import ErrorRow
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.instance import Head, Result, Tally, WaitRow
-from workflow_sdk.core.journal import Journal, WriteSet
-from workflow_sdk.core.keys import (
-    ATTIC,
+from workflow_sdk.journal.compensation import Compensation
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.journal.journal import Journal
+from workflow_sdk.journal.unwritten import WriteSet
+from workflow_sdk.rows.entries import Entry, EntryTrouble, RetryData, SleepData
+from workflow_sdk.rows.instance import Head, Result, Tally, WaitRow
+from workflow_sdk.rows.keys import (
+    ARCHIVE,
     COMPENSATIONS,
     HISTORY,
     INBOX,
@@ -28,9 +28,9 @@ from workflow_sdk.core.keys import (
     sequence_key,
     waits_of,
 )
-from workflow_sdk.core.location import pack_pair, pack_segment, split_last, subtree
-from workflow_sdk.core.status import EntryStatus, Kind, Status
-from workflow_sdk.core.wire import Text
+from workflow_sdk.rows.location import pack_pair, pack_segment, split_last, subtree
+from workflow_sdk.rows.status import EntryStatus, Kind, Status
+from workflow_sdk.rows.wire import ErrorRow, Text
 
 pytestmark = pytest.mark.law(2)
 
@@ -111,7 +111,7 @@ class Model:
 
     def take(self, _: Any) -> None:
         if self.flying is None:
-            self.flying = self.journal.take()
+            self.flying = self.journal.unwritten.take()
 
     def land(self, arrived: bool) -> None:
         """The write that is in flight is stored; or it is not; or it is, and nobody is told."""
@@ -119,13 +119,13 @@ class Model:
             if arrived:
                 write(self.stored, self.flying)
             else:
-                self.journal.restore(self.flying)
+                self.journal.unwritten.restore(self.flying)
             self.flying = None
 
     def land_unseen(self, _: Any) -> None:
         if self.flying is not None:
             write(self.stored, self.flying)
-            self.journal.restore(self.flying)
+            self.journal.unwritten.restore(self.flying)
             self.flying = None
 
 
@@ -148,22 +148,22 @@ def test_the_store_has_everything_in_the_end(operations: list[tuple[str, Any]]) 
     model.take(None)
     model.land(True)
     assert model.stored == model.expected
-    assert not model.journal.is_dirty
+    assert not model.journal.unwritten.is_dirty
 
 
 def test_what_changes_while_it_is_written_stays_unknown() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
     entry = Entry(Kind.STEP, 0, 1.0)
     journal.put(location, entry)
-    writes = journal.take()
-    assert not journal.is_dirty
+    writes = journal.unwritten.take()
+    assert not journal.unwritten.is_dirty
     before = entry.pack()
     entry.complete(b"v", 2.0)
     journal.put(location, entry)
     assert changed(writes) == {KEYS.space + HISTORY + location: before}, "what is in flight does not change"
-    assert journal.is_dirty
-    journal.restore(writes)
-    assert changed(journal.take()) == {KEYS.space + HISTORY + location: entry.pack()}, "the newer one wins"
+    assert journal.unwritten.is_dirty
+    journal.unwritten.restore(writes)
+    assert changed(journal.unwritten.take()) == {KEYS.space + HISTORY + location: entry.pack()}, "the newer one wins"
 
 
 def test_an_entry_is_written_as_it_stands_when_it_is_taken() -> None:
@@ -171,53 +171,53 @@ def test_an_entry_is_written_as_it_stands_when_it_is_taken() -> None:
     entry = Entry(Kind.STEP, 0, 1.0)
     journal.put(location, entry)
     entry.status = EntryStatus.WAITING
-    assert changed(journal.take()) == {KEYS.space + HISTORY + location: entry.pack()}
+    assert changed(journal.unwritten.take()) == {KEYS.space + HISTORY + location: entry.pack()}
 
 
 def test_what_is_cleared_after_a_failed_write_does_not_come_back() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
     journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
-    writes = journal.take()
+    writes = journal.unwritten.take()
     journal.clear_history(location)
-    journal.restore(writes)
-    assert not any(changed(journal.take()).values())
+    journal.unwritten.restore(writes)
+    assert not any(changed(journal.unwritten.take()).values())
 
 
 def test_waits_are_told_and_taken_back() -> None:
     journal, rows = Journal(KEYS), Rows()
     journal.begin_wait(pack_segment(1), ["a", "b"], WaitRow("message", "a", "a", None, 1, 0), None)
     journal.begin_wait(pack_segment(2), [], WaitRow("timer", "s", "s", 1.0, 1, 0), None)
-    write(rows, journal.take())
+    write(rows, journal.unwritten.take())
     expected = {waits_of("a") + pack_segment(1), waits_of("b") + pack_segment(1), waits_of("") + pack_segment(2)}
     assert set(rows) == {KEYS.space + key for key in expected}
     journal.end_wait(pack_segment(1), ["a", "b"])
-    write(rows, journal.take())
+    write(rows, journal.unwritten.take())
     assert set(rows) == {KEYS.space + waits_of("") + pack_segment(2)}
     journal.begin_wait(pack_segment(3), ["c"], WaitRow("message", "c", "c", None, 1, 0), None)
     journal.forget_waits()
-    write(rows, journal.take())
+    write(rows, journal.unwritten.take())
     assert rows == {}
 
 
 def test_an_unchanged_field_is_not_written() -> None:
     journal = Journal(KEYS)
     journal.set_row(Field.HEAD, head(1))
-    journal.take()
+    journal.unwritten.take()
     journal.set_row(Field.HEAD, head(1))
-    assert not journal.is_dirty
+    assert not journal.unwritten.is_dirty
     assert journal.about.head == head(1)
     journal.set_row(Field.HEAD, None)
     assert not journal.about
-    assert changed(journal.take()) == {KEYS.field(Field.HEAD): None}
+    assert changed(journal.unwritten.take()) == {KEYS.field(Field.HEAD): None}
 
 
 def test_turns_are_cleared_up_to_one() -> None:
     journal, rows = Journal(KEYS), Rows()
     for turn in range(300):
         journal.put(pack_segment(1) + pack_pair(1, turn) + pack_segment(2), Entry(Kind.STEP, turn, 1.0))
-    write(rows, journal.take())
+    write(rows, journal.unwritten.take())
     journal.clear_turns(pack_segment(1) + pack_pair(1, 3), pack_segment(1) + pack_pair(1, 298), shown=True)
-    write(rows, journal.take())
+    write(rows, journal.unwritten.take())
     assert sorted(Entry.unpack(raw).ordinal for raw in rows.values()) == [0, 1, 2, 298, 299]
 
 
@@ -233,7 +233,7 @@ def test_of_a_race_only_the_winner_is_kept() -> None:
             table.intern(f"of {location.hex()}")
     journal.clear_losers(race, winner)
     kept = {KEYS.space + HISTORY + location for location in (around, race, winner)}
-    assert {key for key in changed(journal.take()) if key.startswith(KEYS.space + HISTORY)} == kept
+    assert {key for key in changed(journal.unwritten.take()) if key.startswith(KEYS.space + HISTORY)} == kept
     assert set(journal.loaded) == {around, race, winner}
     assert set(journal.names.texts.values()) == {f"of {location.hex()}" for location in (around, winner)}
 
@@ -255,7 +255,7 @@ def test_a_taken_message_leaves_the_inbox() -> None:
     journal.inbox.add(message(1))
     journal.take_message(message(1))
     assert len(journal.inbox) == 0
-    assert changed(journal.take()) == {KEYS.space + INBOX + b"\x01": None}
+    assert changed(journal.unwritten.take()) == {KEYS.space + INBOX + b"\x01": None}
 
 
 def test_takings_are_given_back_or_made_final() -> None:
@@ -267,13 +267,13 @@ def test_takings_are_given_back_or_made_final() -> None:
             journal.inbox.add(message(number))
             journal.take_message(message(number))
             journal.keep_taking(location, 0, message(number))
-        write(rows, journal.take())
+        write(rows, journal.unwritten.take())
         loaded = Journal(KEYS)
         for key, raw in rows.items():
             loaded.load_taking(key.removeprefix(KEYS.space), raw)
         assert loaded.takings == journal.takings
         loaded.settle_takings(race, give_back=give_back)
-        write(rows, loaded.take())
+        write(rows, loaded.unwritten.take())
         back = {KEYS.space + INBOX + bytes([n]): message(n).pack() for n in range(2)} if give_back else {}
         assert rows.pop(KEYS.space + TAKINGS + other + pack_segment(0))
         assert rows == back
@@ -287,11 +287,11 @@ def test_compensations_are_numbered_and_forgotten() -> None:
         journal.register(Compensation(journal.new_sequence(), b"", "s", None, b"v", tagged=True))
     journal.update(Compensation(1, b"", "s", None, b"v", tagged=True).done())
     assert (journal.compensations, journal.next_sequence) == (3, 3)
-    journal.keep_in_attic([(pack_segment(1), b"row")])
-    write(rows, journal.take())
-    assert set(rows) == {KEYS.space + sequence_key(n) for n in range(3)} | {KEYS.space + ATTIC + pack_segment(1)}
+    journal.keep_in_archive([(pack_segment(1), b"row")])
+    write(rows, journal.unwritten.take())
+    assert set(rows) == {KEYS.space + sequence_key(n) for n in range(3)} | {KEYS.space + ARCHIVE + pack_segment(1)}
     journal.forget_compensations()
-    write(rows, journal.take())
+    write(rows, journal.unwritten.take())
     assert (rows, journal.compensations, journal.next_sequence) == ({}, 0, 3)
     assert sequence_key(0).startswith(COMPENSATIONS)
 
@@ -301,60 +301,60 @@ def test_what_was_discarded_is_not_written() -> None:
     journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
     journal.clear_history(pack_segment(1))
     journal.set_row(Field.HEAD, None)
-    journal.discard(keep_fields=True)
-    assert journal.take() == WriteSet([], {KEYS.space + field_key(Field.HEAD): None})
+    journal.unwritten.discard(keep_fields=True)
+    assert journal.unwritten.take() == WriteSet([], {KEYS.space + field_key(Field.HEAD): None})
     journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
     journal.set_row(Field.HEAD, head(1))
-    journal.discard()
-    assert not journal.is_dirty
+    journal.unwritten.discard()
+    assert not journal.unwritten.is_dirty
 
 
 def test_a_reply_is_written_where_the_asker_looks() -> None:
     journal = Journal(KEYS)
     journal.write_outside(b"elsewhere", b"answer")
-    assert changed(journal.take()) == {b"elsewhere": b"answer"}
+    assert changed(journal.unwritten.take()) == {b"elsewhere": b"answer"}
 
 
 def test_a_commit_that_changes_the_instance_counts_and_a_replay_does_not() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
     journal.put(location, Entry(Kind.STEP, 0, 1.0))
     journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
-    assert journal.take().rows[COUNT] == Tally(1).pack()
+    assert journal.unwritten.take().rows[COUNT] == Tally(1).pack()
     journal.set_row(Field.HEAD, head(1))
     journal.begin_wait(location, ["a"], WaitRow("message", "a", "a", None, 1, 0), None)
     journal.end_wait(location, ["b"])
     journal.forget_waits()
-    assert COUNT not in journal.take().rows
-    assert journal.version == 1
+    assert COUNT not in journal.unwritten.take().rows
+    assert journal.unwritten.version == 1
     journal.set_row(Field.RESULT, Result(b"x"))
-    writes = journal.take()
+    writes = journal.unwritten.take()
     assert writes.rows[COUNT] == Tally(2).pack()
-    journal.restore(writes)
-    assert journal.version == 1
-    assert journal.take().rows[COUNT] == Tally(2).pack(), "what failed was not counted"
+    journal.unwritten.restore(writes)
+    assert journal.unwritten.version == 1
+    assert journal.unwritten.take().rows[COUNT] == Tally(2).pack(), "what failed was not counted"
 
 
 def test_a_wait_is_known_by_the_commit_that_it_began_with() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
     journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
-    journal.take()
+    journal.unwritten.take()
     entry = Entry(Kind.SLEEP, 1, 1.0)
     entry.wait(SleepData(5.0))
     journal.put(location, entry)
     about = WaitRow("timer", "s", "s", 5.0, 1, 0)
     journal.begin_wait(location, [], about, entry)
-    rows = journal.take().rows
+    rows = journal.unwritten.take().rows
     told = rows[KEYS.space + waits_of("") + location]
     assert told is not None
     assert WaitRow.unpack(told).since == entry.since == 2
     journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
     journal.begin_wait(location, [], about, entry)
-    told = journal.take().rows[KEYS.space + waits_of("") + location]
+    told = journal.unwritten.take().rows[KEYS.space + waits_of("") + location]
     assert told is not None
     assert WaitRow.unpack(told).since == 2, "it is the same wait"
     entry.wait(SleepData(6.0))
     journal.put(location, entry)
-    journal.take()
+    journal.unwritten.take()
     assert entry.since == 4, "and this is another"
 
 
@@ -370,7 +370,7 @@ def test_the_next_wait_at_a_place_is_known_by_its_own_commit() -> None:
         entry.wait(RetryData(5.0 + attempt))
         journal.put(location, entry)
         journal.begin_wait(location, [], WaitRow("retry", "s", "s", 5.0, 1, 0), entry)
-        told = journal.take().rows[KEYS.space + waits_of("") + location]
+        told = journal.unwritten.take().rows[KEYS.space + waits_of("") + location]
         assert told is not None
         tokens.append(WaitRow.unpack(told).since)
     assert tokens == [1, 2, 3, 4]

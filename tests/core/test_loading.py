@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.entries import Entry, LoopData
-from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import HISTORY, InstanceKeys
-from workflow_sdk.core.loading import PAGE_MIN, HistoryCursor
-from workflow_sdk.core.location import pack_pair, pack_segment, split_last, subtree
-from workflow_sdk.core.status import EntryStatus, Kind
+from workflow_sdk.instance.loading import PAGE_MIN, HistoryCursor
+from workflow_sdk.journal.journal import Journal
+from workflow_sdk.rows.entries import Entry, LoopData
+from workflow_sdk.rows.keys import HISTORY, InstanceKeys
+from workflow_sdk.rows.location import pack_pair, pack_segment, split_last, subtree
+from workflow_sdk.rows.status import EntryStatus, Kind
 
 pytestmark = pytest.mark.law(12)
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.location import (
+from workflow_sdk.errors import CodecError
+from workflow_sdk.rows.location import (
     Segment,
     escape,
     join_path,
@@ -17,7 +18,6 @@ from workflow_sdk.core.location import (
     split_last,
     subtree,
 )
-from workflow_sdk.errors import CodecError
 
 pytestmark = pytest.mark.law(13)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.keys import NAMES
-from workflow_sdk.core.location import segments
-from workflow_sdk.core.names import Names, NameTable
+from workflow_sdk.journal.names import Names, NameTable
+from workflow_sdk.rows.keys import NAMES
+from workflow_sdk.rows.location import segments
 
 pytestmark = pytest.mark.law(12)
 

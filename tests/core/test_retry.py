@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.retry import Backoff, GiveUp, RetryAt, decide, seconds
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.rows.retry import Backoff, GiveUp, RetryAt, decide, seconds
 
 EXACT = Backoff(jitter=0)
 

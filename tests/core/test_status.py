@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from workflow_sdk.core.status import ENTRY_MOVES, STATUS_MOVES, EntryStatus, Kind, Status, move, move_entry
+from workflow_sdk.rows.status import ENTRY_MOVES, STATUS_MOVES, EntryStatus, Kind, Status, move, move_entry
 
 pytestmark = pytest.mark.law(9)
 

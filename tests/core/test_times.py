@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.times import deadline_of, time_of
-from workflow_sdk.core.wire import MOMENT_MAX
+from workflow_sdk.rows.wire import MOMENT_MAX, deadline_of, time_of
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 LATEST = datetime.max.replace(tzinfo=UTC)

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.location import pack_segment
-from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import FORMAT, Moment, NewerFormatError, Row, Text, pack_record, unpack_record
 from workflow_sdk.errors import CodecError
+from workflow_sdk.rows.location import pack, pack_segment
+from workflow_sdk.rows.wire import FORMAT, Moment, NewerFormatError, Row, Text, pack_record, unpack_record
 
 numbers = st.integers(-(2**63), 2**64 - 1)
 leaves = st.none() | st.booleans() | numbers | st.floats(allow_nan=False) | st.text() | st.binary()

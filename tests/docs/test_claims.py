@@ -7,7 +7,7 @@ import tomllib
 from typing import Any
 
 from tests.docs.pages import ROOT
-from workflow_sdk.core import keys
+from workflow_sdk.rows import keys
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 README = (ROOT / "README.md").read_text()

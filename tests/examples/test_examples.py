@@ -32,7 +32,7 @@ SHOWS = {
         "a decision on claim-1 comes in",
         "  completed: approved: within the budget",
         "three days pass without one on claim-2",
-        "  mail: nobody has decided on claim-2",
+        "  email: nobody has decided on claim-2",
         "  completed: escalated",
     ],
     "saga": [
@@ -135,12 +135,12 @@ SHOWS = {
         "  the clerk comes too late: StaleError",
         "  and is no manager: NotAuthorizedError",
         "  refused by a manager (a stool will do)",
-        "  what the world sees of it: {'escalated': True}",
+        "  what everybody sees of it: {'escalated': True}",
     ],
     "thousand_children": [
         "  1000 of 1000 sent",
         "990 delivered, 10 bounced",
-        "spring/mails from 700/7/mail: completed",
+        "spring/emails from 700/7/email: completed",
     ],
     "conversation": [
         "> what did we talk about?",

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support import World
 from workflow_sdk import Context, Delivery, Status, send_message, workflow
-from workflow_sdk.changes.snapshot import read_about
-from workflow_sdk.core.instance import WaitRow
-from workflow_sdk.core.keys import WAITS, InstanceKeys
+from workflow_sdk.changes.instances import read_about
+from workflow_sdk.rows.instance import WaitRow
+from workflow_sdk.rows.keys import WAITS, InstanceKeys
 
 
 @workflow

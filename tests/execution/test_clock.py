@@ -15,7 +15,7 @@ import pytest
 from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, DefinitionError, Status, StepTimeoutError, run_workflow, workflow
-from workflow_sdk.execution.clock import Activity, Clock, SystemClock, clock_of, pause
+from workflow_sdk.instance.clock import Activity, Clock, SystemClock, clock_of, pause
 from workflow_sdk.testing import VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS, SHORT_SECONDS
 
@@ -54,7 +54,7 @@ async def test_a_clock_that_was_set_meanwhile_is_looked_at_within_a_second(monke
         now[0] += 90 * day
         return nap(0)
 
-    module = "workflow_sdk.execution.clock"
+    module = "workflow_sdk.instance.clock"
     monkeypatch.setattr(f"{module}.anyio", SimpleNamespace(move_on_after=sleep_and_set_the_clock))
     await SystemClock(lambda: now[0]).wait(anyio.Event(), now[0] + 90 * day, IDLE)
     assert len(naps) == 1
@@ -319,7 +319,7 @@ async def test_a_plain_function_takes_real_time_only() -> None:
     assert (result.status, result.output) == (Status.COMPLETED, 5.0)
 
 
-async def test_it_stands_still_while_what_was_put_away_is_unwound() -> None:
+async def test_it_stands_still_while_what_was_evicted_is_unwound() -> None:
     """Scopes within scopes take a few turns of the event loop to end."""
 
     async def nested(ctx: Context, depth: int) -> None:

@@ -7,14 +7,14 @@ import pytest
 
 from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import HISTORY, InstanceKeys
-from workflow_sdk.core.location import pack_segment
-from workflow_sdk.core.status import Kind
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError
-from workflow_sdk.execution.flushing import Flusher
+from workflow_sdk.instance.flushing import Flusher
+from workflow_sdk.journal.journal import Journal
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.keys import HISTORY, InstanceKeys
+from workflow_sdk.rows.location import pack_segment
+from workflow_sdk.rows.status import Kind
 from workflow_sdk.testing import SimulatedCrash
 
 KEYS = InstanceKeys("i")
@@ -93,7 +93,7 @@ async def test_those_who_ask_meanwhile_share_the_next() -> None:
     # One row more counts the commits.
     assert [len(batch.writes) - 1 for batch in writer.driver.batches] == [1, 50]
     assert await writer.stored() == 51
-    assert not writer.journal.is_dirty
+    assert not writer.journal.unwritten.is_dirty
 
 
 async def test_nothing_to_write_is_not_written() -> None:
@@ -110,7 +110,7 @@ async def test_every_commit_checks_the_lease() -> None:
     assert isinstance(writer.failures[0], ConflictError)
     assert writer.driver.batches[0].checks == [(KEYS.lease, b"lease")]
     assert await writer.stored() == 0
-    assert writer.journal.is_dirty, "what was not stored is still to be stored"
+    assert writer.journal.unwritten.is_dirty, "what was not stored is still to be stored"
 
 
 async def test_after_a_failure_nothing_is_written_any_more() -> None:
@@ -130,7 +130,7 @@ async def test_after_a_failure_nothing_is_written_any_more() -> None:
     await writer.flush()
     assert writer.answers[-1] is False
     assert len(writer.driver.batches) == 1
-    assert writer.journal.is_dirty
+    assert writer.journal.unwritten.is_dirty
 
 
 async def test_a_cancelled_flush_is_finished_first() -> None:

@@ -28,9 +28,9 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.changes.snapshot import read_about
-from workflow_sdk.core.keys import InstanceKeys
+from workflow_sdk.changes.instances import read_about
 from workflow_sdk.driver import Batch, Clear
+from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver
 
 LEASE = InstanceKeys("i").lease
@@ -163,7 +163,7 @@ async def test_values_have_a_limit(world: World) -> None:
 
 
 @pytest.mark.law(10)
-async def test_nobody_holds_an_instance_that_is_put_away(world: World) -> None:
+async def test_nobody_holds_an_instance_that_is_evicted(world: World) -> None:
     held: list[bool] = []
 
     async def look() -> None:
@@ -184,10 +184,10 @@ async def test_nobody_holds_an_instance_that_is_put_away(world: World) -> None:
 
 async def test_nobody_holds_a_stuck_instance(world: World) -> None:
     @workflow
-    async def slips(ctx: Context) -> None:
+    async def mistakes(ctx: Context) -> None:
         await ctx.sleep("", 1)
 
-    assert (await world.once(slips)).status is Status.STUCK
+    assert (await world.once(mistakes)).status is Status.STUCK
     assert await world.driver.get(LEASE) is None
 
 
@@ -368,7 +368,7 @@ async def test_the_alarm_of_a_second_try_is_stored_whole(world: World) -> None:
 
 
 @pytest.mark.law(6)
-async def test_a_timer_that_is_due_while_the_instance_is_put_away(world: World) -> None:
+async def test_a_timer_that_is_due_while_the_instance_is_evicted(world: World) -> None:
     """The store takes longer to write than the instance is to sleep."""
     clock = ByHand()
 

@@ -23,7 +23,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 
@@ -169,6 +169,21 @@ async def test_children_given_by_name(world: World) -> None:
     assert result.status is Status.WAITING
     assert [(wait.kind, wait.target) for wait in result.waits] == [("child", "i/child")]
     assert (await once(world, parent, mode=world.setting.mode, workflows=[doubles])).output == 42
+
+
+async def test_a_name_that_only_a_replay_has_met(world: World) -> None:
+    """Each call learns the workflows of children from the code, also where their children have ended long ago."""
+
+    @workflow
+    async def parent(ctx: Context) -> list[int]:
+        first = await ctx.child("first", doubles, 1)
+        await ctx.sleep("pause", 60)
+        return [first, await ctx.child("second", "doubles", 2)]
+
+    assert (await once(world, parent)).status is Status.SLEEPING
+    world.clock.advance(61)
+    result = await once(world, parent)
+    assert (result.status, result.output) == (Status.COMPLETED, [2, 4])
 
 
 async def test_the_workflows_have_different_names(world: World) -> None:

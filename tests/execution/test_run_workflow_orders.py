@@ -14,8 +14,8 @@ from tests.runtime.parts import Rows
 from tests.runtime.polling import until
 from tests.support import World
 from workflow_sdk import Client, Context, LeaseLostError, RunResult, Status, Workflow, run_workflow, workflow
-from workflow_sdk.core.keys import InstanceKeys
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
+from workflow_sdk.rows.keys import InstanceKeys
 
 NEVER = 100_000.0
 
@@ -137,7 +137,7 @@ async def test_an_evict_lets_a_step_end(world: World) -> None:
 
 
 async def test_an_evict_cancels_a_step_after_the_time_of_grace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflow_sdk.execution.host.GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("workflow_sdk.worker.alone.GRACE_SECONDS", 0.01)
     busy = Busy()
     result = await told(world, busy, "step", lambda handle: handle.evict())
     assert result.status is Status.RUNNING

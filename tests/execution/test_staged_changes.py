@@ -20,9 +20,9 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.keys import HISTORY, INBOX, Field, InstanceKeys
 from workflow_sdk.driver import Append, Set
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import HISTORY, INBOX, Field, InstanceKeys
 
 pytestmark = pytest.mark.law(1, 7)
 

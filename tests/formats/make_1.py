@@ -18,7 +18,7 @@ import anyio
 
 from tests.formats.workflows_1 import MENDED, Order, ends, everything, unwinds
 from workflow_sdk import Workflow, open_driver, read_history, run_workflow, send_message
-from workflow_sdk.core.wire import unpack_record
+from workflow_sdk.rows.wire import unpack_record
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 HERE = Path(__file__).parent
@@ -70,7 +70,7 @@ async def others(driver: Any, clock: VirtualClock) -> None:
 
 
 def described(raw: bytes) -> str:
-    """The fields of a record, as text. The nudge is no record."""
+    """The fields of a record, as text. The stamp is no record."""
     return repr(unpack_record(raw)) if raw[:1] == b"\x01" else "no record"
 
 
@@ -95,5 +95,5 @@ async def make() -> None:
 
 
 if __name__ == "__main__":
-    with mock.patch("workflow_sdk.execution.lease.token_bytes", lambda size: bytes(range(size))):
+    with mock.patch("workflow_sdk.worker.lease.token_bytes", lambda size: bytes(range(size))):
         anyio.run(make)

@@ -6,9 +6,9 @@ import cbor2
 import pytest
 
 from workflow_sdk import Client, CodecError, Context, Driver, Runtime, open_driver, run_workflow, workflow
-from workflow_sdk.core.keys import InstanceKeys
-from workflow_sdk.core.location import pack_segment
 from workflow_sdk.driver import Batch
+from workflow_sdk.rows.keys import InstanceKeys
+from workflow_sdk.rows.location import pack_segment
 
 SAYS = "before its first release, whose rows had another form; begin with a new store"
 

@@ -29,12 +29,15 @@ from workflow_sdk import (
     run_workflow,
     send_message,
 )
-from workflow_sdk.core.bases import Base, unpack_bases
-from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
-from workflow_sdk.core.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, RetryData, SleepData
-from workflow_sdk.core.inbox import InboxMessage, TakingRow
-from workflow_sdk.core.keys import (
-    ATTIC,
+from workflow_sdk.driver import Batch
+from workflow_sdk.instance.execution import Mode
+from workflow_sdk.journal.compensation import Compensation, HandlerRef, Progress
+from workflow_sdk.journal.inbox import InboxMessage, TakingRow
+from workflow_sdk.journal.loop_states import Base, unpack_bases
+from workflow_sdk.journal.names import NameRow
+from workflow_sdk.rows.entries import BranchesData, Entry, EntryTrouble, ListenData, LoopData, RetryData, SleepData
+from workflow_sdk.rows.keys import (
+    ARCHIVE,
     BASES,
     COMPENSATIONS,
     FIELDS,
@@ -47,10 +50,7 @@ from workflow_sdk.core.keys import (
     Field,
     InstanceKeys,
 )
-from workflow_sdk.core.names import NameRow
-from workflow_sdk.core.wire import pack_record, unpack_record
-from workflow_sdk.driver import Batch
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.rows.wire import pack_record, unpack_record
 from workflow_sdk.testing import VirtualClock
 
 HERE = Path(__file__).parent
@@ -70,7 +70,7 @@ PARTS = {
     "metadata": METADATA,
     "compensations": COMPENSATIONS,
     "takings": TAKINGS,
-    "attic": ATTIC,
+    "archive": ARCHIVE,
     "waits": WAITS,
     "bases": BASES,
 }
@@ -134,7 +134,7 @@ def test_every_part_is_there() -> None:
 
 def test_every_entry_is_read_and_would_be_written_the_same() -> None:
     states: set[str] = set()
-    for _, raw in [*rows_of("history"), *rows_of("attic")]:
+    for _, raw in [*rows_of("history"), *rows_of("archive")]:
         entry = Entry.unpack(raw)
         states.add(f"{entry.kind} {entry.status}")
         assert entry.pack() == raw

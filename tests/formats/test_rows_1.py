@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import fields
 
 import workflow_sdk
-from workflow_sdk.core.wire import Packed
+from workflow_sdk.rows.wire import Packed
 
 FILE = Path(__file__).with_name("rows_1.txt")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).parents[2] / "workflow_sdk" / "core"
-MODULES = sorted(CORE.rglob("*.py"))
+ENGINE = Path(__file__).parents[2] / "workflow_sdk"
+MODULES = sorted(path for room in ("rows", "values", "journal") for path in (ENGINE / room).rglob("*.py"))
 
 WAITING = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 IMPURE = {"anyio", "asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 # What a careless change would add, by the id of the contract that has to object.
 BREACHES = {
     "layers": ("workflow_sdk/errors.py", "import workflow_sdk.driver"),
-    "core": ("workflow_sdk/core/location.py", "import time"),
-    "drivers": ("drivers/workflow_drivers/memory.py", "import workflow_sdk.core"),
+    "core": ("workflow_sdk/rows/location.py", "import time"),
+    "drivers": ("drivers/workflow_drivers/memory.py", "import workflow_sdk.rows"),
     "engine": ("workflow_sdk/driver.py", "import workflow_drivers.memory"),
     "independence": ("drivers/workflow_drivers/memory.py", "import workflow_drivers.sqlite"),
 }

@@ -12,10 +12,10 @@ ENGINE = Path(__file__).parents[2] / "workflow_sdk"
 CHANGES = sorted((ENGINE / "changes").rglob("*.py"))
 COMMITS = {
     "changes/apply.py",
-    "execution/flushing.py",  # the hot path: what an instance writes of its own
+    "instance/flushing.py",  # the hot path: what an instance writes of its own
     "cli/doctor.py",  # measures the store
 }
-CHECKS = {"execution/flushing.py"}
+CHECKS = {"instance/flushing.py"}
 DECIDES = {"apply", "trial"}
 """The modules that make changes; the others only say what they are."""
 IMPURE = {"anyio", "asyncio", "logging", "os", "random", "socket", "threading", "time", "uuid"}
@@ -56,8 +56,8 @@ def test_a_change_waits_for_nothing(path: Path) -> None:
         return
     waits = [node for node in ast.walk(tree) if isinstance(node, (ast.Await, ast.AsyncFor, ast.AsyncWith))]
     readers = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef)]
-    assert not waits or path.stem == "snapshot", f"line {waits[0].lineno}"
-    assert not readers or path.stem == "snapshot"
+    assert not waits or path.stem == "instances", f"line {waits[0].lineno}"
+    assert not readers or path.stem == "instances"
     imported = {
         name.split(".")[0]
         for node in ast.walk(tree)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.settings import IN_MEMORY
 from tests.support import World, open_store
 from workflow_sdk import Batch, Driver
-from workflow_sdk.core.keys import NAMES, InstanceKeys
+from workflow_sdk.rows.keys import NAMES, InstanceKeys
 
 Row = tuple[bytes, bytes]
 BeforeCommit = Callable[[int], Awaitable[None]]

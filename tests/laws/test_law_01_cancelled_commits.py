@@ -28,7 +28,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.changes.deaths import DEATHS_MAX
-from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.testing import FaultyDriver
 
 COMMITS_MAX = 50

@@ -7,7 +7,7 @@ import pytest
 from tests.laws.watching import Change, WatchedDriver, everywhere
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, send_message, workflow
-from workflow_sdk.core.keys import FIELDS, INBOX, Field, InstanceKeys
+from workflow_sdk.rows.keys import FIELDS, INBOX, Field, InstanceKeys
 
 
 async def give(value: int) -> int:
@@ -106,7 +106,7 @@ async def test_several_messages_leave_together(world: World) -> None:
     assert len(taken.consumed) == 3
 
 
-async def test_sending_is_one_commit_with_the_nudge(world: World) -> None:
+async def test_sending_is_one_commit_with_the_stamp(world: World) -> None:
     @workflow
     async def wait(ctx: Context) -> str:
         return await ctx.listen("approve", type=str)
@@ -116,7 +116,7 @@ async def test_sending_is_one_commit_with_the_nudge(world: World) -> None:
     await send_message(driver, "i", "approve", "yes", clock=world.clock)
     sent = only(driver.changes)
     assert sent.sent == 1
-    assert sent.nudged
+    assert sent.stamped
     assert InstanceKeys("i").field(Field.HEAD) in sent.checked
     assert InstanceKeys("i").lease in sent.checked
 
@@ -149,12 +149,12 @@ async def test_failing_is_one_commit(world: World) -> None:
 
 async def test_becoming_stuck_is_one_commit(world: World) -> None:
     @workflow
-    async def slip(ctx: Context) -> None:
+    async def mistake(ctx: Context) -> None:
         await ctx.step("s", give, 1)
         await ctx.step("s", give, 1)
 
     driver = WatchedDriver(world.driver)
-    await world.run(slip, driver=driver)
+    await world.run(mistake, driver=driver)
     last = only([change for change in driver.changes if Field.RESULT in change.fields])
     assert last is driver.changes[-1]
     assert last.status is Status.STUCK
@@ -194,7 +194,7 @@ async def test_putting_away_is_one_commit(world: World) -> None:
     assert set(away.entries) == {"rides along", "nap"}
     assert away.names == ["rides along", "nap"]
     # A message that comes between the last look into the inbox and this commit stops it.
-    assert InstanceKeys("i").nudge in away.checked
+    assert InstanceKeys("i").stamp in away.checked
 
 
 async def test_waking_is_one_commit(world: World) -> None:

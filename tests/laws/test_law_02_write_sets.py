@@ -21,12 +21,13 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.journal import Journal, WriteSet
-from workflow_sdk.core.keys import HISTORY, INBOX, NAMES, Field, InstanceKeys
-from workflow_sdk.core.location import pack_segment
-from workflow_sdk.core.status import Kind
+from workflow_sdk.journal.journal import Journal
+from workflow_sdk.journal.unwritten import WriteSet
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import HISTORY, INBOX, NAMES, Field, InstanceKeys
+from workflow_sdk.rows.location import pack_segment
+from workflow_sdk.rows.status import Kind
 from workflow_sdk.testing import FaultyDriver
 
 KEYS = InstanceKeys("i")
@@ -53,7 +54,7 @@ def test_a_write_set_is_what_the_entry_was_then() -> None:
     entry = Entry(Kind.STEP, 0, 1.0)
     journal.put(AT, entry)
     before = entry.pack()
-    writes = journal.take()
+    writes = journal.unwritten.take()
     entry.complete(b"value", 2.0)
     assert writes.rows[ROW] == before
 
@@ -62,12 +63,12 @@ def test_what_changes_while_it_is_written_goes_with_the_next() -> None:
     journal = Journal(KEYS)
     entry = Entry(Kind.STEP, 0, 1.0)
     journal.put(AT, entry)
-    journal.take()
-    assert not journal.is_dirty
+    journal.unwritten.take()
+    assert not journal.unwritten.is_dirty
     entry.complete(b"value", 2.0)
     journal.put(AT, entry)
-    assert journal.is_dirty
-    assert changed(journal.take()) == {ROW: entry.pack()}
+    assert journal.unwritten.is_dirty
+    assert changed(journal.unwritten.take()) == {ROW: entry.pack()}
 
 
 def test_a_failed_write_leaves_everything_dirty() -> None:
@@ -76,10 +77,10 @@ def test_a_failed_write_leaves_everything_dirty() -> None:
     journal.set_row(Field.HEAD, RUNNING)
     journal.names.root.intern("charge")
     journal.clear_turns(pack_segment(5), pack_segment(6), shown=True)
-    failed = journal.take()
-    journal.restore(failed)
-    assert journal.is_dirty
-    again = journal.take()
+    failed = journal.unwritten.take()
+    journal.unwritten.restore(failed)
+    assert journal.unwritten.is_dirty
+    again = journal.unwritten.take()
     assert again.rows == failed.rows
     assert again.clears == failed.clears
     assert len(changed(again)) == 3
@@ -89,21 +90,21 @@ def test_what_changed_during_a_failed_write_is_newer() -> None:
     journal = Journal(KEYS)
     entry = Entry(Kind.STEP, 0, 1.0)
     journal.put(AT, entry)
-    failed = journal.take()
+    failed = journal.unwritten.take()
     entry.complete(b"value", 2.0)
     journal.put(AT, entry)
-    journal.restore(failed)
-    assert changed(journal.take()) == {ROW: entry.pack()}
+    journal.unwritten.restore(failed)
+    assert changed(journal.unwritten.take()) == {ROW: entry.pack()}
 
 
 def test_what_was_cleared_during_a_failed_write_does_not_come_back() -> None:
     journal = Journal(KEYS)
     below = pack_segment(5) + pack_segment(6)
     journal.put(below, Entry(Kind.STEP, 0, 1.0))
-    failed = journal.take()
+    failed = journal.unwritten.take()
     journal.clear_history(pack_segment(5))
-    journal.restore(failed)
-    writes = journal.take()
+    journal.unwritten.restore(failed)
+    writes = journal.unwritten.take()
     assert KEYS.space + HISTORY + below not in writes.rows
     assert writes.clears
 
@@ -113,33 +114,33 @@ def test_a_clear_does_not_reach_what_is_put_after_it() -> None:
     below = pack_segment(5) + pack_segment(6)
     journal.put(below, Entry(Kind.STEP, 0, 1.0))
     journal.clear_history(pack_segment(5))
-    assert KEYS.space + HISTORY + below not in journal.take().rows
+    assert KEYS.space + HISTORY + below not in journal.unwritten.take().rows
     journal.clear_history(pack_segment(5))
     journal.put(below, Entry(Kind.STEP, 1, 1.0))
-    assert journal.take().rows[KEYS.space + HISTORY + below] is not None
+    assert journal.unwritten.take().rows[KEYS.space + HISTORY + below] is not None
 
 
 def test_a_name_is_written_until_it_is_stored() -> None:
     journal = Journal(KEYS)
     index = journal.names.root.intern("charge")
     row = KEYS.space + NAMES + pack_segment(index)
-    first = journal.take()
+    first = journal.unwritten.take()
     assert row in first.rows
     # In the air: an operation that uses it now does not write it again, since it may be stored ...
     assert journal.names.root.intern("charge") == index
-    assert row not in journal.take().rows
+    assert row not in journal.unwritten.take().rows
     # ... and if it is not, it is to be written still.
-    journal.restore(first)
-    assert row in journal.take().rows
+    journal.unwritten.restore(first)
+    assert row in journal.unwritten.take().rows
 
 
 def test_a_field_that_changes_back_during_a_write_is_written() -> None:
     journal = Journal(KEYS)
     journal.set_row(Field.HEAD, RUNNING)
-    journal.take()
+    journal.unwritten.take()
     journal.set_row(Field.HEAD, WAITING)
     journal.set_row(Field.HEAD, RUNNING)
-    stored = journal.take().rows
+    stored = journal.unwritten.take().rows
     assert stored.keys() == {KEYS.field(Field.HEAD)}
 
 
@@ -227,7 +228,7 @@ async def test_an_entry_that_changes_on_its_way_is_not_lost(world: World) -> Non
 
 
 async def test_a_failed_commit_is_made_up_for_by_the_next(world: World) -> None:
-    """A message stops the commit that puts the instance away: all that was in it goes with a later one."""
+    """A message stops the commit that evicts the instance: all that was in it goes with a later one."""
     sent = 0
 
     async def disturb(change: Change) -> None:

@@ -24,7 +24,7 @@ from workflow_sdk import (
     Success,
     workflow,
 )
-from workflow_sdk.core.keys import FIELDS, HISTORY, METADATA, Field, InstanceKeys
+from workflow_sdk.rows.keys import FIELDS, HISTORY, METADATA, Field, InstanceKeys
 from workflow_sdk.testing import FaultyDriver
 
 KEYS = InstanceKeys("i")

@@ -23,7 +23,7 @@ from workflow_sdk import (
     WorkflowSDKError,
     workflow,
 )
-from workflow_sdk.core.keys import InstanceKeys
+from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver
 
 Operation = Callable[[Context], Awaitable[Any]]
@@ -279,7 +279,7 @@ async def test_code_that_shields_itself_is_unwound_all_the_same(world: World, fa
     assert set(author.ran) == {"after"}
 
 
-@pytest.mark.parametrize("over", ["put away", "store fails", "race lost"])
+@pytest.mark.parametrize("over", ["evicted", "store fails", "race lost"])
 async def test_code_that_shields_itself_catches_no_exception_of_the_engine(world: World, over: str) -> None:
     caught: list[Exception] = []
 

@@ -27,7 +27,7 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import Field
+from workflow_sdk.rows.keys import Field
 
 Branch = Callable[[Context], Awaitable[Any]]
 
@@ -128,7 +128,7 @@ async def test_a_timer_resumes_its_branch_while_a_sibling_works(world: World, na
     with anyio.fail_after(PATIENCE):
         result = await world.once(both)
     assert result.output == {"waits": "went on", "works": "worked"}
-    # The sibling was at work all the time, so that there was no moment to put the instance away.
+    # The sibling was at work all the time, so that there was no moment to evict the instance.
     assert world.runs == 1
 
 
@@ -231,7 +231,7 @@ async def test_one_message_is_taken_by_one_of_those_who_wait_for_it(world: World
     assert sorted(result.output.values()) == [1, 2, 3]
 
 
-async def test_it_is_put_away_only_when_every_branch_is_parked(world: World) -> None:
+async def test_it_is_evicted_only_when_every_branch_is_parked(world: World) -> None:
     """The branch that naps is parked long before its sibling, whose step takes its time."""
     at_work = False
     begun, nap_is_stored = anyio.Event(), anyio.Event()
@@ -293,7 +293,7 @@ async def test_it_is_not_idle_while_a_step_runs(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["step", "resumed"])
 async def test_a_message_that_comes_in_time_keeps_it_from_being_idle(world: World, name: str) -> None:
-    """It comes just before the commit that would put the instance away; what runs then is recorded as running."""
+    """It comes just before the commit that would evict the instance; what runs then is recorded as running."""
     seen: list[Status] = []
     sent = 0
 

@@ -10,7 +10,7 @@ import pytest
 from tests.laws.parts import Branch, endless, give
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, HistoryDivergedError, Status, Workflow, workflow
-from workflow_sdk.core.keys import HISTORY, InstanceKeys
+from workflow_sdk.rows.keys import HISTORY, InstanceKeys
 
 Body = Callable[[Context], Awaitable[Any]]
 

@@ -14,9 +14,9 @@ from tests.laws.parts import give
 from tests.laws.test_law_08_divergence import SCOPES
 from tests.support import World
 from workflow_sdk import Context, Driver, RunResult, Status, Workflow, run_workflow, step, workflow
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.keys import HISTORY, InstanceKeys
 from workflow_sdk.driver import Batch, Set
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.keys import HISTORY, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 Run = Callable[[Context, Sequence[Any]], Any]

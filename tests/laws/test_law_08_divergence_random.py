@@ -17,7 +17,7 @@ from tests.laws.watching import WatchedDriver, crashing
 from tests.settings import PYTEST_ASYNCIO, Setting
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, StepError, Workflow, open_driver, workflow
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 MODES: list[Mode] = ["yield", "live"]

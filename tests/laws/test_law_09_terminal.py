@@ -24,8 +24,8 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import InstanceKeys
-from workflow_sdk.core.status import ENTRY_MOVES, STATUS_MOVES, move, move_entry
+from workflow_sdk.rows.keys import InstanceKeys
+from workflow_sdk.rows.status import ENTRY_MOVES, STATUS_MOVES, move, move_entry
 
 ENDS = {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK}
 

@@ -25,11 +25,11 @@ from workflow_sdk import (
 )
 from workflow_sdk.changes.claim import Claimant, new_lease
 from workflow_sdk.changes.instances import new_rows
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.instance import Lease
-from workflow_sdk.core.keys import InstanceKeys
-from workflow_sdk.execution.lease import claim
+from workflow_sdk.rows.instance import Lease
+from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver
+from workflow_sdk.values import Codec
+from workflow_sdk.worker.lease import claim
 
 COMMITS_MAX = 100
 
@@ -105,7 +105,7 @@ async def test_taken_over_in_the_middle_of_a_step(world: World, outcome: str) ->
     assert ran == ["charge", "charge", "ship"]
 
 
-async def test_taken_over_by_a_run_that_was_put_away(world: World) -> None:
+async def test_taken_over_by_a_run_that_was_evicted(world: World) -> None:
     async def charge() -> None:
         if not rivals.stopped.is_set():
             await rivals.stop()

@@ -169,16 +169,16 @@ async def test_with_nothing_after_the_checkpoint_it_is_failed(world: World) -> N
     assert undone == []
 
 
-async def slip(ctx: Context) -> None:
+async def mistake(ctx: Context) -> None:
     await ctx.step("twice", undoing.name, "1")
     await ctx.step("twice", undoing.name, "2")
 
 
-async def test_a_slip_compensates_nothing(world: World) -> None:
+async def test_a_mistake_compensates_nothing(world: World) -> None:
     @workflow
     async def trip(ctx: Context) -> None:
         await ctx.step("book", undoing.name, "hotel", rollback=undo)
-        await slip(ctx)
+        await mistake(ctx)
 
     result = await world.run(trip)
     assert result.status is Status.STUCK

@@ -27,8 +27,8 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 

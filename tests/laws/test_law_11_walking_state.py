@@ -13,8 +13,8 @@ from tests.laws import undoing
 from tests.laws.test_law_11_walking import run_over_two_processes
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, ContinueAsNew, Status, Workflow, workflow
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.runtime import control
+from workflow_sdk.client import handle as control
+from workflow_sdk.values import Codec
 
 
 async def undo_after_putting_away(world: World, job: Workflow[Any, Any], input: Any = None) -> Status:

@@ -12,7 +12,7 @@ from tests.laws import watching
 from tests.laws.counting_driver import WatchedDriver, fresh_world, names_of, rows_of
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
-from workflow_sdk.changes.snapshot import ROWS_MAX
+from workflow_sdk.changes.instances import ROWS_MAX
 
 
 async def give(value: Any = 1) -> Any:
@@ -20,7 +20,7 @@ async def give(value: Any = 1) -> Any:
 
 
 async def rows_on_resume(world: World, job: Workflow[Any, Any]) -> WatchedDriver:
-    """What a second process asks of the store, for an instance that was put away."""
+    """What a second process asks of the store, for an instance that was evicted."""
     first = await world.once(job, mode="yield")
     assert first.waiting_for == ["more"]
     driver = WatchedDriver(world.driver)
@@ -73,7 +73,7 @@ async def test_replayed_steps_write_nothing(world: World) -> None:
         await ctx.listen("more")
 
     driver = await rows_on_resume(world, job)
-    # The claim, and being put away again.
+    # The claim, and being evicted again.
     assert len(driver.commits) == 2
     assert sum(driver.commits) < 20
 
@@ -230,12 +230,12 @@ async def test_waking_by_a_message_reads_the_message_and_no_history(world: World
             await world.until_waiting()
             await world.send("more", number)
             await events[number].wait()
-    # The nudge with the lease and the count of what was sent, and the message itself; and a bit for the start.
+    # The stamp with the lease and the count of what was sent, and the message itself; and a bit for the start.
     assert watched.asked < 50 * 3 + 10
     assert watched.rows_read < 50 * 4 + 10
 
 
-async def test_a_run_that_is_never_put_away_reads_only_at_its_start(world: World) -> None:
+async def test_a_run_that_is_never_evicted_reads_only_at_its_start(world: World) -> None:
     watched = WatchedDriver(world.driver)
 
     async def branch(ctx: Context, item: int) -> None:

@@ -13,8 +13,8 @@ from tests.laws.counting_driver import WatchedDriver, fresh_world, names_of, row
 from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Status, Workflow, workflow
-from workflow_sdk.core.keys import BASES, InstanceKeys
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
+from workflow_sdk.rows.keys import BASES, InstanceKeys
 
 
 async def give(value: Any = 1) -> Any:
@@ -80,7 +80,7 @@ def by_turns(kind: str, turns: int) -> Workflow[Any, Any]:
 
 
 WAITING = ["retries", "joins", "races", "waits", "attempts"]
-"""Kinds with waits inside: in yield mode these put the instance away and load it again."""
+"""Kinds with waits inside: in yield mode these evict the instance and load it again."""
 
 
 @pytest.mark.law(21)

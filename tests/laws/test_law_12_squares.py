@@ -24,7 +24,7 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
 from workflow_sdk.testing import VirtualClock
 
 Shape = Callable[[int], Awaitable[None]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support import World
 from workflow_sdk import Break, Client, Context, Continue, HistoryEntry, Kind, Status, Success, run_workflow, workflow
-from workflow_sdk.core.location import escape, join_path, pack_pair, pack_segment
+from workflow_sdk.rows.location import escape, join_path, pack_pair, pack_segment
 
 NAMES = [
     "a",

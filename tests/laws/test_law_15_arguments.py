@@ -51,7 +51,7 @@ async def takes(ctx: Context, value: Any) -> None:
 
 Operation = Callable[[Context, Any], Awaitable[object]]
 
-SLIPS: dict[str, Operation] = {
+MISTAKES: dict[str, Operation] = {
     "a duration": lambda ctx, odd: ctx.sleep("nap", odd),
     "a time": lambda ctx, odd: ctx.sleep_until("nap", odd),
     "a function": lambda ctx, odd: ctx.step("step", odd),
@@ -79,13 +79,13 @@ SLIPS: dict[str, Operation] = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("slip", SLIPS)
-async def test_a_slip_is_one_whatever_was_given(world: World, slip: str, odd: str) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_mistake_is_one_whatever_was_given(world: World, mistake: str, odd: str) -> None:
     @workflow
-    async def slips(ctx: Context) -> None:
-        await SLIPS[slip](ctx, ODD[odd])
+    async def mistakes(ctx: Context) -> None:
+        await MISTAKES[mistake](ctx, ODD[odd])
 
-    result = await world.run(slips)
+    result = await world.run(mistakes)
     assert result.status is Status.STUCK
     assert result.error is not None
     assert (result.error.kind, result.error.type) == ("definition", "workflow_sdk.errors.DefinitionError")
@@ -217,10 +217,10 @@ async def test_a_workflow_is_no_function(world: World, place: str) -> None:
     use, says = NOT_FUNCTIONS[place]
 
     @workflow
-    async def slips(ctx: Context) -> None:
+    async def mistakes(ctx: Context) -> None:
         await use(ctx, plain)
 
-    result = await world.run(slips)
+    result = await world.run(mistakes)
     assert result.status is Status.STUCK
     assert result.error is not None
     assert says in result.error.message

@@ -26,7 +26,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import TRIES, WAITS, Field, InstanceKeys
+from workflow_sdk.rows.keys import TRIES, WAITS, Field, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 
@@ -213,7 +213,7 @@ async def survive(world: World, job: Workflow[Any, Any], worker: Worker) -> None
 
 
 async def test_runs_that_end_in_order_do_not_count(world: World) -> None:
-    """A store that fails, a cancelled run, a run that was put away: nobody died."""
+    """A store that fails, a cancelled run, a run that was evicted: nobody died."""
     running = [anyio.Event() for _ in range(10)]
 
     async def hang(number: int) -> int:
@@ -454,8 +454,8 @@ async def test_runs_that_overlap_are_no_deaths(world: World, where: str, monkeyp
         return await ctx.step("slow", slow)
 
     if where == "elsewhere":
-        monkeypatch.setattr("workflow_sdk.execution.lease.lives_here", lambda worker: None)
-        monkeypatch.setattr("workflow_sdk.execution.living.lives_here", lambda worker: None)
+        monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
+        monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
     results: list[RunResult[Any]] = []
 
     async def run(number: int) -> None:
@@ -481,7 +481,7 @@ async def test_deaths_elsewhere_count_whatever_the_clocks_of_the_dead_said(
     world: World, ahead: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heartbeat of tomorrow is as dead as one of yesterday, once it has not changed for as long as a lease."""
-    monkeypatch.setattr("workflow_sdk.execution.lease.lives_here", lambda worker: None)
+    monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
     deadly = Deadly(world)
     for _ in range(5):
         deadly.worker = Worker(world.driver)

@@ -18,8 +18,8 @@ import pytest
 from tests.patience import PATIENCE
 from tests.runtime.polling import until
 from workflow_sdk import Batch, Client, Context, Driver, Runtime, Status, Workflow, open_driver, run_workflow, workflow
-from workflow_sdk.core.instance import Lease
-from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.rows.instance import Lease
+from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys
 
 pytestmark = pytest.mark.law(10, 16, 17)
 
@@ -175,8 +175,8 @@ async def test_it_keeps_what_it_has(url: str, caplog: pytest.LogCaptureFixture) 
         assert blocking.tries == 1
 
 
-async def test_for_no_longer_than_it_may(url: str) -> None:
-    """Then it gives it back itself; and goes on when its loop does."""
+async def test_for_no_longer_than_it_may(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Then it gives it back itself, before its lease runs out; and goes on when its loop does."""
     blocking = Blocking()
 
     @workflow
@@ -193,6 +193,7 @@ async def test_for_no_longer_than_it_may(url: str) -> None:
                     assert not blocking.release.is_set()
                     assert blocking.tries == 2
                     assert await client.access.driver.get(KEYS.field(Field.DEATHS)) is None
+                    assert "are given back" in caplog.text
             finally:
                 blocking.release.set()
             assert await (await client.start(other)).result(timeout=PATIENCE) == "other"
@@ -227,8 +228,8 @@ async def test_a_run_of_its_own_keeps_what_it_has(url: str) -> None:
 @pytest.fixture
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers know as little of each other as if each had a process of its own."""
-    monkeypatch.setattr("workflow_sdk.execution.lease.lives_here", lambda worker: None)
-    monkeypatch.setattr("workflow_sdk.execution.living.lives_here", lambda worker: None)
+    monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
+    monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
 
 
 @pytest.mark.usefixtures("strangers")

@@ -27,7 +27,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.runtime.claiming import RETRY_SECONDS
+from workflow_sdk.worker.claiming import RETRY_SECONDS
 
 LIMIT = 20_000
 
@@ -99,7 +99,7 @@ async def test_the_output(world: World) -> None:
     assert calls == [1]
 
 
-async def test_the_state_that_the_world_may_see(world: World) -> None:
+async def test_the_state_that_everybody_may_see(world: World) -> None:
     @workflow
     async def job(ctx: Context) -> str:
         ctx.reference = "large"
@@ -142,7 +142,7 @@ async def test_a_message_to_another(world: World) -> None:
 
 
 async def test_becoming_idle(world: World) -> None:
-    """The commit that puts an instance away is no other than the rest."""
+    """The commit that evicts an instance is no other than the rest."""
 
     @workflow
     async def job(ctx: Context) -> Any:

@@ -27,12 +27,12 @@ from workflow_sdk import (
     open_driver,
     workflow,
 )
-from workflow_sdk.changes.workers import Heartbeat, LetterRow
-from workflow_sdk.core.keys import (
+from workflow_sdk.changes.workers import Heartbeat, SignalRow
+from workflow_sdk.rows.keys import (
     ALARMS,
     CHANGES,
+    CLEANUPS,
     COMPENSATIONS,
-    ERRANDS,
     FIELDS,
     HISTORY,
     INBOX,
@@ -40,8 +40,6 @@ from workflow_sdk.core.keys import (
     OUTSIDE,
     PURGES,
     ROOT,
-    SCHEDULES,
-    SCHEDULES_DUE,
     TAKINGS,
     TASKS,
     Field,
@@ -50,10 +48,10 @@ from workflow_sdk.core.keys import (
     all_by_status,
     last_of,
 )
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.tuples import pack, unpack
-from workflow_sdk.core.wire import pack_record
-from workflow_sdk.runtime.claiming import RETRY_SECONDS
+from workflow_sdk.rows.location import pack, subtree, unpack
+from workflow_sdk.rows.schedule_keys import SCHEDULES, SCHEDULES_DUE
+from workflow_sdk.rows.wire import pack_record
+from workflow_sdk.worker.claiming import RETRY_SECONDS
 
 DAMAGED = b"\xff\xfe not a record"
 KEYS = InstanceKeys("bad")
@@ -142,8 +140,8 @@ async def populated() -> dict[bytes, bytes]:
     dead = WorkerKeys("dead")
     batch = Batch()
     batch.set(dead.heartbeat, Heartbeat(time.time() - 1, 1.0, 1).pack())
-    batch.set(dead.bell, b"x")
-    batch.append(dead.letters, LetterRow("bad").pack())
+    batch.set(dead.stamp, b"x")
+    batch.append(dead.signals, SignalRow("bad").pack())
     await driver.commit(batch)
     return dict(await rows_of(driver))
 
@@ -253,7 +251,7 @@ async def test_every_row_of_a_store_damaged_in_turn(caplog: pytest.LogCaptureFix
     for part in (NAMES, HISTORY, INBOX, TAKINGS, OUTSIDE, CHANGES):
         assert any(key.startswith(KEYS.space + part) for key in stuck)
     assert {key for key, status in found.items() if status is None} == {
-        key for key in found if key.startswith(KEYS.space + FIELDS) and not key.startswith(KEYS.nudge)
+        key for key in found if key.startswith(KEYS.space + FIELDS) and not key.startswith(KEYS.stamp)
     }
     assert all(key.startswith(KEYS.space) for key, status in found.items() if status is not Status.COMPLETED)
 
@@ -262,8 +260,8 @@ async def test_keys_that_nothing_here_has_written(caplog: pytest.LogCaptureFixtu
     """They are in nobody's way."""
     quiet = await cost_of_quiet(caplog)
     rows = await populated()
-    places = (*ALARMS, *PURGES, ERRANDS, SCHEDULES, SCHEDULES_DUE, TASKS, all_by_status(Status.STUCK.value)[0])
-    for place in (*places, WorkerKeys("dead").letters):
+    places = (*ALARMS, *PURGES, CLEANUPS, SCHEDULES, SCHEDULES_DUE, TASKS, all_by_status(Status.STUCK.value)[0])
+    for place in (*places, WorkerKeys("dead").signals):
         for end in (pack((1,)), pack((1.0, b"x")), b"\x02no end"):
             try:
                 await check_damaged(rows, place + end, DAMAGED, quiet, caplog)
@@ -273,7 +271,7 @@ async def test_keys_that_nothing_here_has_written(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("raw", [DAMAGED, pack_record([]), pack_record([1]), pack_record([["bad"]])])
-async def test_a_letter_to_a_living_worker(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_signal_to_a_living_worker(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """Those after it are read; and since it may have been for any instance, all look."""
     driver = await open_driver("memory://")
     trial = Trial(driver, caplog)
@@ -283,12 +281,12 @@ async def test_a_letter_to_a_living_worker(raw: bytes, caplog: pytest.LogCapture
         ((heartbeat, _),) = await driver.scan(*WorkerKeys.heartbeats())
         worker = WorkerKeys(last_of(heartbeat))
         batch = Batch()
-        batch.append(worker.letters, raw)
+        batch.append(worker.signals, raw)
         await driver.commit(batch)
         await client.handle(child, "waits").send("end", "end")
         assert await handle.result(timeout=PATIENCE) == "end"
         await trial.counting.until_quiet()
-        assert await driver.scan(*subtree(worker.letters)) == []
+        assert await driver.scan(*subtree(worker.signals)) == []
 
 
 async def test_the_heartbeat_of_a_living_worker(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from tests.laws.undoing import undo
 from tests.patience import PATIENCE
 from tests.support import World
 from workflow_sdk import Client, Context, Runtime, Status, WorkflowStuckError, open_driver, workflow
-from workflow_sdk.execution import execution
+from workflow_sdk.instance import life
 
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001  # that is the mistake
 
@@ -74,7 +74,7 @@ async def of_another_ctx(ctx: Any) -> None:
     await ctx.attempt("attempt", fn)
 
 
-SLIPS = [
+MISTAKES = [
     duplicate,
     no_function,
     bad_option,
@@ -88,7 +88,7 @@ SLIPS = [
 ]
 
 
-def endless(slip: Callable[[Any], Any], *, shielded: bool = False) -> Callable[[Context], Any]:
+def endless(mistake: Callable[[Any], Any], *, shielded: bool = False) -> Callable[[Context], Any]:
     """A function that makes the mistake again and again, and swallows what it is told."""
 
     async def fn(ctx: Context) -> None:
@@ -96,9 +96,9 @@ def endless(slip: Callable[[Any], Any], *, shielded: bool = False) -> Callable[[
             try:
                 if shielded:
                     with anyio.CancelScope(shield=True):
-                        await slip(ctx)
+                        await mistake(ctx)
                 else:
-                    await slip(ctx)
+                    await mistake(ctx)
             except Exception:  # noqa: BLE001  # what an author would write, who wants to go on whatever happens
                 pass
 
@@ -107,13 +107,13 @@ def endless(slip: Callable[[Any], Any], *, shielded: bool = False) -> Callable[[
 
 @pytest.mark.parametrize("shielded", [False, True])
 @pytest.mark.parametrize("where", ["root", "branch"])
-@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.__name__)
-async def test_a_slip_that_is_swallowed_again_and_again(
-    world: World, slip: Callable[[Any], Any], where: str, shielded: bool
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+async def test_a_mistake_that_is_swallowed_again_and_again(
+    world: World, mistake: Callable[[Any], Any], where: str, shielded: bool
 ) -> None:
     """The instance is stuck, as if it had been swallowed once, and nothing is undone."""
     undoing.undone.clear()
-    fn = endless(slip, shielded=shielded)
+    fn = endless(mistake, shielded=shielded)
 
     @workflow
     async def job(ctx: Context) -> None:
@@ -160,7 +160,7 @@ async def test_who_catches_everything_is_slowed_down(
 ) -> None:
     """Nothing can end such code; but others have the event loop meanwhile, and it says so."""
     pause = 0.1
-    monkeypatch.setattr(execution, "UNWOUND_SECONDS", pause)
+    monkeypatch.setattr(life, "UNWOUND_SECONDS", pause)
     calls, is_over = 0, False
     driver = await open_driver("memory://")
 

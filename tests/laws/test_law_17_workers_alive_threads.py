@@ -31,8 +31,8 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.execution import execution
-from workflow_sdk.execution.threads import Call, Threads
+from workflow_sdk.instance import calls
+from workflow_sdk.instance.threads import Call, Threads
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ def hanging() -> Generator[Hanging]:
 
 @pytest.fixture
 def _seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "WAITS_UNSEEN_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "WAITS_UNSEEN_SECONDS", 0.01)
 
 
 @pytest.mark.every_host

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from os import mkdir
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from tests.laws import unmarked
 from tests.patience import PATIENCE
@@ -34,10 +34,10 @@ from workflow_sdk import (
     step,
     workflow,
 )
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.compensation import Compensation, HandlerRef
-from workflow_sdk.core.keys import COMPENSATIONS, InstanceKeys
-from workflow_sdk.execution.load import sequence_of
+from workflow_sdk.instance.loading import sequence_of
+from workflow_sdk.journal.compensation import Compensation, HandlerRef
+from workflow_sdk.rows.keys import COMPENSATIONS, InstanceKeys
+from workflow_sdk.values import Codec
 
 __all__ = ["mkdir"]
 
@@ -267,7 +267,7 @@ async def loops(ctx: Context) -> None:
     raise ValueError("no")
 
 
-async def test_inside_a_loop_it_is_a_slip_that_says_how_to_make_it_known(world: World) -> None:
+async def test_inside_a_loop_it_is_a_mistake_that_says_how_to_make_it_known(world: World) -> None:
     result = await world.run(loops)
     assert result.status is Status.STUCK
     assert result.error is not None

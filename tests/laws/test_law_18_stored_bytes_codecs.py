@@ -33,7 +33,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.codecs import fernet, plain, unmarked
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.rows.keys import Field, InstanceKeys
 
 KEY, OLD = fernet("a" * 43 + "="), fernet("b" * 43 + "=")
 ran: list[Any] = []
@@ -202,7 +202,7 @@ async def test_a_handler_whose_value_can_not_be_read_is_not_tried(driver: Driver
 
 
 async def test_a_message_that_can_not_be_read_is_set_aside(driver: Driver) -> None:
-    """It is bad mail: whoever sent it has another codec."""
+    """It is bad messages: whoever sent it has another codec."""
     await begun(driver, KEY)
     for codec in (None, OLD):
         async with Client(driver, codec=codec) as client:

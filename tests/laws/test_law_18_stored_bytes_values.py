@@ -15,9 +15,9 @@ import pytest
 from cbor2 import CBORTag, dumps
 
 from workflow_sdk import CodecError
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.codec import tags as tag
-from workflow_sdk.core.failures import pack_failure, unpack_failure
+from workflow_sdk.values import Codec
+from workflow_sdk.values import tags as tag
+from workflow_sdk.values.failures import pack_failure, unpack_failure
 
 ran: list[str] = []
 CODEC = Codec()

@@ -24,9 +24,9 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.inbox import Inbox, InboxMessage
-from workflow_sdk.core.keys import INBOX, InstanceKeys
 from workflow_sdk.driver import Batch
+from workflow_sdk.journal.inbox import Inbox, InboxMessage
+from workflow_sdk.rows.keys import INBOX, InstanceKeys
 
 MANY = 1_500
 MEMORY_MAX = 300
@@ -147,7 +147,7 @@ async def test_branches_share_what_was_passed_over(world: World, most: list[int]
     assert most[0] <= MEMORY_MAX
 
 
-async def test_bad_mail_by_the_thousand(world: World, most: list[int]) -> None:
+async def test_bad_messages_by_the_thousand(world: World, most: list[int]) -> None:
     """The good one comes last, after all that is set aside."""
 
     assert (await world.once(takes_a_text, mode="yield")).status is Status.WAITING
@@ -166,7 +166,7 @@ async def takes_a_text(ctx: Context) -> str:
     return await ctx.listen("n", type=str)
 
 
-async def test_bad_mail_by_the_thousand_to_an_instance_in_memory(driver: Driver, most: list[int]) -> None:
+async def test_bad_messages_by_the_thousand_to_an_instance_in_memory(driver: Driver, most: list[int]) -> None:
     """What it refuses makes room for what was passed over."""
     async with Runtime(driver, workflows=[takes_a_text]) as runtime:
         handle = await runtime.start(takes_a_text, id="i")

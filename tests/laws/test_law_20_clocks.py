@@ -33,8 +33,8 @@ from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import Change, Steps
 from workflow_sdk.changes.decide import TAKEN_AWAY_SECONDS, take_away
 from workflow_sdk.changes.instances import find_to_decide
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys
 
 DAY = 86_400.0
 HOUR = 3600.0
@@ -137,7 +137,7 @@ FLOWS: list[Workflow[Any, Any]] = [quick, naps, sleeps, notes_awaking, listens, 
 async def test_what_a_client_starts_and_sends_is_run_at_once(driver: Driver, ahead: float) -> None:
     async with Runtime(driver, workflows=FLOWS, max_resident=0), Client(driver, clock=Wrong(ahead)) as client:
         assert await (await client.start(quick, id="started")).result(timeout=PATIENCE) == "started"
-        # It waits for less than the clocks differ by, and is put away meanwhile.
+        # It waits for less than the clocks differ by, and is evicted meanwhile.
         handle = await client.start(listens, HOUR, id="waits")
         await until_status(handle, Status.WAITING)
         assert await handle.send("m", "heard") is Delivery.ACCEPTED
@@ -225,7 +225,7 @@ async def test_what_a_client_takes_away_and_leaves_goes_on(driver: Driver, ahead
 # A clock that jumps.
 
 
-@pytest.mark.parametrize("max_resident", [100, 0], ids=["resident", "put away"])
+@pytest.mark.parametrize("max_resident", [100, 0], ids=["resident", "evicted"])
 async def test_timers_are_due_when_the_clock_has_jumped(driver: Driver, max_resident: int) -> None:
     """After a long sleep of the machine, or because it was set."""
     clock = Wrong()

@@ -33,11 +33,11 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.changes.tasks import ENDED_MAX
-from workflow_sdk.changes.workers import Heartbeat, LetterRow
-from workflow_sdk.core.keys import ROOT, WorkerKeys
-from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import pack_record
+from workflow_sdk.changes.workers import Heartbeat, SignalRow
 from workflow_sdk.driver import Batch
+from workflow_sdk.rows.keys import ROOT, WorkerKeys
+from workflow_sdk.rows.location import pack
+from workflow_sdk.rows.wire import pack_record
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 
@@ -167,7 +167,7 @@ async def test_what_a_dead_worker_has_left_is_buried(world: World) -> None:
     async with Client(world.driver, clock=world.clock) as client:
         await client.handle(job, "i").send("end", 1)
     left = Rows(await rows_of(world.driver)).workers
-    assert len(left) >= 4, "heartbeat, claim, bell and letter"
+    assert len(left) >= 4, "heartbeat, claim, stamp and signal"
     (dead,) = {row[0] for row in left}
     clock = ByHand()
     clock.offset = world.clock.time() - time.time()
@@ -252,7 +252,7 @@ async def test_a_living_instance_keeps_what_it_needs(driver: Driver) -> None:
         for number in range(40):
             assert await handle.ask("m", timeout=PATIENCE) == number
             await counting.until_quiet()
-            # But for the bell and the counts of messages, which come as messages take one way or the other.
+            # But for the signal and the counts of messages, which come as messages take one way or the other.
             counts = [key for key in await keys_of(driver) if key[2:4] in ((4, 21), (4, 30))]
             sizes.append(len(await keys_of(driver)) - len(counts))
     assert max(sizes[20:]) <= max(sizes[:20])
@@ -273,7 +273,7 @@ async def test_a_living_instance_keeps_what_it_needs(driver: Driver) -> None:
         (8, "gone"),
         (9, "gone", 1),
         (11, "reply"),
-        (12, b"errand"),
+        (12, b"cleanup"),
         (13, 2, "gone", 0),
         (13, 9, "gone", 1.0, "task"),
         (14, 2, 1.0, "gone"),
@@ -295,6 +295,6 @@ async def test_what_belongs_to_something_is_no_leftover(driver: Driver) -> None:
     dead = WorkerKeys("dead")
     batch = Batch()
     batch.set(dead.heartbeat, Heartbeat(1.0, 1.0, 1).pack())
-    batch.append(dead.letters, LetterRow("all").pack())
+    batch.append(dead.signals, SignalRow("all").pack())
     await driver.commit(batch)
     assert leftovers(await keys_of(driver)) == []

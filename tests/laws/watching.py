@@ -11,14 +11,14 @@ import fdb.tuple
 
 from tests.support import World
 from workflow_sdk import Batch, Driver, Status, Workflow
-from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.keys import COMPENSATIONS, FIELDS, HISTORY, INBOX, NAMES, ROOT, Field, InstanceKeys
-from workflow_sdk.core.location import join_path, segments
-from workflow_sdk.core.names import NameRow
 from workflow_sdk.driver import Append, Clear, ClearRange, Set
+from workflow_sdk.journal.compensation import Compensation
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.journal.names import NameRow
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import COMPENSATIONS, FIELDS, HISTORY, INBOX, NAMES, ROOT, Field, InstanceKeys
+from workflow_sdk.rows.location import join_path, segments
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 ALARM = ROOT + fdb.tuple.pack((3,))
@@ -45,7 +45,7 @@ class Change:
     alarms_cleared: int = 0
     lease_taken: bool = False
     lease_released: bool = False
-    nudged: bool = False
+    stamped: bool = False
     checked: set[bytes] = field(default_factory=set[bytes])
     """The keys that the commit was held to."""
 
@@ -152,8 +152,8 @@ class WatchedDriver:
         space = self.keys.space
         if key == self.keys.lease:
             change.lease_taken = True
-        elif key == self.keys.nudge:
-            change.nudged = True
+        elif key == self.keys.stamp:
+            change.stamped = True
         elif key.startswith(ALARM):
             change.alarms += 1
         elif key.startswith(space + NAMES):

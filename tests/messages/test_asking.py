@@ -83,7 +83,7 @@ async def asked(driver: Driver) -> None:
 @pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance in the memory here has not much time to answer before the store is watched as well."""
-    monkeypatch.setattr("workflow_sdk.runtime.asking.HERE_SECONDS", 0.01)
+    monkeypatch.setattr("workflow_sdk.client.asking.HERE_SECONDS", 0.01)
 
 
 @pytest.mark.usefixtures("_soon")
@@ -160,7 +160,7 @@ async def ask_into(handle: Handle[Any], message: str, payload: Any, got: list[An
 
 @pytest.mark.parametrize("max_resident", [0, 4096])
 @pytest.mark.parametrize("asker", ["here", "elsewhere"])
-async def test_put_away_between_question_and_answer(driver: Driver, asker: str, max_resident: int) -> None:
+async def test_evicted_between_question_and_answer(driver: Driver, asker: str, max_resident: int) -> None:
     """And taken by the other of two runtimes: the answer finds whoever has asked."""
     got: list[Any] = []
     async with Client(driver) as other, Runtime(driver, workflows=FLOWS, max_resident=max_resident) as two:
@@ -212,7 +212,7 @@ async def test_many_at_once(driver: Driver) -> None:
 
 async def test_an_answer_just_before_the_end(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stored, and then the instance is cancelled while it lets others go first: whoever has asked has it."""
-    monkeypatch.setattr("workflow_sdk.execution.execution.TURN_SECONDS", 3600.0)
+    monkeypatch.setattr("workflow_sdk.instance.waits.TURN_SECONDS", 3600.0)
     got: list[Any] = []
     async with Runtime(driver, workflows=[answers, answers_slowly], concurrency=1) as runtime, Client(driver) as other:
         handle = await runtime.start(answers_slowly, id="i")
@@ -225,8 +225,8 @@ async def test_an_answer_just_before_the_end(driver: Driver, monkeypatch: pytest
                 busy = await other.start("answers", id="busy")
                 await busy.send("slow")
                 await thought[0].reached.wait()
-                await settle(driver)  # it stands in line
-                monkeypatch.setattr("workflow_sdk.execution.execution.TURN_SECONDS", 0.0)
+                await settle(driver)  # it waits for a turn
+                monkeypatch.setattr("workflow_sdk.instance.waits.TURN_SECONDS", 0.0)
                 thought[0].go_on.set()
                 await stop[0].reached.wait()
                 assert await answers_left(driver) == 0, "the answer is in the store"
@@ -237,7 +237,7 @@ async def test_an_answer_just_before_the_end(driver: Driver, monkeypatch: pytest
 
 async def test_asked_where_it_is_not(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in the memory of another runtime; that takes no longer than it must."""
-    monkeypatch.setattr("workflow_sdk.runtime.asking.HERE_SECONDS", 3600.0)
+    monkeypatch.setattr("workflow_sdk.client.asking.HERE_SECONDS", 3600.0)
     async with Runtime(driver, workflows=FLOWS) as one, Runtime(driver, workflows=FLOWS) as two:
         await waiting(one)
         for number in range(5):

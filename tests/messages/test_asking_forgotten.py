@@ -11,12 +11,13 @@ from tests.patience import PATIENCE
 from tests.runtime.parts import Rows, Stop, until_status
 from tests.runtime.polling import until
 from workflow_sdk import Client, Context, Driver, InstanceStateError, Runtime, Status, workflow
-from workflow_sdk.changes.deliver import Letter
-from workflow_sdk.core.keys import ANSWERS, answer_key
-from workflow_sdk.core.location import subtree
-from workflow_sdk.runtime.answers import KEPT_SECONDS, Answers
-from workflow_sdk.runtime.delivery import deliver
+from workflow_sdk.changes.deliver import NewMessage
+from workflow_sdk.client.asking import deliver
+from workflow_sdk.instance.clock import clock_of
+from workflow_sdk.rows.keys import ANSWERS, answer_key
+from workflow_sdk.rows.location import subtree
 from workflow_sdk.testing import VirtualClock
+from workflow_sdk.worker.answers import KEPT_SECONDS, Answers
 
 pytestmark = pytest.mark.law(21)
 
@@ -44,8 +45,8 @@ async def rows_left(driver: Driver) -> int:
 
 async def dies_after_asking(driver: Driver) -> None:
     """A question whose asker is never heard of again."""
-    letter = Letter("question", b"\xf6", reply_to=answer_key("i", "dead"))
-    await deliver(driver, "i", letter, VirtualClock().time())
+    note = NewMessage("question", b"\xf6", reply_to=answer_key("i", "dead"))
+    await deliver(driver, "i", note, VirtualClock().time())
 
 
 async def answered(driver: Driver) -> None:
@@ -66,6 +67,12 @@ async def test_the_answer_of_an_asker_that_died(driver: Driver) -> None:
         assert await rows_left(driver) == 1
         await sweeper.look(KEPT_SECONDS)
         assert await rows_left(driver) == 0
+
+
+async def test_it_looks_again_and_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow_sdk.worker.answers.LOOK_SECONDS", 0.01)
+    with anyio.fail_after(PATIENCE):
+        await Answers(driver, clock_of(None)).sweep()
 
 
 async def test_a_question_that_is_never_answered(driver: Driver) -> None:
@@ -94,8 +101,8 @@ async def test_an_answer_goes_with_its_instance(driver: Driver) -> None:
 async def test_who_lives_gets_its_answer_however_late(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, asker: str
 ) -> None:
-    monkeypatch.setattr("workflow_sdk.runtime.asking.ALIVE_SECONDS", 0.01)
-    monkeypatch.setattr("workflow_sdk.runtime.asking.HERE_SECONDS", 0.01)
+    monkeypatch.setattr("workflow_sdk.client.asking.ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr("workflow_sdk.client.asking.HERE_SECONDS", 0.01)
     sweeper = Answers(driver, VirtualClock())
     found: list[Any] = []
     async with Runtime(driver, workflows=[answers]) as runtime, Client(driver) as other:

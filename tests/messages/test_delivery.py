@@ -20,8 +20,8 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import InstanceKeys
 from workflow_sdk.driver import Clear
+from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver
 
 pytestmark = pytest.mark.law(6)
@@ -62,11 +62,11 @@ async def test_the_sender_is_told_whether_it_is_waited_for(world: World) -> None
 
 async def test_a_stuck_instance_queues(world: World) -> None:
     @workflow
-    async def slips(ctx: Context) -> None:
+    async def mistakes(ctx: Context) -> None:
         await ctx.listen("m", timeout=5, default=None)
         await ctx.sleep("", 1)
 
-    assert (await world.run(slips)).status is Status.STUCK
+    assert (await world.run(mistakes)).status is Status.STUCK
     assert await send_message(world.driver, "i", "m") is Delivery.QUEUED
 
 
@@ -114,7 +114,7 @@ async def test_senders_while_it_runs(world: World) -> None:
 
 
 class Meanwhile:
-    """Hands everything on to a driver; just before the instance is put away, it sends a message."""
+    """Hands everything on to a driver; just before the instance is evicted, it sends a message."""
 
     def __init__(self, world: World, *messages: tuple[str, Any]) -> None:
         self.driver: Driver = world.driver
@@ -130,7 +130,7 @@ class Meanwhile:
         return getattr(self.driver, name)
 
 
-async def test_a_message_that_comes_while_it_is_put_away_is_not_lost(world: World) -> None:
+async def test_a_message_that_comes_while_it_is_evicted_is_not_lost(world: World) -> None:
     statuses: list[Status] = []
 
     @workflow

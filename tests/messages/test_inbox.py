@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.core.inbox import Inbox, InboxMessage
+from workflow_sdk.journal.inbox import Inbox, InboxMessage
 
 
 def message(number: int, name: str = "a") -> InboxMessage:

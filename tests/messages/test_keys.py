@@ -7,8 +7,8 @@ import pytest
 
 from tests.runtime.parts import Rows
 from workflow_sdk import Client, Delivery, Driver, Handle
-from workflow_sdk.changes import keyed
-from workflow_sdk.changes.keyed import KEYS_SECONDS
+from workflow_sdk.changes import deliver as keyed
+from workflow_sdk.changes.deliver import KEYS_SECONDS
 from workflow_sdk.testing import VirtualClock
 
 pytestmark = pytest.mark.law(21)

@@ -24,8 +24,8 @@ from workflow_sdk import (
     read_history,
     workflow,
 )
-from workflow_sdk.core.keys import HISTORY, INBOX, NAMES, TAKINGS, InstanceKeys
 from workflow_sdk.operations.loop import GIVEN_BACK_TURNS
+from workflow_sdk.rows.keys import HISTORY, INBOX, NAMES, TAKINGS, InstanceKeys
 
 TURNS = 60
 

@@ -31,9 +31,9 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import ROOT
-from workflow_sdk.core.tuples import unpack
 from workflow_sdk.driver import Append
+from workflow_sdk.rows.keys import ROOT
+from workflow_sdk.rows.location import unpack
 
 pytestmark = pytest.mark.law(6)
 
@@ -60,12 +60,12 @@ async def answers(ctx: Context) -> int:
 
 
 @workflow
-async def slips(ctx: Context) -> None:
+async def mistakes(ctx: Context) -> None:
     """Gets stuck."""
     await ctx.sleep("", 1)
 
 
-FLOWS: list[Workflow[Any, Any]] = [listens, answers, slips, doubles]
+FLOWS: list[Workflow[Any, Any]] = [listens, answers, mistakes, doubles]
 
 Away = Callable[[Handle[Any]], Awaitable[None]]
 
@@ -95,7 +95,7 @@ async def test_what_the_sender_is_told(driver: Driver) -> None:
         before = await driver.scan(b"", b"\xff")
         assert await handle.send("m", 2) is Delivery.CLOSED
         assert await driver.scan(b"", b"\xff") == before
-        stuck = await runtime.start(slips)
+        stuck = await runtime.start(mistakes)
         await until_status(stuck, Status.STUCK)
         assert await stuck.send("m") is Delivery.QUEUED
         assert (await Rows.of(driver)).alarms == [], "it is not run for that"
@@ -244,7 +244,7 @@ class Scene:
 @pytest.mark.parametrize("max_resident", [0, 10])
 @pytest.mark.parametrize("gap", [1, 2, 5])
 async def test_no_wake_up_is_lost(host: Host, gap: int, max_resident: int, after: bool) -> None:
-    """Whatever the runtime is about to do, or has just done, when they come: claiming, loading, putting away."""
+    """Whatever the runtime is about to do, or has just done, when they come: claiming, loading, eviction."""
     first, played = 1, 0
     while True:
         memory = await open_driver("memory://")
@@ -326,7 +326,7 @@ async def test_the_instance_leaves_memory_while_another_one_sends_to_it(driver: 
 
 
 async def test_two_that_talk(driver: Driver) -> None:
-    """Two runtimes, which put everything away at once, and many messages from both."""
+    """Two runtimes, which evict everything at once, and many messages from both."""
     async with (
         Runtime(driver, workflows=FLOWS, max_resident=0) as one,
         Runtime(driver, workflows=FLOWS, max_resident=0) as two,

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.looking import dump
 from tests.runtime.parts import until_status
 from workflow_sdk import Client, Context, ContinueAsNew, Delivery, Driver, Handle, Runtime, Status, workflow
-from workflow_sdk.core.tokens import proof_of, shown_token, wait_of
+from workflow_sdk.rows.outside import proof_of, shown_token, wait_of
 
 pytestmark = pytest.mark.law(19)
 

@@ -31,7 +31,7 @@ from workflow_sdk import (
     open_driver,
     workflow,
 )
-from workflow_sdk.execution.clock import Clock
+from workflow_sdk.instance.clock import Clock
 
 LATER = Backoff(initial=600, factor=1, maximum=600, jitter=0)
 
@@ -144,7 +144,7 @@ async def test_all_that_is_awaited_is_listed(driver: Driver) -> None:
 
 
 async def test_a_wait_stays_what_it_is(driver: Driver) -> None:
-    """Run again, put away, taken over, and after a restart of whoever ran it."""
+    """Run again, evicted, taken over, and after a restart of whoever ran it."""
     bench = Bench(driver, everything)
     await bench.go()
     before = await bench.info()

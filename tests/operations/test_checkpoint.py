@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, EntryStatus, Kind, Status, workflow
-from workflow_sdk.core.keys import ATTIC, COMPENSATIONS, InstanceKeys
+from workflow_sdk.rows.keys import ARCHIVE, COMPENSATIONS, InstanceKeys
 
 pytestmark = pytest.mark.law(11)
 
@@ -139,7 +139,7 @@ async def test_it_covers_finished_branches(world: World) -> None:
 
     result = await world.run(fails)
     assert (result.status, UNDONE) == (Status.FAILED, [])
-    for part in (COMPENSATIONS, ATTIC):
+    for part in (COMPENSATIONS, ARCHIVE):
         assert await world.driver.scan(*InstanceKeys("i").range(part)) == []
 
 

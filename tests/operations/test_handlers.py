@@ -12,8 +12,8 @@ import pytest
 
 from tests.laws import undoing
 from workflow_sdk import Context, DefinitionError, step, workflow
-from workflow_sdk.core.compensation import HandlerRef
 from workflow_sdk.errors import HistoryDivergedError
+from workflow_sdk.journal.compensation import HandlerRef
 from workflow_sdk.operations.handlers import KnownHandlers, find_handler
 
 pytestmark = pytest.mark.law(18)

@@ -13,7 +13,7 @@ from workflow_sdk import Context, Status, workflow
 pytestmark = pytest.mark.law(15)
 
 
-async def test_an_operation_under_a_timeout_of_ones_own_is_a_slip(world: World) -> None:
+async def test_an_operation_under_a_timeout_of_ones_own_is_a_mistake(world: World) -> None:
     ran: list[str] = []
 
     async def effect() -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from tests.support import World
 from workflow_sdk import Context, Delivery, EntryStatus, Kind, ListenTimeoutError, Status, send_message, workflow
-from workflow_sdk.core.answers import Answer
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.inbox import InboxMessage, SetAside
-from workflow_sdk.core.keys import ASIDE, INBOX, InstanceKeys
 from workflow_sdk.driver import Batch
+from workflow_sdk.journal.inbox import Answer, InboxMessage, SetAside
+from workflow_sdk.rows.keys import ASIDE, INBOX, InstanceKeys
+from workflow_sdk.values import Codec
 
 
 @dataclass
@@ -299,7 +298,7 @@ async def test_a_reply_reaches_the_one_who_asked(world: World) -> None:
     keys, key = InstanceKeys("i"), b"the place of the answer"
     batch = Batch()
     batch.append(keys.space + INBOX, InboxMessage(b"", "question", Codec().encode(41), 0.0, key).pack())
-    batch.set(keys.nudge, b"another")
+    batch.set(keys.stamp, b"another")
     batch.set(key, b"")
     await world.driver.commit(batch)
     assert (await world.run(waits)).status is Status.COMPLETED

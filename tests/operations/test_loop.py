@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, EntryStatus, Kind, Status, StepError, workflow
-from workflow_sdk.core.keys import NAMES, InstanceKeys
+from workflow_sdk.rows.keys import NAMES, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 

@@ -23,8 +23,8 @@ from workflow_sdk import (
     step,
     workflow,
 )
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.keys import HISTORY, InstanceKeys
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.keys import HISTORY, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 pytestmark = pytest.mark.law(4)

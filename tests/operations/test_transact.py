@@ -368,7 +368,7 @@ async def a_coroutine(transaction: Any) -> None: ...
     ],
     ids=["coroutine", "no function", "timeout", "retries"],
 )
-async def test_a_wrong_call_is_a_slip(world: World, fn: Any, options: dict[str, Any], says: str) -> None:
+async def test_a_wrong_call_is_a_mistake(world: World, fn: Any, options: dict[str, Any], says: str) -> None:
     @workflow
     async def wrong(ctx: Context) -> None:
         await ctx.transact("add", fn, "a", **options)
@@ -406,7 +406,7 @@ async def test_taken_out_of_the_code(world: World) -> None:
 
 
 @transacts
-async def test_an_operation_inside_is_a_slip(world: World) -> None:
+async def test_an_operation_inside_is_a_mistake(world: World) -> None:
     @workflow
     async def nested(ctx: Context) -> None:
         def inner(transaction: Any) -> None:

@@ -25,12 +25,12 @@ from workflow_sdk import (
 )
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.rewind import recover
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import BASES, COMPENSATIONS, INBOX, NAMES, TAKINGS, InstanceKeys
+from workflow_sdk.client import handle as control
 from workflow_sdk.driver import Batch
-from workflow_sdk.runtime import control
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.rows.keys import BASES, COMPENSATIONS, INBOX, NAMES, TAKINGS, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
+from workflow_sdk.values import Codec
 
 ran: list[str] = []
 undone: list[str] = []

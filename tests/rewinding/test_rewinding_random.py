@@ -17,10 +17,10 @@ from tests.settings import IN_MEMORY
 from tests.support import World
 from workflow_sdk import Break, Context, Continue, Kind, Status, Workflow, open_driver, workflow
 from workflow_sdk.changes.rewinding.loop_tape import turn_of
-from workflow_sdk.core.entries import Entry, LoopData
-from workflow_sdk.core.keys import BASES, HISTORY, InstanceKeys
-from workflow_sdk.core.location import split_last
-from workflow_sdk.runtime import control
+from workflow_sdk.client import handle as control
+from workflow_sdk.rows.entries import Entry, LoopData
+from workflow_sdk.rows.keys import BASES, HISTORY, InstanceKeys
+from workflow_sdk.rows.location import split_last
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 pytestmark = pytest.mark.law(4)

@@ -10,9 +10,9 @@ from tests.support import World
 from workflow_sdk import Break, Client, Context, Continue, RollbackError, Status, workflow
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.rewind import recover
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import ATTIC, InstanceKeys
-from workflow_sdk.runtime import control
+from workflow_sdk.client import handle as control
+from workflow_sdk.rows.keys import ARCHIVE, InstanceKeys
+from workflow_sdk.values import Codec
 
 pytestmark = pytest.mark.law(11)
 
@@ -102,6 +102,32 @@ async def test_what_is_done_again_in_a_loop(world: World) -> None:
     assert shop.shipped == [1111]
 
 
+async def test_what_was_undone_before_a_loop_takes_the_loop_with_it(world: World) -> None:
+    """Also if a turn of that very loop is what is restarted from."""
+    shop = Shop()
+    turns: list[int] = []
+
+    @workflow
+    async def orders(ctx: Context) -> None:
+        async def turn(ctx: Context, number: int) -> Continue[int] | Break[None]:
+            await ctx.step("pack", lambda: turns.append(number))
+            if number < 2:
+                return Continue(number + 1)
+            await ctx.step("ship", shop.ship)
+            return Break()
+
+        await ctx.step("charge", shop.charge, 50, rollback=shop.refund)
+        await ctx.loop("loop", turn, 0, commit_interval=1, history_keep=10)
+
+    assert (await world.run(orders)).status is Status.ROLLED_BACK
+    shop.is_broken = False
+    turns.clear()
+    await restart(world, "loop/~1")
+    result = await world.run(orders)
+    assert result.status is Status.COMPLETED, result.error
+    assert (turns, shop.shipped) == ([0, 1, 2], [50])
+
+
 _shops: list[Shop] = []
 
 
@@ -171,13 +197,13 @@ async def test_a_race_that_is_run_again_leaves_nothing_of_the_last_time(world: W
         if await ctx.listen("ok", type=str) == "no":
             raise RollbackError("enough")
 
-    async def attic() -> int:
-        return len(await world.driver.scan(*InstanceKeys("i").range(ATTIC)))
+    async def archive() -> int:
+        return len(await world.driver.scan(*InstanceKeys("i").range(ARCHIVE)))
 
     await run_until_waiting(world, races)
-    assert await attic() > 0
+    assert await archive() > 0
     await restart(world, "race")
-    assert await attic() == 0
+    assert await archive() == 0
     await run_until_waiting(world, races)
     await world.send("ok", "no")
     assert (await world.run(races)).status is Status.ROLLED_BACK

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from workflow_sdk import Batch, Driver
-from workflow_sdk.core.keys import ROOT, InstanceKeys, listed, listed_by_status, listed_by_workflow
-from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.rows.keys import ROOT, InstanceKeys, listed, listed_by_status, listed_by_workflow
+from workflow_sdk.rows.location import pack, unpack
 
 __all__ = ["clone"]
 

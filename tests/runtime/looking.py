@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from workflow_sdk import Batch, Driver, InstanceInfo, RunResult, Wait, Workflow, run_workflow
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.runtime.info import read_info
+from workflow_sdk.client.info import read_info
 from workflow_sdk.testing import VirtualClock
+from workflow_sdk.values import Codec
 
 __all__ = ["Bench", "Through", "dump"]
 

@@ -9,7 +9,7 @@ import anyio
 from tests.runtime.parts import Rows
 from tests.runtime.polling import until
 from workflow_sdk import Driver, Runtime, Workflow
-from workflow_sdk.execution.clock import TimeSource
+from workflow_sdk.instance.clock import TimeSource
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 __all__ = ["TTL", "Mortal"]

@@ -12,8 +12,8 @@ import anyio
 from tests.patience import PATIENCE
 from tests.runtime.polling import until
 from workflow_sdk import Context, Driver, Handle, Status, open_driver, workflow
-from workflow_sdk.core.keys import ROOT
-from workflow_sdk.core.tuples import unpack
+from workflow_sdk.rows.keys import ROOT
+from workflow_sdk.rows.location import unpack
 
 __all__ = ["Log", "Rows", "Stop", "add", "doubles", "naps", "opened", "until_status"]
 
@@ -63,11 +63,11 @@ class Rows:
 
     @property
     def workers(self) -> list[tuple[Any, ...]]:
-        """Heartbeats, claims, bells and letters."""
+        """Heartbeats, claims, stamps and signals."""
         return [key for kind in (6, 7, 8, 9) for key in self._all(kind)]
 
     @property
-    def letters(self) -> list[tuple[Any, ...]]:
+    def signals(self) -> list[tuple[Any, ...]]:
         """What workers are told, and have not read."""
         return self._all(9)
 

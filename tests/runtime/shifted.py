@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from tests.runtime.polling import settle
 from workflow_sdk import Driver
-from workflow_sdk.execution.clock import Activity, Timeout
+from workflow_sdk.instance.clock import Activity, Timeout
 
 __all__ = ["ByHand", "Shifted"]
 

@@ -145,7 +145,7 @@ async def in_time() -> AsyncGenerator[None]:
 
 @pytest.mark.parametrize("concurrency", [1, 10])
 @pytest.mark.parametrize("by", ["time", "message"])
-async def test_residents_that_wake_stand_in_line(driver: Driver, by: str, concurrency: int) -> None:
+async def test_residents_that_wake_queue_up(driver: Driver, by: str, concurrency: int) -> None:
     count = 100 if concurrency == 10 else 30
     clock = Shifted()
     async with Runtime(driver, workflows=FLOWS, concurrency=concurrency, clock=clock) as runtime, in_time():
@@ -217,7 +217,7 @@ async def test_who_is_taken_out_of_the_line_leaves_no_slot_taken(driver: Driver,
         await is_free(runtime, count=1)
 
 
-async def test_a_step_that_goes_on_while_its_instance_is_put_away_counts(driver: Driver) -> None:
+async def test_a_step_that_goes_on_while_its_instance_is_evicted_counts(driver: Driver) -> None:
     async with Runtime(driver, workflows=FLOWS, concurrency=1) as runtime, in_time():
         first = await runtime.start(works, id="first")
         await stop[0].reached.wait()
@@ -351,7 +351,7 @@ async def test_a_wide_join_starves_nobody(driver: Driver) -> None:
 @pytest.mark.parametrize("concurrency", [1, 16])
 async def test_in_order_of_time(driver: Driver, concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds that are due: their places are taken in order, whatever the order they were made in."""
-    monkeypatch.setattr("workflow_sdk.runtime.claiming.ALARMS_PAGE", 8)  # of which there are several in every shard
+    monkeypatch.setattr("workflow_sdk.worker.alarms.ALARMS_PAGE", 8)  # of which there are several in every shard
     count = 300
     order = [number * 617 % count for number in range(count)]
 

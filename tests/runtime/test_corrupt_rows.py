@@ -17,10 +17,10 @@ from tests.runtime.polling import settle, until
 from tests.runtime.shifted import ByHand
 from workflow_sdk import Batch, Client, Context, Driver, Handle, Runtime, Status, Workflow, workflow
 from workflow_sdk.changes.workers import Heartbeat
-from workflow_sdk.core.instance import Lease
-from workflow_sdk.core.keys import HISTORY, Field, InstanceKeys, WorkerKeys
-from workflow_sdk.runtime.claiming import RETRY_SECONDS
+from workflow_sdk.rows.instance import Lease
+from workflow_sdk.rows.keys import HISTORY, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.testing import VirtualClock
+from workflow_sdk.worker.claiming import RETRY_SECONDS
 
 pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
 
@@ -35,12 +35,12 @@ async def listens(ctx: Context) -> Any:
 
 
 @workflow
-async def slips(ctx: Context) -> None:
+async def mistakes(ctx: Context) -> None:
     """Is stuck."""
     await ctx.sleep("", 1)
 
 
-FLOWS: list[Workflow[Any, Any]] = [listens, slips, doubles, naps]
+FLOWS: list[Workflow[Any, Any]] = [listens, mistakes, doubles, naps]
 
 
 async def key_of(driver: Driver, what: str) -> bytes:
@@ -172,10 +172,10 @@ async def test_a_stuck_one(driver: Driver) -> None:
     async with Client(driver) as client:
         async with Runtime(driver, workflows=FLOWS) as runtime:
             for id in ("bad", "other"):
-                await until_status(await runtime.start(slips, id=id), Status.STUCK)
+                await until_status(await runtime.start(mistakes, id=id), Status.STUCK)
         await put(driver, KEYS.field(Field.HEAD), b"\xff")
 
-        @workflow(name="slips")
+        @workflow(name="mistakes")
         async def mended(ctx: Context) -> str:
             return "mended"
 

@@ -14,7 +14,7 @@ import pytest
 from tests.patience import PATIENCE
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, Runtime, Status, workflow
-from workflow_sdk.runtime.hosting import Hosting, new_hosting
+from workflow_sdk.worker.hosting import Hosting, new_hosting
 
 pytestmark = [
     pytest.mark.usefixtures("host"),

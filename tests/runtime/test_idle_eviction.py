@@ -1,4 +1,4 @@
-"""Whoever waits for long is put away, and can't be told from the others."""
+"""Whoever waits for long is evicted, and can't be told from the others."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_not_idle_at_all(driver: Driver) -> None:
 
 
 async def test_on_a_virtual_clock(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not jump for the sake of this, but when it has, whoever was idle for long is put away."""
+    """It does not jump for the sake of this, but when it has, whoever was idle for long is evicted."""
     # However slow the machine is, it takes no time on this clock.
     monkeypatch.setattr("workflow_sdk.testing.clock.SHORT_SECONDS", PATIENCE)
     clock = VirtualClock()

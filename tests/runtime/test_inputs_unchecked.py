@@ -24,7 +24,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import Field
+from workflow_sdk.rows.keys import Field
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 pytestmark = pytest.mark.law(15)

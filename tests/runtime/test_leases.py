@@ -27,8 +27,8 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.changes.workers import Heartbeat
-from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.execution.clock import Clock
+from workflow_sdk.instance.clock import Clock
+from workflow_sdk.rows.keys import WorkerKeys
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 pytestmark = [pytest.mark.law(10), pytest.mark.every_host]
@@ -132,11 +132,11 @@ async def test_a_waiting_instance_is_inherited(driver: Driver, flow: Any) -> Non
         mortal.die()
         handle = client.handle(flow, "i")
         if flow is listens:
-            await handle.send("m", "letter to a dead worker")
+            await handle.send("m", "signal to a dead worker")
         async with Runtime(driver, workflows=FLOWS, lease_ttl=TTL, clock=clock):
             clock.offset = 601
             await clock.go_on(2 * TTL, TTL / 3, driver)
-            assert await handle.result(timeout=PATIENCE) == ("awake" if flow is naps else "letter to a dead worker")
+            assert await handle.result(timeout=PATIENCE) == ("awake" if flow is naps else "signal to a dead worker")
 
 
 @pytest.mark.law(20)

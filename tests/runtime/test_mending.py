@@ -21,10 +21,10 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.failures import pack_error_info
-from workflow_sdk.core.keys import Field
 from workflow_sdk.driver import Driver
+from workflow_sdk.rows.keys import Field
+from workflow_sdk.values import Codec
+from workflow_sdk.values.failures import pack_error_info
 
 pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
 
@@ -111,7 +111,7 @@ async def test_branches_that_fail_alike_have_one_kind(world: World) -> None:
 
 async def rewrite(driver: Driver, change: Callable[[ErrorInfo], ErrorInfo], info: ErrorInfo) -> None:
     """Store another error of the instance."""
-    await change_row(driver, "i", Field.RESULT, error=pack_error_info(change(info), Codec()), culprits=())
+    await change_row(driver, "i", Field.RESULT, error=pack_error_info(change(info), Codec()), failed_operations=())
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_only_what_is_stuck_for_its_code_is_tried_by_every_run(
     @workflow
     async def job(ctx: Context) -> str:
         if not tries:
-            tries.append("slipped")
+            tries.append("made a mistake")
             await ctx.sleep("", 1)
         return "end"
 

@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.counting import Counting
 from tests.runtime.parts import doubles
 from workflow_sdk import Batch, Client, Driver, Status, run_workflow, workflow
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.rows.keys import Field, InstanceKeys
 
 pytestmark = pytest.mark.law(12)
 

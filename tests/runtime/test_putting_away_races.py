@@ -1,4 +1,4 @@
-"""A race that is decided while its instance is being put away, when losers have been kept from going on."""
+"""A race that is decided while its instance is being evicted, when losers have been kept from going on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.law(7), pytest.mark.every_host]
 
 @pytest.mark.parametrize("losers", [1, 2, 3])
 async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers: int) -> None:
-    # Steps that are under way when it is to be put away: of the losers, of the winner, and beside the race.
+    # Steps that are under way when it is to be evicted: of the losers, of the winner, and beside the race.
     loses, wins, works = Stop(), Stop(), Stop()
     began: list[str] = []
     ended: list[str] = []
@@ -54,7 +54,7 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
         await handle.evict()
 
         async def is_told() -> bool:
-            return (await Rows.of(driver)).letters == []
+            return (await Rows.of(driver)).signals == []
 
         await until(is_told)
         loses.go_on.set()

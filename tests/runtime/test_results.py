@@ -99,7 +99,7 @@ async def test_waiters_that_give_up(driver: Driver) -> None:
     assert got == [1] * 5
 
 
-async def test_put_away_and_ended_by_another(driver: Driver) -> None:
+async def test_evicted_and_ended_by_another(driver: Driver) -> None:
     got: list[Any] = []
     async with Runtime(driver, workflows=FLOWS) as one:
         handle = await one.start(listens, id="i")
@@ -123,7 +123,7 @@ async def test_put_away_and_ended_by_another(driver: Driver) -> None:
         assert await handle.result(timeout=PATIENCE) == 7
 
 
-async def test_put_away_again_and_again(driver: Driver) -> None:
+async def test_evicted_again_and_again(driver: Driver) -> None:
     got: list[Any] = []
     async with Runtime(driver, workflows=FLOWS, max_resident=0) as runtime, anyio.create_task_group() as group:
         handles = [await runtime.start(listens, id=str(number)) for number in range(10)]

@@ -9,9 +9,9 @@ import pytest
 
 from tests.runtime.polling import until
 from workflow_sdk import Client, Context, DefinitionError, InstanceNotFoundError, Runtime, Status, workflow
-from workflow_sdk.core.keys import ROOT
-from workflow_sdk.core.location import subtree
 from workflow_sdk.driver import Driver
+from workflow_sdk.rows.keys import ROOT
+from workflow_sdk.rows.location import subtree
 from workflow_sdk.testing import VirtualClock
 
 pytestmark = pytest.mark.law(21)
@@ -51,7 +51,7 @@ async def until_left(client: Client, *left: str) -> None:
 
 
 async def rows(driver: Driver) -> list[bytes]:
-    """All there is in the store, but for what is of workers, and bells."""
+    """All there is in the store, but for what is of workers, and signals."""
     found = [key for key, _ in await driver.scan(*subtree(ROOT))]
     kept = [b"\x15" + bytes([part]) for part in (1, 3, 5, 12, 13, 15)]
     return [key for key in found if key[len(ROOT) : len(ROOT) + 2] in kept]

@@ -24,7 +24,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.execution.clock import Clock
+from workflow_sdk.instance.clock import Clock
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 BACKOFF = Backoff(initial=600, factor=2, maximum=3600, jitter=0)
@@ -65,14 +65,14 @@ def is_waiting(info: InstanceInfo, attempts: int, since: Any, *, backoff: float)
     return True
 
 
-async def test_put_away_after_each_try(driver: Driver) -> None:
+async def test_evicted_after_each_try(driver: Driver) -> None:
     bench = Bench(driver, tries)
     tokens: list[str] = []
     for attempts, backoff in ((1, 600), (2, 1200)):
         await bench.go()
         info = await bench.info()
         assert is_waiting(info, attempts, bench.clock.now(), backoff=backoff)
-        # Not due: it is run, and puts itself away again.
+        # Not due: it is run, and is evicted again.
         bench.clock.advance(backoff - 1)
         await bench.go()
         assert (await bench.info()).waits == info.waits
@@ -85,7 +85,7 @@ async def test_put_away_after_each_try(driver: Driver) -> None:
     assert (await bench.info()).waits == []
 
 
-async def test_resident_put_away_and_taken_over(driver: Driver) -> None:
+async def test_resident_evicted_and_taken_over(driver: Driver) -> None:
     async with Client(driver) as client, Runtime(driver, workflows=[tries]) as one:
         handle = await one.start(tries, id="i")
         await until_status(handle, Status.SLEEPING)

@@ -15,7 +15,7 @@ from tests.runtime.mortal import TTL, Mortal
 from tests.runtime.parts import Rows, doubles, until_status
 from tests.runtime.polling import until
 from workflow_sdk import Batch, Client, Context, DefinitionError, Delivery, Driver, Handle, Runtime, Status, workflow
-from workflow_sdk.core.keys import WorkerKeys
+from workflow_sdk.rows.keys import WorkerKeys
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
@@ -66,7 +66,7 @@ async def two_branches(ctx: Context) -> None:
 
 @pytest.mark.parametrize("max_resident", [0, 1, 100])
 @pytest.mark.parametrize("evicts", [False, True])
-async def test_messages_while_it_is_put_away(driver: Driver, max_resident: int, evicts: bool) -> None:
+async def test_messages_while_it_is_evicted(driver: Driver, max_resident: int, evicts: bool) -> None:
     """By the runtime and by people, again and again: none is lost, and no instance is."""
     slow = FaultyDriver(driver, latency=1e-6)  # commits give way to others
     async with Client(driver) as client, Runtime(slow, workflows=[takes_six], max_resident=max_resident) as runtime:

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.runtime.slots import Slots
-from workflow_sdk.runtime.timers import Timers
+from workflow_sdk.worker.slots import Slots, Timers
 
 IDS = st.sampled_from("abcdefg")
 
 
 class Served(list[str]):
-    """Who was given a slot while standing in line, in order."""
+    """Who was given a slot while waiting for a turn, in order."""
 
     def of(self, id: str) -> Callable[[], None]:
         """What notes it."""
@@ -28,7 +27,7 @@ def test_first_come_first_served() -> None:
     assert not slots.take("c"), "there are two"
     assert not slots.crowded, "it was only a question"
     for id in "cde":
-        slots.stand_in_line(id, served.of(id))
+        slots.queue_up(id, served.of(id))
     assert slots.crowded
     assert served == []
     slots.leave("a")
@@ -44,20 +43,20 @@ def test_first_come_first_served() -> None:
 def test_nobody_jumps_the_queue() -> None:
     slots, served = Slots(1), Served()
     slots.take("a")
-    slots.stand_in_line("b", served.of("b"))
+    slots.queue_up("b", served.of("b"))
     assert slots.take("a"), "whoever has one keeps it"
-    assert not slots.take("b"), "standing in line is not having one"
-    slots.stand_in_line("a", served.of("a"))
+    assert not slots.take("b"), "waiting for a turn is not having one"
+    slots.queue_up("a", served.of("a"))
     assert served == ["b"], "the slot goes to whoever stood there before"
     slots.leave("b")
     assert served == ["b", "a"]
 
 
-def test_whoever_stands_in_line_keeps_the_place() -> None:
+def test_whoever_waits_for_a_turn_keeps_the_place() -> None:
     slots, served = Slots(1), Served()
     slots.take("a")
     for id in "bcb":
-        slots.stand_in_line(id, served.of(id))
+        slots.queue_up(id, served.of(id))
     slots.leave("a")
     slots.leave("b")
     assert served == ["b", "c"]
@@ -65,16 +64,16 @@ def test_whoever_stands_in_line_keeps_the_place() -> None:
 
 def test_a_free_slot_is_had_at_once() -> None:
     slots, served = Slots(1), Served()
-    slots.stand_in_line("a", served.of("a"))
+    slots.queue_up("a", served.of("a"))
     assert served == ["a"]
-    slots.stand_in_line("a", served.of("a"))
+    slots.queue_up("a", served.of("a"))
     assert served == ["a", "a"], "nobody else wants it"
 
 
 def test_leaving_the_line() -> None:
     slots, served = Slots(1), Served()
     slots.take("a")
-    slots.stand_in_line("b", served.of("b"))
+    slots.queue_up("b", served.of("b"))
     slots.leave("b")
     slots.leave("never heard of")
     slots.leave("a")
@@ -85,7 +84,7 @@ def test_leaving_the_line() -> None:
 def test_passing_a_slot_on() -> None:
     slots, served = Slots(1), Served()
     slots.take("a")
-    slots.stand_in_line("c", served.of("c"))
+    slots.queue_up("c", served.of("c"))
     slots.pass_on("a", "b")
     assert served == [], "it was not free in between"
     slots.leave("a")
@@ -108,7 +107,7 @@ def test_a_long_line_of_those_who_want_nothing_any_more() -> None:
 
     ids = [str(number) for number in range(5000)]
     for id in ids:
-        slots.stand_in_line(id, leave(id))
+        slots.queue_up(id, leave(id))
     slots.leave("first")
     assert served == ids
     assert slots.take("next")
@@ -128,7 +127,7 @@ class NaiveSlots:
             self.running.append(id)
         return id in self.running
 
-    def stand_in_line(self, id: str) -> None:
+    def queue_up(self, id: str) -> None:
         if id in self.running:
             self.running.remove(id)
         if id not in self.line:
@@ -159,8 +158,8 @@ def test_slots_are_like_a_naive_model(most: int, deeds: list[tuple[str, str, str
         if deed == "take":
             assert slots.take(id) == naive.take(id)
         elif deed == "stand":
-            slots.stand_in_line(id, served.of(id))
-            naive.stand_in_line(id)
+            slots.queue_up(id, served.of(id))
+            naive.queue_up(id)
         elif deed == "leave":
             slots.leave(id)
             naive.leave(id)

@@ -26,7 +26,7 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
-from workflow_sdk.core.keys import InstanceKeys
+from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 pytestmark = pytest.mark.law(1)
@@ -246,7 +246,7 @@ async def test_a_message_comes_before_it_is_known_to_be_started(driver: Driver) 
             await handle.send("m", 5)
 
             async def is_told() -> bool:
-                return (await Rows.of(driver)).letters == []
+                return (await Rows.of(driver)).signals == []
 
             await until(is_told)
             held.stop.go_on.set()

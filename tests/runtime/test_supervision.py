@@ -11,7 +11,7 @@ from tests.patience import PATIENCE
 from tests.runtime.parts import add
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import Context, Runtime, workflow
-from workflow_sdk.execution.run import Run
+from workflow_sdk.instance.run import Run
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 pytestmark = [pytest.mark.usefixtures("host"), pytest.mark.every_host]

@@ -28,8 +28,8 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.changes.workers import Heartbeat
-from workflow_sdk.core.instance import Lease
-from workflow_sdk.core.keys import InstanceKeys, WorkerKeys
+from workflow_sdk.rows.instance import Lease
+from workflow_sdk.rows.keys import InstanceKeys, WorkerKeys
 from workflow_sdk.testing import VirtualClock
 
 pytestmark = [pytest.mark.law(10, 20), pytest.mark.every_host]
@@ -229,7 +229,7 @@ async def test_a_clock_that_is_ahead(driver: Driver) -> None:
 
 
 async def test_what_is_due_and_what_was_left_at_once(driver: Driver) -> None:
-    """Both stand in line for the one place there is."""
+    """Both wait for a turn for the one place there is."""
     clock = ByHand()
     async with Client(driver, clock=clock) as client, anyio.create_task_group() as group:
         mortal = Mortal(driver, FLOWS, clock)

@@ -91,7 +91,7 @@ async def test_hundreds_of_ping_pongs(workers: Workers) -> None:
 
 
 async def test_two_runtimes_here_and_one_there(workers: Workers) -> None:
-    """All of them put everything away at once, so that every message is a claim."""
+    """All of them evict everything at once, so that every message is a claim."""
     workers.start()
     async with (
         Runtime(workers.url, workflows=[pongs], max_resident=0) as one,

@@ -32,9 +32,9 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.instance import Tally
-from workflow_sdk.core.keys import Field, InstanceKeys
 from workflow_sdk.driver import Set
+from workflow_sdk.rows.instance import Tally
+from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
 NOW = Backoff(initial=0, factor=1, maximum=0, jitter=0)
@@ -244,7 +244,7 @@ async def test_to_be_run_again_counts_nothing(driver: Driver) -> None:
     before = await bench.info()
     for crash in (1, 2, None):
         try:
-            # Whoever has it dies before or after it is put away again.
+            # Whoever has it dies before or after it is evicted again.
             faulty = FaultyDriver(bench.driver, crash_before=crash)
             await run_workflow(flow, driver=faulty, instance_id="i", clock=bench.clock)
         except (SimulatedCrash, BaseExceptionGroup):

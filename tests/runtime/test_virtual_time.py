@@ -25,17 +25,17 @@ def _fresh() -> None:
     log.clear()
 
 
-async def mail(what: str) -> str:
+async def email(what: str) -> str:
     log.append(what)
     return what
 
 
 @workflow
 async def trial(ctx: Context) -> list[str]:
-    sent = [await ctx.step("welcome", mail, "welcome")]
+    sent = [await ctx.step("welcome", email, "welcome")]
     for week in range(1, 13):
         await ctx.sleep(f"week {week}", 7 * DAY)
-        sent.append(await ctx.step(f"tip {week}", mail, f"tip {week}"))
+        sent.append(await ctx.step(f"tip {week}", email, f"tip {week}"))
     await ctx.sleep("the end", 6 * DAY)
     return sent
 
@@ -75,7 +75,7 @@ async def test_several_runtimes_keep_what_they_have(driver: Driver) -> None:
         assert {tuple(row) for row in (await Rows.of(driver)).leases} <= leases
         clock.advance(365 * DAY)
         with anyio.fail_after(PATIENCE):
-            while one.resident or two.resident:  # noqa: ASYNC110  # what has been idle for so long is put away
+            while one.resident or two.resident:  # noqa: ASYNC110  # what has been idle for so long is evicted
                 await anyio.sleep(0.001)
         assert (await Rows.of(driver)).leases == []
         await idle.send("m", "hello")

@@ -10,12 +10,12 @@ from workflow_drivers.memory import MemoryDriver
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import Change
 from workflow_sdk.changes.workers import Heartbeat, time_of_workers
-from workflow_sdk.core.keys import WorkerKeys
-from workflow_sdk.core.wire import pack_record
+from workflow_sdk.client.watching import Watch
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import CodecError
-from workflow_sdk.execution.clock import SystemClock
-from workflow_sdk.runtime.watching import Watch
+from workflow_sdk.instance.clock import SystemClock
+from workflow_sdk.rows.keys import WorkerKeys
+from workflow_sdk.rows.wire import pack_record
 
 pytestmark = pytest.mark.law(10, 20)
 

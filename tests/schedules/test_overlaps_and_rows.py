@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from workflow_sdk import CodecError
-from workflow_sdk.core.schedules import (
+from workflow_sdk.rows.schedules import (
     LATE_SECONDS_MAX,
     STARTS_MAX,
     WAITING_MAX,
@@ -20,7 +20,7 @@ from workflow_sdk.core.schedules import (
     decide,
     latest,
 )
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.rows.wire import pack_record, unpack_record
 
 ROW = ScheduleRow(
     workflow="reports",

@@ -33,8 +33,8 @@ from workflow_sdk import (
     Status,
     workflow,
 )
-from workflow_sdk.core.keys import SCHEDULES_DUE, due_schedule, schedule_key
-from workflow_sdk.core.location import subtree
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.rows.schedule_keys import SCHEDULES_DUE, due_schedule, schedule_key
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 DAY = 24 * HOUR
@@ -304,16 +304,16 @@ async def test_no_more_than_so_many_wait(driver: Driver, clock: VirtualClock, ca
 
 async def test_a_stuck_one_has_not_ended(driver: Driver, clock: VirtualClock) -> None:
     @workflow
-    async def slips(ctx: Context) -> None:
+    async def mistakes(ctx: Context) -> None:
         log.append(ctx.instance_id)
         await ctx.sleep("", 1)
 
-    async with Runtime(driver, workflows=[slips], clock=clock) as runtime:
-        await runtime.schedule("s", slips, every=HOUR)
+    async with Runtime(driver, workflows=[mistakes], clock=clock) as runtime:
+        await runtime.schedule("s", mistakes, every=HOUR)
         await until(lambda: clock.time() > BEGAN.timestamp() + 5 * HOUR)
-        assert (await runtime.handle(slips, tick(1)).info()).status is Status.STUCK
+        assert (await runtime.handle(mistakes, tick(1)).info()).status is Status.STUCK
         assert await begun(runtime) == [tick(1)]
-        await runtime.handle(slips, tick(1)).cancel()
+        await runtime.handle(mistakes, tick(1)).cancel()
         await until(lambda: has(2))
 
 

@@ -14,8 +14,8 @@ from tests.schedules.test_overlaps_and_rows import ROW
 from workflow_sdk import DefinitionError
 from workflow_sdk.changes.schedules import instance_of
 from workflow_sdk.changes.ticks import check_cron, check_every, ticks_of, time_zone
-from workflow_sdk.core.schedules import After, latest
-from workflow_sdk.core.wire import MOMENT_MAX
+from workflow_sdk.rows.schedules import After, latest
+from workflow_sdk.rows.wire import MOMENT_MAX
 
 EXACT_MAX = float(2**33)
 """Up to the year 2242 a float tells one microsecond from the next."""

@@ -1,4 +1,4 @@
-"""What the world may see of an instance: state, reference and progress, in the commit of what goes with them."""
+"""What everybody may see of an instance: state, reference and progress, in the commit of what goes with them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tests.runtime.parts import Rows, until_status
 from tests.runtime.polling import until
 from tests.runtime.test_listing import ids
 from workflow_sdk import (
+    Batch,
     Client,
     Context,
+    Continue,
     ContinueAsNew,
     Driver,
     Failure,
@@ -26,10 +28,10 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.keys import CHANGES, InstanceKeys
-from workflow_sdk.runtime.info import read_info
+from workflow_sdk.client.info import read_info
+from workflow_sdk.rows.keys import CHANGES, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
+from workflow_sdk.values import Codec
 
 
 def nothing() -> None:
@@ -66,7 +68,7 @@ def expected(steps: int) -> tuple[Any, ...]:
 
 
 async def look(driver: Driver, id: str = "i") -> InstanceInfo:
-    """What the world sees."""
+    """What everybody may see."""
     return await read_info(driver, id, Codec())
 
 
@@ -336,3 +338,56 @@ async def test_who_looks_from_elsewhere(driver: Driver) -> None:
         await until_status(handle, Status.COMPLETED)
         assert (await other.info()).state == (await client.list()).items[0].state == {"a": 1}
     assert await dump(driver)
+
+
+class Seen:
+    """A store that notes what everybody sees of an instance after each commit."""
+
+    def __init__(self, driver: Driver, id: str) -> None:
+        self._driver = driver
+        self._id = id
+        self.references: list[str | None] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    async def commit(self, batch: Batch) -> None:
+        await self._driver.commit(batch)
+        self.references.append((await read_info(self._driver, self._id, Codec())).reference)
+
+
+async def test_it_stays_while_what_was_removed_is_passed_over(driver: Driver) -> None:
+    """Also where a child is cancelled that nobody waits for any more: that is a commit in between."""
+
+    @workflow
+    async def naps(ctx: Context) -> None:
+        await ctx.sleep("long", 3600)
+
+    @workflow(name="refers")
+    async def loops(ctx: Context) -> None:
+        ctx.state["phase"] = "begun"
+
+        async def body(ctx: Context, number: int) -> Continue[int]:
+            ctx.reference = f"order-{number}"
+            await ctx.child(f"nap {number}", naps)
+            return Continue(number + 1)
+
+        await ctx.loop("loop", body, 1, commit_interval=1)
+
+    @workflow(name="refers")
+    async def loops_no_more(ctx: Context) -> None:
+        ctx.state["phase"] = "begun"
+        await ctx.removed("loop", "loop")
+        await ctx.sleep("after", 3600)
+
+    clock = VirtualClock()
+    await run_workflow(loops, driver=driver, instance_id="i", clock=clock)
+    clock.advance(3600)
+    await run_workflow(loops, driver=driver, instance_id="i", clock=clock)
+    await run_workflow(loops, driver=driver, instance_id="i", clock=clock)
+    seen: Any = Seen(driver, "i")
+    before = (await read_info(driver, "i", Codec())).reference
+    await run_workflow(loops_no_more, driver=seen, instance_id="i", clock=clock)
+    assert before is not None
+    assert len(seen.references) > 1
+    assert None not in seen.references

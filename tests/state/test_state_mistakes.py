@@ -48,7 +48,7 @@ BAD: list[tuple[Callable[[Context], Any], str]] = [
     (lambda ctx: ctx.state.__setitem__("", 1), "ctx.state['']"),
     (lambda ctx: ctx.state.update({"a": 1, "b": Unknown()}), "ctx.state['b']"),
     (lambda ctx: assign_whole(ctx, {"a": 1, "b": Unknown()}), "ctx.state['b']"),
-    (lambda ctx: assign_whole(ctx, [1]), "ctx.state is a dict"),
+    (lambda ctx: assign_whole(ctx, [1]), "ctx.state takes a dict"),
     (nest, "ctx.state['fine']"),
     (large, "ctx.state: the value is 2,7"),
     (lambda ctx: refer(ctx, 5), "ctx.reference"),
@@ -66,7 +66,7 @@ async def test_bad_values(mistake: Callable[[Context], Any], words: str, where: 
     """They are the author's mistake: nothing of it is stored, and it goes on once the code is mended."""
     is_mended = [False]
 
-    def slips(ctx: Context) -> None:
+    def mistakes(ctx: Context) -> None:
         if not is_mended[0]:
             mistake(ctx)
 
@@ -74,25 +74,25 @@ async def test_bad_values(mistake: Callable[[Context], Any], words: str, where: 
     async def flow(ctx: Context) -> str:
         ctx.state["good"] = 1
         if where == "start":
-            slips(ctx)
+            mistakes(ctx)
         await ctx.step("a", nothing)
         if where == "middle":
-            slips(ctx)
+            mistakes(ctx)
             await ctx.sleep("b", 1)
         if where == "branch":
 
             async def branch(ctx: Context) -> None:
-                slips(ctx)
+                mistakes(ctx)
 
             await ctx.join("c", {"d": branch})
         if where == "caught":
             try:
-                slips(ctx)
+                mistakes(ctx)
                 await ctx.step("d", nothing)
             except Exception:  # noqa: BLE001  # the run is over all the same
                 return "swallowed"
         if where == "end":
-            slips(ctx)
+            mistakes(ctx)
         return "done"
 
     driver = await open_driver("memory://")

@@ -1,4 +1,4 @@
-"""What code reads of its state is the same in every replay, whatever was pruned, and wherever it was put away."""
+"""What code reads of its state is the same in every replay, whatever was pruned, and wherever it was evicted."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.runtime import control
-from workflow_sdk.runtime.info import read_info
+from workflow_sdk.client import handle as control
+from workflow_sdk.client.info import read_info
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
+from workflow_sdk.values import Codec
 
 pytestmark = pytest.mark.law(4)
 
@@ -176,7 +176,7 @@ class Program:
 
 
 async def look(driver: Driver) -> InstanceInfo:
-    """What the world sees."""
+    """What everybody may see."""
     return await read_info(driver, "i", Codec())
 
 
@@ -191,7 +191,7 @@ async def at_one_go(body: Block) -> tuple[Program, InstanceInfo]:
 
 
 async def in_pieces(body: Block, crash: int | None) -> tuple[Program, InstanceInfo]:
-    """It is put away wherever it waits; and its worker dies every so many commits."""
+    """It is evicted wherever it waits; and its worker dies every so many commits."""
     program, driver, clock = Program(body), await open_driver("memory://"), VirtualClock(quiet=0.1)
     flow, after = program.workflow(), crash
     for _ in range(400):

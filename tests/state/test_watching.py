@@ -108,11 +108,11 @@ async def test_what_has_ended_is_seen_once(driver: Driver) -> None:
 
 async def test_stuck_is_no_end(driver: Driver) -> None:
     @workflow
-    async def slips(ctx: Context) -> None:
+    async def mistakes(ctx: Context) -> None:
         await ctx.sleep("", 1)
 
-    async with Runtime(driver, workflows=[slips]) as runtime:
-        handle = await runtime.start(slips, id="i")
+    async with Runtime(driver, workflows=[mistakes]) as runtime:
+        handle = await runtime.start(mistakes, id="i")
         await until_status(handle, Status.STUCK)
         infos: list[InstanceInfo] = []
         with anyio.fail_after(PATIENCE):

@@ -31,7 +31,7 @@ from workflow_sdk import (
 )
 from workflow_sdk.testing import VirtualClock
 
-BELL = 10
+SIGNALS = 10
 """Rung for whoever waits for something to be due."""
 
 Ask = dict[str, Any]
@@ -109,7 +109,7 @@ async def test_done_by_someone(driver: Driver) -> None:
         await client.delete("i")
         with pytest.raises(InstanceNotFoundError, match="there is no task"):
             await client.tasks.get(task.id)
-    assert [key for key in (await Rows.of(driver)).keys if key[0] != BELL] == []
+    assert [key for key in (await Rows.of(driver)).keys if key[0] != SIGNALS] == []
 
 
 @dataclass
@@ -287,7 +287,7 @@ async def test_nobody_waits_for_it_any_more(driver: Driver, how: str) -> None:
         if how == "delete":
             await client.delete("i")
             await unchanged(driver, client.tasks, task.id, InstanceNotFoundError, "there is no task")
-            assert [key for key in (await Rows.of(driver)).keys if key[0] != BELL] == []
+            assert [key for key in (await Rows.of(driver)).keys if key[0] != SIGNALS] == []
             return
         assert await all_of(client.tasks) == []
         await unchanged(driver, client.tasks, task.id, StaleError, "is cancelled")

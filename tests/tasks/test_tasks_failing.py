@@ -28,10 +28,9 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.core.keys import ERRANDS, last_of
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.outside import Errand
-from workflow_sdk.core.tasks import TaskRow, TaskStatus, all_tasks_of, task_key
+from workflow_sdk.rows.keys import CLEANUPS, last_of
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.rows.outside import Cleanup, TaskRow, TaskStatus, all_tasks_of, task_key
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 LIMIT = 60.0
@@ -78,15 +77,15 @@ async def complete_all(tasks: Tasks) -> bool:
 
 
 async def check(driver: Driver) -> None:
-    """For every wait there is a task, and for every task a wait, or it was done; or an errand says that it is over."""
+    """For every wait there is a task, and for every task a wait, or it was done; or a cleanup says that it is over."""
     rows = await driver.scan(b"", b"\xff")
     tasks = {task.path: task for _, raw in rows_of(rows, task_key("")[:-2]) for task in [TaskRow.unpack(raw)]}
     history = await read_history(driver, "i")
     waiting = {entry.path for entry in history if entry.kind == "task" and entry.status == "waiting"}
     opened = {path for path, task in tasks.items() if task.status is TaskStatus.OPEN}
-    errands = {tasks_by_id(tasks)[Errand.unpack(raw).id] for _, raw in rows_of(rows, ERRANDS)}
+    cleanups = {tasks_by_id(tasks)[Cleanup.unpack(raw).id] for _, raw in rows_of(rows, CLEANUPS)}
     assert waiting <= tasks.keys()
-    assert opened == waiting - {path for path in waiting if tasks[path].status is TaskStatus.COMPLETED} | errands
+    assert opened == waiting - {path for path in waiting if tasks[path].status is TaskStatus.COMPLETED} | cleanups
 
 
 def rows_of(rows: list[tuple[bytes, bytes]], prefix: bytes) -> list[tuple[bytes, bytes]]:

@@ -29,9 +29,9 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import WorkerKeys, last_of
 from workflow_sdk.driver import Transacting
-from workflow_sdk.execution.clock import Activity
+from workflow_sdk.instance.clock import Activity
+from workflow_sdk.rows.keys import WorkerKeys, last_of
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 from workflow_sdk.testing.clock import IDLE_TURNS
 

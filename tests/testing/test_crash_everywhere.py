@@ -51,11 +51,11 @@ async def order(ctx: Context, number: int) -> list[Any]:
     async def pack(ctx: Context) -> str:
         return await ctx.step("pack", note, "pack")
 
-    async def mail(ctx: Context) -> str:
+    async def email(ctx: Context) -> str:
         await ctx.sleep("later", 3600)
-        return await ctx.step("mail", note, "mail")
+        return await ctx.step("email", note, "email")
 
-    both = await ctx.join("both", {"pack": pack, "mail": mail})
+    both = await ctx.join("both", {"pack": pack, "email": email})
     address = await ctx.listen("address", timeout=86_400, default="nowhere")
 
     async def turn(ctx: Context, state: int) -> Any:
@@ -166,7 +166,7 @@ async def test_what_is_not_the_same_without_a_crash_is_told() -> None:
     assert "└─ number  step completed: 2" in text
 
 
-async def test_a_workflow_that_looks_at_the_world_is_found() -> None:
+async def test_a_workflow_that_looks_at_what_is_outside_is_found() -> None:
     """It takes another path when it is run again: what it had not recorded has changed."""
     runs = count()
 
@@ -325,12 +325,12 @@ async def test_memory_that_is_kept_over_a_wait_is_found() -> None:
 
 async def test_one_that_is_stuck_has_not_passed() -> None:
     @workflow
-    async def slips(ctx: Context) -> None:
+    async def mistakes(ctx: Context) -> None:
         await ctx.step("same", note, "a")
         await ctx.step("same", note, "b")
 
-    with pytest.raises(AssertionError, match="slips is stuck without any crash: DuplicateNameError"):
-        await crash_everywhere(slips)
+    with pytest.raises(AssertionError, match="mistakes is stuck without any crash: DuplicateNameError"):
+        await crash_everywhere(mistakes)
 
 
 async def test_one_without_an_end_is_told() -> None:

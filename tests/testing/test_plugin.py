@@ -11,15 +11,15 @@ from workflow_sdk import Context, workflow
 
 sent = []
 
-async def mail(what):
+async def email(what):
     sent.append(what)
     return what
 
 @workflow
 async def trial(ctx: Context, name: str) -> list[str]:
-    first = await ctx.step("welcome", mail, f"welcome {name}")
+    first = await ctx.step("welcome", email, f"welcome {name}")
     await ctx.sleep("trial", 90 * 86_400)
-    return [first, await ctx.step("bill", mail, f"bill {name}")]
+    return [first, await ctx.step("bill", email, f"bill {name}")]
 
 @workflow
 async def approval(ctx: Context) -> str:
@@ -27,7 +27,7 @@ async def approval(ctx: Context) -> str:
 
 @workflow
 async def newsletter(ctx: Context) -> list[str]:
-    return [await ctx.step(mail, name) for name in {"Ada", "Bea"}]
+    return [await ctx.step(email, name) for name in {"Ada", "Bea"}]
 """
 
 HEADER = """
@@ -104,7 +104,7 @@ class TestInAClass:
 SURVIVING_COUNT = 7
 
 FAILING = """
-async def test_each_mail_is_sent_once(workflow_runtime):
+async def test_each_email_is_sent_once(workflow_runtime):
     sent.clear()
     async with workflow_runtime(trial) as runtime:
         await runtime.run(trial, "Ada")
@@ -201,6 +201,6 @@ def test_with_the_option_tests_are_repeated_with_a_crash_at_each_commit(
     # What does not survive a crash is told, with the commit.
     result.stdout.re_match_lines([r"the runtime is killed before commit \d+"])
     result.stdout.fnmatch_lines(["*assert *welcome Ada*welcome Ada*"])
-    result.stdout.fnmatch_lines(["*WorkflowStuckError: *step 'mail' is recorded with other arguments*"])
+    result.stdout.fnmatch_lines(["*WorkflowStuckError: *step 'email' is recorded with other arguments*"])
     # What fails without a crash is not repeated.
     assert result.stdout.lines.count("here it runs") == runner.event_loops

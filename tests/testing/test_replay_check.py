@@ -22,7 +22,7 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import InstanceKeys
+from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock, dump_histories, replay_check
 
 called: list[str] = []
@@ -95,7 +95,7 @@ async def careful(ctx: Context) -> Any:
 @workflow(name="job")
 async def broken(ctx: Context) -> Any:
     await ctx.step("first", note, "first")
-    raise KeyError("a slip of the new code")
+    raise KeyError("a mistake of the new code")
 
 
 async def under_way(driver: Driver, id: str = "i") -> None:
@@ -158,7 +158,7 @@ async def test_new_code_that_fails_on_the_way_is_told() -> None:
     async def new(ctx: Context) -> None:
         await ctx.step("first", note, "first", rollback=undo)
         await ctx.listen("go")
-        raise KeyError("a slip of the new code")
+        raise KeyError("a mistake of the new code")
 
     driver = await open_driver("memory://")
     await run_workflow(old, driver=driver, instance_id="i")
@@ -167,7 +167,7 @@ async def test_new_code_that_fails_on_the_way_is_told() -> None:
     called.clear()
     (problem,) = (await replay_check(driver, [new])).problems
     assert (problem.kind, problem.status) == ("failure", "waiting")
-    assert "KeyError: 'a slip of the new code'" in problem.message
+    assert "KeyError: 'a mistake of the new code'" in problem.message
     assert called == [], "no handler runs either"
 
 
@@ -372,7 +372,7 @@ async def test_what_goes_away_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPa
 
 async def test_one_that_got_stuck_while_it_was_rolled_back() -> None:
     @workflow(name="w")
-    async def slips(ctx: Context) -> None:
+    async def mistakes(ctx: Context) -> None:
         async def wrong(what: str) -> None:
             await ctx.step("undo", note, what)
 
@@ -380,8 +380,8 @@ async def test_one_that_got_stuck_while_it_was_rolled_back() -> None:
         raise CriticalError("no")
 
     driver = await open_driver("memory://")
-    result = await run_workflow(slips, driver=driver, instance_id="i")
+    result = await run_workflow(mistakes, driver=driver, instance_id="i")
     assert result.error is not None
     assert (result.status, result.error.kind) == (Status.STUCK, "definition")
     # The handler is there, and is not called; that the workflow fails is known.
-    assert (await replay_check(driver, [slips])).ok
+    assert (await replay_check(driver, [mistakes])).ok

@@ -299,7 +299,7 @@ async def people(ctx: Context, when: datetime) -> None:
     await ctx.task("roles", roles=5)  # type: ignore[call-overload]
 
 
-async def what_the_world_may_see(ctx: Context) -> None:
+async def what_everybody_may_see(ctx: Context) -> None:
     assert_type(ctx.state, MutableMapping[str, Any])
     ctx.state["cents"] = 5
     ctx.state = {"cents": 5}

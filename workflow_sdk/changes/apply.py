@@ -1,4 +1,4 @@
-"""Making changes: read what they ask for, commit what they write, and begin again if others were faster.
+"""Applying changes: read what they ask for, commit what they write, and begin again if others were faster.
 
 This is the one place where a conflict is told from a failure, and where a limit of the store surfaces.
 """
@@ -12,25 +12,25 @@ from typing import TypeVar
 import anyio
 
 from workflow_sdk.changes.change import Change
-from workflow_sdk.changes.trial import Outcome, Together, Trial
+from workflow_sdk.changes.trial import Outcome, Together, Trial, has_moved_on
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import ConflictError, StorageError
 
-__all__ = ["BASELESS_MAX", "Tries", "apply", "apply_all", "has_moved_on", "moved_on", "try_all"]
+__all__ = ["BASELESS_MAX", "Tries", "apply", "apply_all", "moved_on", "try_all"]
 
 T = TypeVar("T")
 
 BASELESS_MAX = 3
-"""How often a store may speak of a conflict where none is to be seen."""
+"""How many conflicts a store may report of one commit without any row having changed."""
 READS_AT_ONCE = 16
-"""So many changes of one commit read side by side."""
+"""How many changes of one commit read at the same time."""
 
 
 async def apply(driver: Driver, change: Change[T], told: Callable[[T], None] | None = None) -> T:
-    """Make a change, in one commit, and return what it comes to. One that raises writes nothing.
+    """Make a change, in one commit, and return its value. A change that raises writes nothing.
 
-    `told` is called with the value once the commit is applied, and also if it failed or was cancelled in a way that
-    leaves open whether it is.
+    `told` is called with the value once the commit is applied. It is also called when nobody can say whether it is
+    applied, since the commit failed or was cancelled under way.
     """
     tries: Tries | None = None
     while True:
@@ -46,6 +46,8 @@ async def apply(driver: Driver, change: Change[T], told: Callable[[T], None] | N
                 tries = Tries(driver)
             await tries.fail(batch, conflict)
             continue
+        # The store may have applied it before it failed, or before we were cancelled. Whoever is told acts as if so: to
+        # look for a message that is not there costs little; not to look for one that is would lose it.
         except BaseException:
             if told is not None:
                 told(value)
@@ -56,7 +58,7 @@ async def apply(driver: Driver, change: Change[T], told: Callable[[T], None] | N
 
 
 async def apply_all(driver: Driver, changes: Sequence[Change[T]]) -> list[Outcome[T]]:
-    """Make several changes in one commit: later ones see what earlier ones write. One that fails fails alone."""
+    """Make several changes in one commit. Later ones see what earlier ones write; one that raises writes nothing."""
     tries = Tries(driver)
     while True:
         batch, outcomes = await try_all(driver, changes, [tries.failed] * len(changes))
@@ -73,9 +75,9 @@ async def apply_all(driver: Driver, changes: Sequence[Change[T]]) -> list[Outcom
 async def try_all(
     driver: Driver, changes: Sequence[Change[T]], retries: Sequence[int]
 ) -> tuple[Batch, list[Outcome[T]]]:
-    """Make several changes, as if one after the other: what is to be committed, and what comes of each.
+    """Make several changes as if one after the other; return what is to be committed, and the outcome of each.
 
-    They read side by side. One that has read what an earlier one writes is made again after it.
+    They read at the same time. One that has read what an earlier one writes is made again, after that one.
     """
     if len(changes) == 1:
         trial = Trial(driver, retries[0])
@@ -95,7 +97,7 @@ async def try_all(
 
 
 async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """What the calls return, in their order. They ask the store at the same time; what the first raises is raised."""
+    """Make calls at the same time, and return what they return, in their order. The first error is raised."""
     found: dict[int, T] = {}
     failures: list[Exception] = []
     limiter = anyio.CapacityLimiter(READS_AT_ONCE)
@@ -128,23 +130,15 @@ class Tries:
         self.failed: int = 0
 
     async def fail(self, batch: Batch, conflict: ConflictError) -> None:
-        """Count one more; raise the conflict, if the store speaks of it again and again and there is none."""
+        """Count one more failure; raise the conflict if no row that was checked has changed, several times by now."""
         self.failed += 1
         # Others may have changed a row there and back while we look.
-        self._baseless += not await has_moved_on(self._driver, batch)
+        self._baseless += not await has_moved_on(self._driver, batch.checks)
         if self._baseless > BASELESS_MAX:
             raise conflict
 
 
-async def has_moved_on(driver: Driver, batch: Batch) -> bool:
-    """After a conflict: whether a row that was checked is another one now."""
-    for key, expected in batch.checks:
-        if await driver.get(key) != expected:
-            return True
-    return False
-
-
 async def moved_on(driver: Driver, batch: Batch) -> set[bytes]:
-    """The same: the keys of all such rows, of which there may be many."""
+    """The keys of all rows that a batch checks and that hold something else now."""
     raws = await side_by_side([partial(driver.get, key) for key, _ in batch.checks])
     return {key for (key, expected), raw in zip(batch.checks, raws, strict=True) if raw != expected}

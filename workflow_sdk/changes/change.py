@@ -10,7 +10,7 @@ changes are made of changes with `yield from`:
         if head is None:
             return False
         yield Set(key_of(id), replace(head, status=Status.RETIRED).pack())
-        yield Signal(bell_of(id))
+        yield Signal(signal_of(id))
         return True
 
 `apply` in `workflow_sdk.changes.apply` makes a change, in one commit. What was read with `Get` must still be so when
@@ -23,8 +23,8 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial, wraps
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from workflow_sdk.core.wire import Packed
 from workflow_sdk.driver import Clear, Write
+from workflow_sdk.rows.wire import Packed
 
 __all__ = [
     "Assume",
@@ -61,13 +61,13 @@ class Get(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """The commit holds only if these rows are unchanged since they were read, with others or now."""
+    """Have the commit hold only if these rows are unchanged since they were read. They are read now, if not before."""
 
     keys: tuple[bytes, ...]
 
 
 class Look(NamedTuple):
-    """Read a row that others may change meanwhile: nothing that must not go wrong may depend on it."""
+    """Read a row without a check: others may change it before the commit, so nothing critical may depend on it."""
 
     key: bytes
 
@@ -85,10 +85,10 @@ class Scan(NamedTuple):
 
 
 class Assume(NamedTuple):
-    """The value of a row that is known without a read. The commit holds only if it is right.
+    """Take a row to hold a value, without a read. The commit holds only if it does.
 
-    The answer is that value the first time; if the commit has failed, the row is read as with `Get`. So a change that
-    assumes has to write something: without a commit, nothing may find out that it is wrong.
+    The first time, the answer is that value. If the commit fails, the change is made again, and the row is read as with
+    `Get`. A change that assumes has to write something: without a commit, nothing finds out that it was wrong.
     """
 
     key: bytes
@@ -102,13 +102,13 @@ class Signal(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """A random number from 0 on, below `below`."""
+    """Draw a random number, at least 0 and less than `below`."""
 
     below: int
 
 
 class Retries(NamedTuple):
-    """How often this change was made before: each time, others had changed what it read before the commit."""
+    """Ask how often this change was made before, and had to be made again because others changed what it had read."""
 
 
 Writing: TypeAlias = Write | Signal
@@ -120,7 +120,7 @@ Steps: TypeAlias = Generator[Effect, Any, T]
 
 
 class Change(Generic[T]):
-    """A change that is still to be made. It can be made any number of times; each runs its body anew."""
+    """A change that is still to be made. It can be made any number of times; each time its body runs anew."""
 
     __slots__ = ("begin",)
 
@@ -133,7 +133,7 @@ class Change(Generic[T]):
 
 
 def change(fn: Callable[P, Steps[T]]) -> Callable[P, Change[T]]:
-    """Make a generator function one that returns a `Change`."""
+    """Decorate a generator function, so that it returns a `Change`."""
 
     @wraps(fn)
     def make(*args: P.args, **kwargs: P.kwargs) -> Change[T]:
@@ -144,7 +144,7 @@ def change(fn: Callable[P, Steps[T]]) -> Callable[P, Change[T]]:
 
 @change
 def write(writes: Sequence[Write]) -> Steps[None]:
-    """Make writes that depend on nothing."""
+    """Make these writes, whatever is stored."""
     yield [*writes]
 
 
@@ -158,19 +158,19 @@ def clear(keys: Sequence[bytes]) -> Steps[None]:
 
 
 def get(key: bytes) -> Steps[bytes | None]:
-    """Read a row, which has to be unchanged when the commit is applied."""
+    """Read a row as `Get` does: it has to be unchanged when the commit is applied."""
     raw: bytes | None = yield Get(key)
     return raw
 
 
 def look(key: bytes) -> Steps[bytes | None]:
-    """Read a row, whatever becomes of it meanwhile."""
+    """Read a row as `Look` does: others may change it meanwhile."""
     raw: bytes | None = yield Look(key)
     return raw
 
 
 def read(kind: type[R], key: bytes) -> Steps[R | None]:
-    """Read a row of a class, which has to be unchanged when the commit is applied."""
+    """Read a row as `Get` does, and unpack it; None if it is not there."""
     raw: bytes | None = yield Get(key)
     return None if raw is None else kind.unpack(raw)
 
@@ -178,13 +178,13 @@ def read(kind: type[R], key: bytes) -> Steps[R | None]:
 def scan(
     begin: bytes, end: bytes, *, limit: int | None = None, reverse: bool = False
 ) -> Steps[list[tuple[bytes, bytes]]]:
-    """Read the rows of a range, whatever becomes of them meanwhile."""
+    """Read the rows of a range as `Scan` does: others may change them meanwhile."""
     rows: list[tuple[bytes, bytes]] = yield Scan(begin, end, limit, reverse)
     return rows
 
 
 def pages(begin: bytes, end: bytes, size: int) -> Generator[Effect, Any, list[tuple[bytes, bytes]]]:
-    """Read the rows of a range in parts of a size, since they may be large; return all of them."""
+    """Read the rows of a range, a page of this size at a time since they may be large, and return all of them."""
     found: list[tuple[bytes, bytes]] = []
     while rows := (yield from scan(begin, end, limit=size)):
         found += rows

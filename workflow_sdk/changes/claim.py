@@ -1,38 +1,52 @@
 """Claiming an instance, and giving it back. Whoever holds the lease may write; every commit checks it.
 
-Whoever claims takes over what the one before has left: it counts the deaths of workers that died under the instance,
-and has it stuck if there were too many. A finished instance is left as it is, and so is a stuck one, unless its code
-has changed or is what it is stuck for: the fingerprint does not cover the functions beside the workflow.
+Whoever claims takes over what the worker before has left. It counts the deaths of workers under the instance, and
+makes it stuck if there were too many. A finished instance is left as it is. So is a stuck one, unless its code has
+changed, or may have: where a mistake of the code is what it is stuck for, it is tried again each time, since the
+fingerprint does not cover the functions beside the workflow.
+
+The lease is the fence. The commit of a claim replaces it; from then on, every commit of whoever had the instance fails,
+since it checks its own. So nothing here waits for the other worker to agree, and of two workers that claim at once, one
+is left with a lease that holds nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from workflow_sdk.changes.change import Get, Hold, Look, Signal, Steps, Writing, change, read
 from workflow_sdk.changes.deaths import DEATHS_MAX, read_tries
-from workflow_sdk.changes.instances import count_up, make_due, store
-from workflow_sdk.changes.snapshot import Snapshot, StoredRows, check_form, find_all
-from workflow_sdk.changes.workers import Heartbeat, forget_worker, tell_owner
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.deaths import Blame, Death, Deaths, Try, worker_of_lease, worst
-from workflow_sdk.core.failures import unpack_error_info
-from workflow_sdk.core.instance import Birth, Head, InstanceRows, Lease, Result
-from workflow_sdk.core.keys import TRIES, WAITS, Field, InstanceKeys, worker_keys
-from workflow_sdk.core.kinds import is_divergence
-from workflow_sdk.core.results import result_of
-from workflow_sdk.core.status import Status, move
-from workflow_sdk.core.times import AHEAD_SECONDS
+from workflow_sdk.changes.instances import Snapshot, StoredRows, check_form, count_up, find_all, make_due, store
+from workflow_sdk.changes.workers import Heartbeat, forget_worker, no_worker, tell_owner
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Clear, ClearRange, Set
-from workflow_sdk.errors import AlreadyExistsError, ErrorInfo, StorageLimitError
+from workflow_sdk.errors import ErrorInfo, StorageLimitError
+from workflow_sdk.rows.instance import (
+    Birth,
+    Blame,
+    Death,
+    Deaths,
+    Head,
+    InstanceRows,
+    Lease,
+    Result,
+    Try,
+    worker_of_lease,
+    worst,
+)
+from workflow_sdk.rows.keys import TRIES, WAITS, Field, InstanceKeys, worker_keys
+from workflow_sdk.rows.status import Status, move
+from workflow_sdk.rows.wire import AHEAD_SECONDS
+from workflow_sdk.values import Codec
+from workflow_sdk.values.failures import result_of, unpack_error_info
+from workflow_sdk.values.kinds import is_divergence
 
-__all__ = ["Claim", "Claimant", "check_workflow", "claim", "give_back", "new_lease"]
+__all__ = ["Claim", "Claimant", "claim", "give_back", "new_lease"]
 
 _TOO_LARGE = f"{StorageLimitError.__module__}.{StorageLimitError.__qualname__}"
 
@@ -40,31 +54,30 @@ _epochs = count(1)
 
 
 def new_lease(worker: str, ttl: float) -> Lease:
-    """A lease that no claim has had before: what is late of an earlier one, by the same worker too, is refused."""
+    """A lease that no claim had before. Late commits under an earlier one are refused, also of the same worker."""
     return Lease(worker, next(_epochs), float(ttl))
 
 
-@dataclass(slots=True)
-class Claim:
+class Claim(Struct):
     """An instance as it was claimed, or as it was found if there is nothing to run."""
 
     about: InstanceRows
     lease: Lease | None
-    """The lease while it is ours; None if there was nothing to claim."""
+    """The lease that was taken; None if there was nothing to claim."""
     created: bool = False
     checked: bool = True
-    """Whether its input is known to have fitted the workflow's annotation once."""
-    nudge: bytes | None = None
-    """What the nudge held when `rows` were read."""
+    """Whether its input was checked against the workflow's annotation when it was started."""
+    stamp: bytes | None = None
+    """What the inbox stamp held when `rows` were read."""
     sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """The rows that count what was sent, as they were then."""
+    """The rows that count what was sent to it, as they were when `rows` were read."""
     rows: StoredRows | None = None
-    """Everything that is stored of it, and nobody else has changed since; None if it is to be read."""
+    """Everything that is stored of it, unless it is too much to be read at once, or somebody else had the instance."""
     workflow: Workflow[Any, Any] | None = None
-    """What it runs; None if that is not known here."""
+    """The workflow that it runs; None if that is not known here."""
     heartbeats: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Of workers that may be alive, though so many deaths count against the instance that it would be stuck: whoever
-    claims has to wait and see whether they change. Nothing was claimed."""
+    """If any, nothing was claimed: with the deaths of these workers the instance would be stuck, and they may live.
+    Whoever claims waits for as long as a lease, and sees whether the heartbeats change."""
 
     @property
     def status(self) -> Status:
@@ -76,16 +89,11 @@ def _unknown(worker: str) -> bool | None:
     return None
 
 
-def _nobody(worker: str) -> bool:
-    return False
-
-
 def _anybody(worker: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
+class Claimant(Struct, frozen=True):
     """Who wants to run what."""
 
     keys: InstanceKeys
@@ -94,16 +102,16 @@ class Claimant:
     codec: Codec
     now: Callable[[], float]
     lease: Lease
-    """What it is to have."""
+    """The lease that the claim writes."""
     takes_over: Callable[[str], bool] = _anybody
-    """Whether it claims what this worker has. If not, that is left alone."""
+    """Whether it takes an instance from the worker of this name."""
     lives: Callable[[str], bool | None] = _unknown
-    """Whether this worker is alive, as far as that is known without a look at the store. While it is, it is no death
-    that something is taken from it."""
-    is_dead: Callable[[str], bool] = _nobody
-    """Whether somebody has watched this worker for as long as its lease, and has heard nothing of it."""
+    """Whether the worker of this name is alive, if that is known without the store, and else None. To take an instance
+    from one that is alive is no death."""
+    is_dead: Callable[[str], bool] = no_worker
+    """Whether the worker of this name was watched for as long as its lease, and its heartbeat did not change."""
     new: Callable[[], InstanceRows] | None = None
-    """Makes the rows of the instance, if there is none. Without this, none is created."""
+    """Makes the rows of a new instance; None if the instance has to exist."""
     beats: bool = True
     """Whether the worker's heartbeat is that of this one run: it begins and ends with the claim."""
     retention: float | None = None
@@ -114,24 +122,35 @@ class Claimant:
 def claim(who: Claimant, heard: Mapping[str, bytes], *, has_waited: bool) -> Steps[Claim]:
     """Claim an instance, creating it if it is new.
 
-    `heard`: the heartbeats that workers had when they were looked at first. `has_waited`: somebody has waited since for
-    as long as a lease.
+    `heard`: the heartbeats of workers that may be alive, as an earlier try found them, see `Claim.heartbeats`.
+    `has_waited`: as long as a lease has passed since then.
     """
-    keys = who.keys
-    seen = yield from find_all(keys)
-    found, lease = seen.about, seen.lease
-    if not found:
-        if who.new is None:
-            return Claim(found, None)
-        yield from check_form()
-        yield Get(keys.field(Field.HEAD))
-        rows = who.new()
-        claimed = Claim(rows, who.lease, created=True, workflow=who.workflow(rows.head.workflow))
-        yield _store(who, seen, claimed)
-        return claimed
-    workflow = who.workflow(found.head.workflow)
-    if workflow is None or (lease is not None and not who.takes_over(lease.worker)):
-        return Claim(found, None, workflow=workflow)
+    seen = yield from find_all(who.keys)
+    if not seen.about:
+        return (yield from _create(who, seen))
+    workflow = who.workflow(seen.about.head.workflow)
+    if workflow is None or (seen.lease is not None and not who.takes_over(seen.lease.worker)):
+        return Claim(seen.about, None, workflow=workflow)
+    return (yield from _take_over(who, seen, workflow, heard, has_waited=has_waited))
+
+
+def _create(who: Claimant, seen: Snapshot) -> Steps[Claim]:
+    """Create the instance, which does not exist, and claim it; or do nothing, if `who.new` is None."""
+    if who.new is None:
+        return Claim(seen.about, None)
+    yield from check_form()
+    yield Get(who.keys.field(Field.HEAD))
+    rows = who.new()
+    claimed = Claim(rows, who.lease, created=True, workflow=who.workflow(rows.head.workflow))
+    yield _store(who, seen, claimed)
+    return claimed
+
+
+def _take_over(
+    who: Claimant, seen: Snapshot, workflow: Workflow[Any, Any], heard: Mapping[str, bytes], *, has_waited: bool
+) -> Steps[Claim]:
+    """Claim an instance that exists, whether a worker has it or nobody does."""
+    keys, found, lease = who.keys, seen.about, seen.lease
     # Every claim, and every decision about the instance, changes its head; so does a message that moves the alarm.
     yield Hold((keys.lease, keys.field(Field.HEAD)))
     deaths, blame = found.deaths.deaths, Blame(None, ())
@@ -139,43 +158,57 @@ def claim(who: Claimant, heard: Mapping[str, bytes], *, has_waited: bool) -> Ste
         # Whoever was taken for dead, and lives, takes that back, and changes nothing else.
         yield Get(keys.field(Field.DEATHS))
     if lease is not None and _has_died(who, found, lease):
-        deaths, tries = yield from _with_death(keys, deaths, lease)
-        alive = yield from _alive(who, worst(deaths, tries), heard, has_waited=has_waited)
+        deaths, blame, alive = yield from _count_death(who, deaths, lease, heard, has_waited=has_waited)
         if alive and who.beats and not has_waited:
             return Claim(found, None, workflow=workflow, heartbeats=alive)
-        deaths = tuple(death for death in deaths if worker_of_lease(death.lease) not in alive)
-        blame = worst(deaths, tries)
-    claimed = _take_over(who, workflow, found, deaths, blame)
+    # From here on nothing is read that decides: the rows that do were read, and are held, above.
+    claimed = _decide(who, workflow, found, deaths, blame)
     if claimed.about is not found:
         yield from _take(who, seen, claimed)
     return claimed
 
 
 def _take(who: Claimant, seen: Snapshot, claimed: Claim) -> Steps[None]:
-    """Write what has become of an instance that is taken over."""
+    """Write the rows of an instance that was decided about, and who has it now."""
     keys = who.keys
     if seen.lease is None and seen.rows is not None:
         # Nobody has it, so what was read is still all there is; but for messages, which this holds off.
-        yield Get(keys.nudge)
-        claimed.nudge, claimed.sent, claimed.rows = seen.nudge, seen.sent, seen.rows
+        yield Get(keys.stamp)
+        claimed.stamp, claimed.sent, claimed.rows = seen.stamp, seen.sent, seen.rows
     if seen.lease is not None and seen.about.tally != claimed.about.tally:
         # Whoever has it may be alive, and commit meanwhile.
         yield Get(keys.field(Field.TALLY))
     yield _store(who, seen, claimed)
 
 
-def _with_death(
-    keys: InstanceKeys, deaths: tuple[Death, ...], lease: Lease
-) -> Steps[tuple[tuple[Death, ...], dict[bytes, Try]]]:
-    """The deaths of an instance with that of the one who had this lease, and what was executed then."""
-    tries = (yield from read_tries(keys)) if deaths else dict[bytes, Try]()
-    return (*deaths, Death(lease.name, noted=any(lease.name in tried.leases for tried in tries.values()))), tries
+# Deaths.
+
+
+class _Counted(NamedTuple):
+    """The deaths that count against an instance, after one more."""
+
+    deaths: tuple[Death, ...]
+    """Without those of workers that may be alive."""
+    blame: Blame
+    alive: dict[str, bytes]
+    """The workers that may be alive, and their heartbeats."""
+
+
+def _count_death(
+    who: Claimant, before: tuple[Death, ...], lease: Lease, heard: Mapping[str, bytes], *, has_waited: bool
+) -> Steps[_Counted]:
+    """Count the death of the worker that had this lease, and leave out those of workers that may be alive."""
+    tries = (yield from read_tries(who.keys)) if before else dict[bytes, Try]()
+    deaths = (*before, Death(lease.name, noted=any(lease.name in tried.leases for tried in tries.values())))
+    alive = yield from _alive(who, worst(deaths, tries), heard, has_waited=has_waited)
+    deaths = tuple(death for death in deaths if worker_of_lease(death.lease) not in alive)
+    return _Counted(deaths, worst(deaths, tries), alive)
 
 
 def _has_died(who: Claimant, found: InstanceRows, lease: Lease) -> bool:
-    """Whether an instance that is taken over was being executed by a worker that has died, as far as is known here.
+    """Whether a worker has died, as far as is known here, while it executed an instance that it never gave back.
 
-    Nobody gave it back. Whoever is alive nevertheless takes its death back: see `changes.deaths`.
+    A worker that is alive nevertheless takes its death back: see `changes.deaths`.
     """
     if lease.worker == who.lease.worker or found.status not in (Status.RUNNING, Status.ROLLING_BACK):
         return False
@@ -183,10 +216,10 @@ def _has_died(who: Claimant, found: InstanceRows, lease: Lease) -> bool:
 
 
 def _alive(who: Claimant, blame: Blame, heard: Mapping[str, bytes], *, has_waited: bool) -> Steps[dict[str, bytes]]:
-    """The workers that may be alive of those for whose deaths an instance is to be stuck, and their heartbeats.
+    """Which of the workers that are blamed may be alive, with their heartbeats; none, if there is too little blame.
 
-    A heartbeat that has not run out may be that of a worker which was killed just now. Whoever takes over at once waits
-    until it has, or until it is renewed.
+    A worker that was killed just now has a heartbeat that has not run out. So a claim that does not wait for leases has
+    to wait before it makes an instance stuck: until the heartbeat has run out, or is renewed.
     """
     alive: dict[str, bytes] = {}
     for name in blame.leases if len(blame.leases) >= DEATHS_MAX else ():
@@ -201,54 +234,75 @@ def _alive(who: Claimant, blame: Blame, heard: Mapping[str, bytes], *, has_waite
     return alive
 
 
-def _take_over(
+# What an instance is to be.
+
+
+def _decide(
     who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows, deaths: Sequence[Death], blame: Blame
 ) -> Claim:
-    head = found.head
-    status = head.status
-    changed = (head.version, head.fingerprint) != (workflow.version, workflow.fingerprint)
-    nothing = Claim(found, None, workflow=workflow)
-    if status.is_terminal:
-        return nothing
+    """Decide what becomes of an instance: it runs, it becomes stuck, or it is left as it was found."""
+    if found.status.is_terminal:
+        return Claim(found, None, workflow=workflow)
     seals = _readable(who.codec, found.birth)
+    if found.status is Status.STUCK and not _is_mended(who, workflow, found):
+        return Claim(found, None, workflow=workflow)
     rows = found.copy()
-    if status is Status.STUCK:
-        result = found.result
-        if not changed and not _is_stuck_for_code(unpack_error_info(found.error, who.codec), result.culprits):
-            return nothing
-        after = move(status, Status.RUNNING if result.original is None else Status.ROLLING_BACK)
-        rows.set(Field.RESULT, None if result.original is None else Result(error=result.original))
+    if found.status is Status.STUCK:
+        # What it is stuck for is forgotten; what made it fail before that is what it is rolled back for.
+        original = found.result.original
+        rows.set(Field.RESULT, None if original is None else Result(error=original))
         rows.set(Field.DEATHS, None)
         count_up(rows)
     else:
-        after = status if status is Status.ROLLING_BACK else move(status, Status.RUNNING)
         rows.set(Field.DEATHS, Deaths(tuple(deaths)) if deaths else None)
     if len(blame.leases) >= DEATHS_MAX:
         _crash(who, rows, blame)
         return Claim(rows, None, workflow=workflow)
+    _run(who, workflow, found, rows, seals)
+    # Whoever started it did not know the workflow; or it is not known any more who did.
+    checked = found.status is Status.PENDING and bool(found.head.fingerprint)
+    return Claim(rows, who.lease, checked=checked, workflow=workflow)
+
+
+def _run(
+    who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows, rows: InstanceRows, seals: tuple[bytes, ...]
+) -> None:
+    """Change the rows of an instance to those of one that runs, with the code that is here."""
     now = float(who.now())
     rows.set(Field.BIRTH, _birth(who, workflow, found, seals, now))
     rows.set(
         Field.HEAD,
         replace(
-            head,
+            found.head,
             version=workflow.version,
             fingerprint=workflow.fingerprint,
-            status=after,
-            changes=head.changes + 1,
+            status=_status_to_run(found),
+            changes=found.head.changes + 1,
             changed_at=now,
             alarm=None,
         ),
     )
-    # Whoever started it did not know the workflow; or it is not known any more who did.
-    checked = status is Status.PENDING and bool(head.fingerprint)
-    return Claim(rows, who.lease, checked=checked, workflow=workflow)
+
+
+def _status_to_run(found: InstanceRows) -> Status:
+    status = found.status
+    if status is Status.ROLLING_BACK:
+        return status
+    undoes = status is Status.STUCK and found.result.original is not None
+    return move(status, Status.ROLLING_BACK if undoes else Status.RUNNING)
+
+
+def _is_mended(who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows) -> bool:
+    """Whether a stuck instance may go on with the code that is here."""
+    if (found.head.version, found.head.fingerprint) != (workflow.version, workflow.fingerprint):
+        return True
+    return _is_stuck_for_code(unpack_error_info(found.error, who.codec), found.result.failed_operations)
 
 
 def _birth(
     who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows, seals: tuple[bytes, ...], now: float
 ) -> Birth:
-    """What an instance began with, as it is for the one who runs it from here on."""
+    """The `Birth` row of an instance for the worker that runs it from here on."""
     birth = replace(found.birth, seals=seals)
     kept = who.retention if workflow.retention is None else workflow.retention
     if kept is not None:
@@ -260,7 +314,7 @@ def _birth(
 
 
 def _readable(codec: Codec, birth: Birth) -> tuple[bytes, ...]:
-    """`SealedError`, if a codec that wrote values of the instance is not here. The seals, with that of this worker."""
+    """The seals of an instance, with that of this worker; SealedError if it has values by a codec that is not here."""
     is_own = False
     for seal in (birth.input, *birth.seals):
         if codec.is_own(seal):
@@ -270,18 +324,19 @@ def _readable(codec: Codec, birth: Birth) -> tuple[bytes, ...]:
     return birth.seals if is_own else (*birth.seals, codec.encode(None))
 
 
-def _is_stuck_for_code(info: ErrorInfo, culprits: Sequence[str]) -> bool:
-    """Whether it is a slip or divergence; not a crash loop, nor a handler that failed, for whatever reason it did.
+def _is_stuck_for_code(info: ErrorInfo, failed_operations: Sequence[str]) -> bool:
+    """Whether an instance is stuck for a mistake of the code or a divergence, which other code may mend.
 
-    Nor what was too large for the store: its steps would run again, with the same outcome.
+    Not for a crash loop, nor for a handler that failed; nor for what was too large for the store, since its steps would
+    run again, with the same outcome.
     """
     if info.type == _TOO_LARGE:
         return False
-    return not culprits and (info.kind == "definition" or is_divergence(info))
+    return not failed_operations and (info.kind == "definition" or is_divergence(info))
 
 
 def _crash(who: Claimant, rows: InstanceRows, blame: Blame) -> None:
-    """Have an instance stuck that workers die of."""
+    """Change the rows of an instance that workers die of to those of a stuck one."""
     what = "they ran it, without a commit in between" if blame.path is None else f"they executed {blame.path!r}"
     info = ErrorInfo(
         "workflow_sdk.errors.WorkflowStuckError",
@@ -299,27 +354,28 @@ def _crash(who: Claimant, rows: InstanceRows, blame: Blame) -> None:
 
 def _store(who: Claimant, seen: Snapshot, claimed: Claim) -> list[Writing]:
     """Write what has become of an instance, and who has it now."""
-    keys, before, found = who.keys, seen.lease, seen.about
+    keys, found = who.keys, seen.about
     writes = store(keys, found, claimed.about)
-    if before is not None:
-        writes.append(Clear(worker_keys(before.worker).claimed(keys.instance_id)))
-    waits = keys.range(WAITS)
+    if seen.lease is not None:
+        writes.append(Clear(worker_keys(seen.lease.worker).claimed(keys.instance_id)))
     if Field.DEATHS in found.raw and Field.DEATHS not in claimed.about.raw:
         writes.append(ClearRange(*keys.range(TRIES)))
+    waits = keys.range(WAITS)
     if not claimed.created and (claimed.rows is None or claimed.rows.between(*waits)):
         # What waits still will say so again.
         writes.append(ClearRange(*waits))
-    if claimed.lease is None:
-        writes.append(Clear(keys.lease))
-        return writes
-    writes.append(Set(keys.lease, claimed.lease.pack()))
-    worker = worker_keys(claimed.lease.worker)
-    writes.append(Set(worker.claimed(keys.instance_id), b""))
+    return [*writes, *([Clear(keys.lease)] if claimed.lease is None else _store_lease(who, seen.lease, claimed.lease))]
+
+
+def _store_lease(who: Claimant, before: Lease | None, lease: Lease) -> list[Writing]:
+    """Write who has an instance now. `before`: the lease of whoever had it."""
+    keys, worker = who.keys, worker_keys(lease.worker)
+    writes: list[Writing] = [Set(keys.lease, lease.pack()), Set(worker.claimed(keys.instance_id), b"")]
     if who.beats:
-        writes.append(Set(worker.heartbeat, Heartbeat(who.now(), claimed.lease.ttl, 0).pack()))
+        writes.append(Set(worker.heartbeat, Heartbeat(who.now(), lease.ttl, 0).pack()))
     if before is not None:
         # Whoever had it, and is waiting for a message, learns at once that it lost it.
-        writes.append(Signal(keys.nudge))
+        writes.append(Signal(keys.stamp))
         if who.beats:
             # It is alive, as far as anybody knows.
             writes += tell_owner(before, keys.instance_id)
@@ -328,7 +384,7 @@ def _store(who: Claimant, seen: Snapshot, claimed: Claim) -> list[Writing]:
 
 @change
 def give_back(keys: InstanceKeys, lease: Lease, now: float, *, forgets_worker: bool) -> Steps[bool]:
-    """Have an instance due for others at once; False if this lease is not the one that it has."""
+    """Release an instance, so that others can claim it at once; False if it has another lease than this one."""
     if (yield Get(keys.lease)) != lease.pack():
         return False
     worker = worker_keys(lease.worker)
@@ -339,13 +395,3 @@ def give_back(keys: InstanceKeys, lease: Lease, now: float, *, forgets_worker: b
     if head is not None:
         yield make_due(keys, head, now)
     return True
-
-
-def check_workflow(workflow: Workflow[Any, Any], id: str, name: str) -> Workflow[Any, Any]:
-    """The workflow, if that is its name; else AlreadyExistsError."""
-    if name != workflow.name:
-        raise AlreadyExistsError(
-            f"instance {id!r} runs workflow {name!r}, not {workflow.name!r}; "
-            "give this one another id, or run it with the workflow it was started with"
-        )
-    return workflow

@@ -1,4 +1,4 @@
-"""What is recorded of the deaths of workers under an instance, and how one is taken back."""
+"""The deaths of workers under an instance: what was executed then, and how a worker that lives takes its own back."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Iterable
 from workflow_sdk.changes.change import Get, Steps, change, scan
 from workflow_sdk.changes.decide import go_on
 from workflow_sdk.changes.instances import find_to_decide
-from workflow_sdk.core.deaths import Deaths, Try, worst
-from workflow_sdk.core.keys import TRIES, Field, InstanceKeys
-from workflow_sdk.core.status import Status
 from workflow_sdk.driver import Clear, Set
 from workflow_sdk.errors import InstanceNotFoundError
+from workflow_sdk.rows.instance import Deaths, Try, worst
+from workflow_sdk.rows.keys import TRIES, Field, InstanceKeys
+from workflow_sdk.rows.status import Status
 
 __all__ = ["DEATHS_MAX", "read_tries", "take_back_death", "tries_in"]
 
 DEATHS_MAX = 5
-"""Workers that may die in a row under what an instance executes, before it is stuck."""
+"""After so many deaths in a row, all while it executed the same, an instance becomes stuck."""
 
 
 def read_tries(keys: InstanceKeys) -> Steps[dict[bytes, Try]]:
-    """The operations that were being executed, by their locations, as far as somebody has noted them."""
+    """Read the operations that were noted as being executed, by their locations."""
     return tries_in(keys, (yield from scan(*keys.range(TRIES))))
 
 
 def tries_in(keys: InstanceKeys, rows: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Try]:
-    """The same, from the rows."""
+    """The operations that were noted as being executed, by their locations, from their rows."""
     start = len(keys.space) + len(TRIES)
     return {key[start:]: Try.unpack(raw) for key, raw in rows}
 
 
 @change
 def take_back_death(instance_id: str, lease: str, now: float) -> Steps[None]:
-    """Whoever had the lease of this name lives: it is no death that the instance was taken over.
+    """Forget the death of a worker that lives after all. `lease`: the name of the lease that it had.
 
-    An instance that is stuck for such deaths, and now has too few of them, goes on.
+    If the instance is stuck for deaths, and has too few of them now, it goes on.
     """
     try:
         found = yield from find_to_decide(instance_id)

@@ -6,23 +6,33 @@ and it tells the worker, so that it lets go soon.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from secrets import token_bytes
-from types import EllipsisType
 
 from msgspec.structs import replace
 
 from workflow_sdk.changes.change import Draw, Get, Retries, Signal, Steps, change, scan
 from workflow_sdk.changes.ending import ending_of, purge_time, tell_watchers
-from workflow_sdk.changes.instances import count_up, find_to_decide, hold, make_due, make_due_at, store, unlist
-from workflow_sdk.changes.snapshot import Snapshot, find
+from workflow_sdk.changes.instances import (
+    Snapshot,
+    count_up,
+    find,
+    find_to_decide,
+    hold,
+    make_due,
+    make_due_at,
+    store,
+    unlist,
+)
 from workflow_sdk.changes.tasks import forget_tasks
 from workflow_sdk.changes.workers import tell_owner, time_of_workers
-from workflow_sdk.core.deaths import Deaths
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.instance import InstanceRows, Result
-from workflow_sdk.core.keys import (
+from workflow_sdk.driver import Clear, ClearRange, Set
+from workflow_sdk.errors import InstanceStateError
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.rows.instance import Deaths, InstanceRows, Result
+from workflow_sdk.rows.keys import (
+    CLEANUPS,
     COMPENSATIONS,
-    ERRANDS,
     INBOX,
     OUTSIDE,
     TRIES,
@@ -34,133 +44,122 @@ from workflow_sdk.core.keys import (
     purge_key,
     worker_keys,
 )
-from workflow_sdk.core.location import pack_segment, subtree
-from workflow_sdk.core.outside import Errand, Hanging
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.tuples import pack
-from workflow_sdk.driver import Clear, ClearRange, Set
-from workflow_sdk.errors import InstanceStateError
+from workflow_sdk.rows.location import pack, pack_segment, subtree
+from workflow_sdk.rows.outside import Cleanup, Hanging
+from workflow_sdk.rows.status import Status
 
 __all__ = [
     "INBOX_PAGE",
+    "add_cleanups",
     "cancel",
     "cancel_found",
+    "changing",
     "delete",
-    "errand_key",
     "evict",
     "forget",
     "forget_if",
     "give_back_stalled",
     "go_on",
-    "new_errand_key",
+    "new_cleanup_key",
     "purge",
     "refuse",
+    "set_deaths",
     "set_status",
     "take_away",
     "wake",
 ]
 
 TAKEN_AWAY_SECONDS = 5.0
-"""How long nobody runs an instance that was taken away to be changed, if that then does not happen."""
+"""After so long, an instance that was taken away goes on by itself, should whoever took it away have died."""
 
 INBOX_PAGE = 64
 """Messages may be large, so that not many are read at once."""
 PATIENCE = 20
-"""How often a cancel begins again because a message has come."""
+"""How often a cancel is made again because a message has come, before it no longer minds."""
 
 
-def set_status(
-    found: Snapshot,
-    status: Status,
-    now: float,
-    *,
-    counts: bool = True,
-    result: Result | EllipsisType | None = ...,
-    deaths: Deaths | EllipsisType | None = ...,
-    cancelled: bool | None = None,
-    again: bool = False,
-    untaken: int = 0,
-) -> Steps[InstanceRows]:
-    """Give an instance a status, and another result and so on where they are given. Nobody has it afterwards.
+def changing(found: Snapshot) -> Steps[InstanceRows]:
+    """A copy of the rows of an instance, for one more commit that changes it.
 
-    `counts`: it is one more commit that changes the instance; whoever runs it must not commit meanwhile. `again`:
-    something that was undone is to happen again. `untaken`: so many messages that it had taken are in its inbox again.
+    Whoever runs it must not commit meanwhile: both would be the commit of the same number.
     """
-    keys, before, after = found.keys, found.about, found.about.copy()
-    head = before.head
+    after = found.about.copy()
+    count_up(after)
+    if found.lease is not None:
+        yield Get(found.keys.field(Field.TALLY))
+    return after
+
+
+def set_deaths(found: Snapshot, after: InstanceRows, deaths: Deaths | None) -> Steps[None]:
+    """Have these deaths count against an instance; with None, forget also what was noted as being executed."""
+    after.set(Field.DEATHS, deaths)
+    if deaths is None:
+        yield ClearRange(*found.keys.range(TRIES))
+
+
+def set_status(found: Snapshot, after: InstanceRows, status: Status, now: float) -> Steps[InstanceRows]:
+    """Store `after` as the rows of an instance, with this status. Nobody has the instance afterwards."""
+    keys, head = found.keys, after.head
     # Our clock may be behind. What is over now was not over before it was last written.
     now = max(float(now), head.changed_at)
-    if counts:
-        count_up(after)
-        if found.lease is not None:
-            yield Get(keys.field(Field.TALLY))
-    if untaken and after.tally.taken:
-        after.set(Field.TALLY, replace(after.tally, taken=max(0, after.tally.taken - untaken)))
-    if not isinstance(result, EllipsisType):
-        after.set(Field.RESULT, result)
-    if not isinstance(deaths, EllipsisType):
-        after.set(Field.DEATHS, deaths)
-        if deaths is None:
-            yield ClearRange(*keys.range(TRIES))
-    if again:
-        after.set(Field.BIRTH, replace(after.birth, restarts=after.birth.restarts + 1))
-    head = replace(
-        head,
-        status=status,
-        changes=head.changes + 1,
-        changed_at=now,
-        alarm=None,
-        purge_at=purge_time(after, now) if status.is_terminal else None,
-        cancelled=head.cancelled if cancelled is None else cancelled,
-    )
+    purge_at = purge_time(after, now) if status.is_terminal else None
+    head = replace(head, status=status, changes=head.changes + 1, changed_at=now, alarm=None, purge_at=purge_at)
     after.set(Field.HEAD, head)
-    yield store(keys, before, after)
+    yield store(keys, found.about, after)
     yield ClearRange(*keys.range(WAITS))
     if found.lease is not None:
         yield Clear(keys.lease)
         yield Clear(worker_keys(found.lease.worker).claimed(keys.instance_id))
         yield tell_owner(found.lease, keys.instance_id)
     # A run without a runtime watches this.
-    yield Signal(keys.nudge)
+    yield Signal(keys.stamp)
     return after
 
 
 def go_on(found: Snapshot, now: float, deaths: Deaths | None = None) -> Steps[None]:
-    """Have an instance that failed or is stuck run again: from its code, or on with its rollback."""
+    """Have an instance that failed or is stuck run again. If it was rolling back, it goes on with that."""
     original = found.about.result.original
-    if original is None:
-        rows = yield from set_status(found, Status.RUNNING, now, result=None, deaths=deaths)
-    else:
-        rows = yield from set_status(found, Status.ROLLING_BACK, now, result=Result(error=original), deaths=deaths)
+    after = yield from changing(found)
+    after.set(Field.RESULT, None if original is None else Result(error=original))
+    yield from set_deaths(found, after, deaths)
+    status = Status.RUNNING if original is None else Status.ROLLING_BACK
+    rows = yield from set_status(found, after, status, now)
     yield make_due(found.keys, rows.head, now)
 
 
 def take_away(found: Snapshot, now: float) -> Steps[None]:
-    """Have an instance stand still that does not: nobody has it then. Should nothing come of it, it goes on."""
-    rows = yield from set_status(found, found.status, now, counts=False)
+    """Take an instance from whoever runs it, so that it stands still and can be read and changed next.
+
+    Nobody has it then. If we die before it is changed, its alarm has others run it after a while.
+    """
+    rows = yield from set_status(found, found.about.copy(), found.status, now)
     # By the clocks of those who would run it.
     now = yield from time_of_workers(now)
     yield make_due_at(found.keys, rows.head, now + TAKEN_AWAY_SECONDS)
 
 
 def refuse(found: Snapshot, what: str) -> InstanceStateError:
-    """The error of a decision that the status does not allow."""
+    """The error that says which status does not allow a decision, and why."""
     return InstanceStateError(f"instance {found.keys.instance_id!r} is {found.status.value}: {what}")
 
 
-def errand_key() -> Steps[bytes]:
-    """A place for an errand."""
-    number: int = yield Draw(1 << 128)
-    return _errand_key(number.to_bytes(16, "big"))
+def add_cleanups(cleanups: Iterable[Cleanup]) -> Steps[list[bytes]]:
+    """Write cleanups that are to be run after the commit; return their keys."""
+    keys: list[bytes] = []
+    for cleanup in cleanups:
+        number: int = yield Draw(1 << 128)
+        keys.append(_cleanup_key(number.to_bytes(16, "big")))
+        yield Set(keys[-1], cleanup.pack())
+    return keys
 
 
-def new_errand_key() -> bytes:
-    """A place for an errand, outside of a change."""
-    return _errand_key(token_bytes(16))
+def new_cleanup_key() -> bytes:
+    """Make a key for a new cleanup, outside of a change."""
+    return _cleanup_key(token_bytes(16))
 
 
-def _errand_key(name: bytes) -> bytes:
-    return ERRANDS + pack((name,))
+def _cleanup_key(name: bytes) -> bytes:
+    return CLEANUPS + pack((name,))
 
 
 @change
@@ -175,9 +174,10 @@ def cancel(
 def cancel_found(
     found: Snapshot, result: Result, now: float, *, rollback: bool, tries: int = 0
 ) -> Steps[list[bytes] | None]:
-    """End an instance: the keys of the errands that come of it. None, if it was only taken away, to be ended next.
+    """End an instance, and return the keys of the cleanups that come of it.
 
-    What is being undone already is undone to the end. `tries`: how often it was taken away before.
+    None means that it was only taken away, and that the change is to be made again. A rollback that is under way is
+    done to its end. `tries`: how often the instance was taken away before.
     """
     keys, head, retries = found.keys, found.about.head, tries + (yield Retries())
     if found.status is Status.CANCELLED or head.cancelled:
@@ -192,34 +192,36 @@ def cancel_found(
     if rollback and not undoes:
         undoes = bool((yield from scan(*keys.range(COMPENSATIONS), limit=1)))
     # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
-    errands = yield from _abandon_outside(found, rollback=rollback, patient=retries < PATIENCE)
+    cleanups = yield from _abandon_outside(found, rollback=rollback, patient=retries < PATIENCE)
+    after = yield from changing(found)
+    after.set(Field.RESULT, result)
     if undoes:
-        rows = yield from set_status(found, Status.ROLLING_BACK, now, result=result, cancelled=True)
+        after.set(Field.HEAD, replace(head, cancelled=True))
+        rows = yield from set_status(found, after, Status.ROLLING_BACK, now)
         yield make_due(keys, rows.head, now)
     else:
-        rows = yield from set_status(found, Status.CANCELLED, now, result=result)
+        rows = yield from set_status(found, after, Status.CANCELLED, now)
         yield from tell_watchers(keys.instance_id, ending_of(rows), rows.watchers, now)
-    return errands
+    return cleanups
 
 
 def _abandon_outside(found: Snapshot, *, rollback: bool, patient: bool) -> Steps[list[bytes]]:
-    """Stop waiting for what lies outside of an instance: the keys of the errands that come of it."""
+    """End the waits of an instance for children and tasks; return the keys of the cleanups that end those as well."""
     keys = found.keys
     start = len(keys.space) + len(OUTSIDE)
-    errands: list[bytes] = []
+    ended: list[Cleanup] = []
     rows = yield from scan(*keys.range(OUTSIDE))
     for key, raw in rows:
         yield Clear(key)
         what, location = Hanging.unpack(raw), key[start:]
         if what.ends:
-            errands.append((yield from errand_key()))
-            token = pack_segment(what.since) + location
-            yield Set(errands[-1], Errand(what.kind, what.id, keys.instance_id, token, rollback).pack())
+            ended.append(Cleanup(what.kind, what.id, keys.instance_id, pack_segment(what.since) + location, rollback))
+    cleanups = yield from add_cleanups(ended)
     if not rows:
-        return errands
+        return cleanups
     if patient:
         # One of them may end just now.
-        yield Get(keys.nudge)
+        yield Get(keys.stamp)
     begin, end = keys.range(INBOX)
     while page := (yield from scan(begin, end, limit=INBOX_PAGE)):
         for key, raw in page:
@@ -227,24 +229,24 @@ def _abandon_outside(found: Snapshot, *, rollback: bool, patient: bool) -> Steps
                 # That one of them has ended is of no use any more.
                 yield Clear(key)
         begin = page[-1][0] + b"\x00"
-    return errands
+    return cleanups
 
 
 @change
 def evict(instance_id: str) -> Steps[None]:
-    """Have whoever has the instance park it."""
+    """Have the worker that has an instance evict it, if one has it."""
     found = yield from find_to_decide(instance_id)
     keys, lease = found.keys, found.lease
     if lease is not None:
         yield tell_owner(lease, instance_id, evict=True)
-        # A run without a runtime reads no letters. It watches the nudge, and finds this beside it.
+        # A run without a runtime reads no signals. It watches the inbox stamp, and finds this beside it.
         yield Set(keys.evicted, lease.pack())
-        yield Signal(keys.nudge)
+        yield Signal(keys.stamp)
 
 
 @change
 def wake(instance_id: str, now: float) -> Steps[None]:
-    """Have an instance looked at now. Timers that are not due go on waiting."""
+    """Have an instance run now. Timers that are not due go on waiting."""
     found = yield from find_to_decide(instance_id)
     if found.status.is_terminal:
         raise refuse(found, "it has ended, and can't be woken")
@@ -252,17 +254,17 @@ def wake(instance_id: str, now: float) -> Steps[None]:
         raise refuse(found, "`recover` has it run again")
     if found.lease is not None:
         yield tell_owner(found.lease, instance_id)
-        yield Signal(found.keys.nudge)
+        yield Signal(found.keys.stamp)
     else:
         yield make_due(found.keys, found.about.head, now)
 
 
 @change
 def give_back_stalled(instance_id: str, worker: str, now: float) -> Steps[None]:
-    """Have others run an instance whose worker lives, but gets nothing done."""
+    """Take an instance from this worker, which lives but gets nothing done, and have others run it."""
     found = yield from find_to_decide(instance_id)
     if found.lease is not None and found.lease.worker == worker:
-        rows = yield from set_status(found, found.status, now, counts=False)
+        rows = yield from set_status(found, found.about.copy(), found.status, now)
         yield make_due(found.keys, rows.head, now)
 
 
@@ -277,7 +279,7 @@ def delete(instance_id: str) -> Steps[None]:
 
 @change
 def forget_if(instance_id: str, status: Status, before: float) -> Steps[bool]:
-    """Forget an instance if it has had this status, an end, since before then; whether it was forgotten."""
+    """Forget an instance if it ended with this status, and earlier than `before`; return whether it was forgotten."""
     found = yield from find_to_decide(instance_id)
     if found.status is not status or found.about.head.changed_at >= before:
         return False
@@ -287,9 +289,9 @@ def forget_if(instance_id: str, status: Status, before: float) -> Steps[bool]:
 
 @change
 def purge(key: bytes, instance_id: str) -> Steps[None]:
-    """Forget an instance that its time is over for, as the row says by which it is found; or that row, if it is none.
+    """Forget an instance whose retention is over. `key`: the row by which it was found.
 
-    An instance that runs again by now stays.
+    If that row is out of date, since the instance was restarted or deleted, only the row is cleared.
     """
     keys = InstanceKeys(instance_id)
     found = yield from find(keys)

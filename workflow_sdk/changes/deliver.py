@@ -1,34 +1,146 @@
 """Delivering a message to an instance, whoever has it.
 
-One commit appends the message, changes the nudge, and tells whoever has the instance, or makes it due if nobody does.
-It holds only if that is still so: a message falls neither before nor after a parking that does not know of it. Whoever
-has the instance sees the nudge before it lets go, so that nothing more has to be checked: a busy instance can be
-reached.
+One commit appends the message and changes the inbox stamp, a row of the instance that changes with every message. It
+also tells the worker that has the instance; or if nobody has it, makes it due.
+
+What could go wrong is that the instance is parked at the same moment, by a commit that knows nothing of the message,
+and is woken by nobody. So the commit checks the lease, and if there is none, the head: if the instance was parked,
+claimed or ended since they were read, the change is made again. The other way round, a commit that parks checks the
+stamp. Nothing else of the instance is checked: one that commits all the time can be sent to, and senders meet only in
+the row that counts their messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
-from workflow_sdk.changes.change import Assume, Draw, Get, Hold, Retries, Scan, Signal, Steps, Writing, change, look
-from workflow_sdk.changes.instances import make_due
-from workflow_sdk.changes.keyed import is_used, use_key
-from workflow_sdk.changes.snapshot import Snapshot, parse
+from msgspec import Struct
+
+from workflow_sdk.changes.change import (
+    Assume,
+    Draw,
+    Get,
+    Hold,
+    Retries,
+    Scan,
+    Signal,
+    Steps,
+    Writing,
+    change,
+    get,
+    look,
+    scan,
+)
+from workflow_sdk.changes.instances import Snapshot, make_due, parse
 from workflow_sdk.changes.waits import wait_for_token, wait_for_version
-from workflow_sdk.changes.workers import tell_owner, time_of_workers
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.instance import CountRow
-from workflow_sdk.core.keys import FIELDS, INBOX, INBOX_MAX, Field, InstanceKeys, waits_of
-from workflow_sdk.core.limits import INBOX_MAX_DEFAULT, SENT_ROWS, counted, messages_in
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.tokens import wait_of
-from workflow_sdk.driver import Append, Set
+from workflow_sdk.changes.workers import no_worker, tell_owner, time_of_workers
+from workflow_sdk.driver import Append, Clear, Set
 from workflow_sdk.errors import InboxFullError, InstanceNotFoundError
+from workflow_sdk.journal.inbox import (
+    INBOX_MAX_DEFAULT,
+    SENT_ROWS,
+    InboxMessage,
+    counted,
+    is_answer,
+    messages_in,
+    still_waiting,
+)
+from workflow_sdk.rows.instance import CountRow
+from workflow_sdk.rows.keys import DELIVERED, FIELDS, INBOX, INBOX_MAX, KEYS_IN_ORDER, Field, InstanceKeys, waits_of
+from workflow_sdk.rows.location import pack, subtree
+from workflow_sdk.rows.outside import wait_of
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import Row
 
-__all__ = ["Delivery", "Letter", "Posted", "check_room", "deliver", "hand_over", "inbox_max", "put"]
+__all__ = [
+    "KEYS_KEPT",
+    "KEYS_SECONDS",
+    "Delivery",
+    "NewMessage",
+    "Posted",
+    "check_room",
+    "deliver",
+    "forget_row",
+    "go_on_waiting",
+    "hand_over",
+    "inbox_max",
+    "is_used",
+    "put",
+    "unpack_key",
+    "use_key",
+]
+
+
+KEYS_KEPT = 10_000
+KEYS_SECONDS = 7 * 24 * 3600.0
+AT_ONCE = 4
+"""How many old keys a new one has forgotten, at most."""
+
+
+class _KeyRow(Row, frozen=True):
+    """A key that was used."""
+
+    WHAT: ClassVar[str] = "the key of a message"
+
+    key: str
+    at: float
+    number: int
+
+
+def is_used(keys: InstanceKeys, key: str) -> Steps[bool]:
+    """Whether a key was used before."""
+    return (yield from get(_row(keys, key))) is not None
+
+
+def use_key(keys: InstanceKeys, key: str, now: float) -> Steps[None]:
+    """Remember a key that was not used before."""
+    begin, end = keys.range(KEYS_IN_ORDER)
+    newest = yield from scan(begin, end, limit=1, reverse=True)
+    # Of two that come at once both may have the same number: then more than 10,000 are kept.
+    number = unpack_key(newest[0][1])[2] + 1 if newest else 1
+    yield [Set(_row(keys, key), b""), Append(keys.space + KEYS_IN_ORDER, _KeyRow(key, now, number).pack())]
+    # After a conflict nothing is forgotten: others are at it.
+    if number > KEYS_KEPT and not (yield Retries()):
+        for place, raw in (yield from scan(begin, end, limit=AT_ONCE)):
+            old, at, its_number = unpack_key(raw)
+            # A time that is far ahead is of a clock that was wrong.
+            if number - its_number < KEYS_KEPT or abs(now - at) < KEYS_SECONDS:
+                break
+            yield Get(place)
+            yield [Clear(place), Clear(_row(keys, old))]
+
+
+def _row(keys: InstanceKeys, key: str) -> bytes:
+    return keys.space + DELIVERED + pack((key,))
+
+
+def unpack_key(raw: bytes) -> tuple[str, float, int]:
+    """A key, when it was used, and its number."""
+    row = _KeyRow.unpack(raw)
+    return row.key, row.at, row.number
+
+
+@change
+def go_on_waiting(key: bytes) -> Steps[bytes | None]:
+    """Change a row to show that its asker is alive, and return what it holds then; None if it is answered, or gone."""
+    raw = yield from get(key)
+    if raw is None or is_answer(raw):
+        return None
+    number: int = yield Draw(1 << 64)
+    row = still_waiting(number.to_bytes(8, "big"))
+    yield Set(key, row)
+    return row
+
+
+@change
+def forget_row(key: bytes, raw: bytes) -> Steps[bool]:
+    """Clear a row if it holds `raw`; return whether it did."""
+    if (yield from get(key)) != raw:
+        return False
+    yield Clear(key)
+    return True
 
 
 class Delivery(StrEnum):
@@ -46,8 +158,7 @@ class Delivery(StrEnum):
     """The instance has ended. Nothing was stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class NewMessage(Struct, frozen=True):
     """A message to be sent."""
 
     message: str | bytes
@@ -55,21 +166,25 @@ class Letter:
     key: str | None = None
     """The same key is delivered once."""
     token: str | None = None
-    """The one wait that it is for, as `info().waits` shows it."""
+    """The token of the one wait that it is for, as `info().waits` shows it."""
     expected_version: int | None = None
-    """The state of the instance that it answers."""
+    """The version of the instance that it answers."""
     reply_to: bytes | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it can always be delivered: it has no key, is for any wait, and answers no version."""
+        return self.key is None and self.token is None and self.expected_version is None
 
-@dataclass(slots=True)
-class Posted:
-    """What became of a letter, and who is to be told."""
+
+class Posted(Struct):
+    """What became of a message, and which worker is to be told."""
 
     delivery: Delivery
     worker: str | None = None
-    """Who has the instance."""
+    """The worker that has the instance."""
     count: Set | None = None
-    """The row that counts the message."""
+    """The write that counted the message."""
 
     @property
     def is_stored(self) -> bool:
@@ -77,84 +192,86 @@ class Posted:
         return self.delivery in (Delivery.ACCEPTED, Delivery.QUEUED)
 
 
-def _nobody(worker: str) -> bool:
-    return False
-
-
 @change
 def deliver(
     keys: InstanceKeys,
-    letter: Letter,
+    new: NewMessage,
     now: float,
-    is_here: Callable[[str], bool] = _nobody,
+    is_here: Callable[[str], bool] = no_worker,
     found: Snapshot | None = None,
 ) -> Steps[Posted]:
-    """Deliver a letter. `is_here` tells of a worker whether it is told in memory, and needs no row that tells it.
+    """Deliver a message. InstanceNotFoundError if there is no such instance; InboxFullError if there is no room.
 
-    `found`: the instance, if the change has found it already. InstanceNotFoundError, if there is none; InboxFullError,
-    if there is no room for the message.
+    `is_here`: whether a worker is in this process, and so is told in memory. `found`: the instance, if the change has
+    read it already.
     """
     if found is None:
         found = parse(keys, (yield Scan(*keys.range(FIELDS))))
-    about, lease = found.about, found.lease
+    about = found.about
     if not about:
-        raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r} to send {letter.message!r} to")
+        raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r} to send {new.message!r} to")
     if about.status.is_terminal:
         return Posted(Delivery.CLOSED)
-    yield Hold((keys.lease,) if lease is not None else (keys.lease, keys.field(Field.HEAD)))
-    only_for = None
-    if letter.key is not None or letter.token is not None or letter.expected_version is not None:
-        only_for = None if letter.token is None else wait_of(about.birth.seed, keys.instance_id, letter.token)
-        refused = yield from _refusal(found, letter, only_for, now)
-        if refused is not None:
-            return Posted(refused)
-    count = (yield from _count(found)) if isinstance(letter.message, str) else None
-    is_awaited = yield Scan(*subtree(keys.space + waits_of(letter.message)), 1)
+    # While a worker has it, the head may change under way: the worker sees the inbox stamp before it lets go.
+    yield Hold((keys.lease,) if found.lease is not None else (keys.lease, keys.field(Field.HEAD)))
+    only_for = None if new.token is None else wait_of(about.birth.seed, keys.instance_id, new.token)
+    if not new.is_plain and (refused := (yield from _refusal(found, new, only_for, now))) is not None:
+        return Posted(refused)
+    return (yield from _post(found, new, only_for, now, is_here))
+
+
+def _post(
+    found: Snapshot, new: NewMessage, only_for: bytes | None, now: float, is_here: Callable[[str], bool]
+) -> Steps[Posted]:
+    """Append a message to the inbox, count it, and have the instance look."""
+    keys, lease = found.keys, found.lease
+    count = (yield from _count(found)) if isinstance(new.message, str) else None
+    is_awaited = yield Scan(*subtree(keys.space + waits_of(new.message)), 1)
     # What is read after something was written takes longer: so this comes last.
-    yield [*put(keys, letter, now, only_for), *([] if count is None else [count]), *_wake(found, now, is_here)]
-    accepted = is_awaited or (letter.token is not None and about.status is not Status.STUCK)
+    yield [*put(keys, new, now, only_for), *([] if count is None else [count]), *_wake(found, now, is_here)]
+    accepted = is_awaited or (new.token is not None and found.status is not Status.STUCK)
     worker = None if lease is None else lease.worker
     return Posted(Delivery.ACCEPTED if accepted else Delivery.QUEUED, worker, count)
 
 
 def _wake(found: Snapshot, now: float, is_here: Callable[[str], bool]) -> list[Writing]:
-    """Have an instance look into its inbox."""
+    """Have an instance look into its inbox: by its worker, or by being due. A stuck one is left alone."""
     lease, about = found.lease, found.about
     if lease is not None:
         return [] if is_here(lease.worker) else tell_owner(lease, found.keys.instance_id)
     return [] if about.status is Status.STUCK else make_due(found.keys, about.head, now)
 
 
-def _refusal(found: Snapshot, letter: Letter, only_for: bytes | None, now: float) -> Steps[Delivery | None]:
-    """Hold the commit to what the letter asks for; what keeps it from being delivered, if anything does.
+def _refusal(found: Snapshot, new: NewMessage, only_for: bytes | None, now: float) -> Steps[Delivery | None]:
+    """Why a message can't be delivered, or None. If it can, the commit holds only as long as that is so.
 
-    If it is refused, nothing is written: a key that is used is one of a message that was delivered.
+    The key is noted last: one that is noted is of a message that was delivered.
     """
-    if letter.key is not None and (yield from is_used(found.keys, letter.key)):
+    if new.key is not None and (yield from is_used(found.keys, new.key)):
         return Delivery.DUPLICATE
-    if not (yield from _is_open(found, letter, only_for, now)):
+    if not (yield from _is_open(found, new, only_for, now)):
         return Delivery.STALE
-    if letter.key is not None:
-        yield from use_key(found.keys, letter.key, now)
+    if new.key is not None:
+        yield from use_key(found.keys, new.key, now)
     return None
 
 
-def _is_open(found: Snapshot, letter: Letter, only_for: bytes | None, now: float) -> Steps[bool]:
-    """Whether what the letter answers waits still: the wait of a token, or a state of the instance."""
-    if letter.token is None and letter.expected_version is None:
+def _is_open(found: Snapshot, new: NewMessage, only_for: bytes | None, now: float) -> Steps[bool]:
+    """Whether what a message answers still waits: the wait of its token, or the version that it answers."""
+    if new.token is None and new.expected_version is None:
         return True
     # Whether a wait is over is not for the clock of a sender to say.
     by = yield from time_of_workers(now)
-    if letter.token is None:
-        assert letter.expected_version is not None, "one of the two is given"
-        return (yield from wait_for_version(found, letter.message, letter.expected_version, by))
+    if new.token is None:
+        assert new.expected_version is not None, "one of the two is given"
+        return (yield from wait_for_version(found, new.message, new.expected_version, by))
     if only_for is None:
         return False
-    return (yield from wait_for_token(found, letter.message, only_for, letter.expected_version, by))
+    return (yield from wait_for_token(found, new.message, only_for, new.expected_version, by))
 
 
 def _count(found: Snapshot) -> Steps[Set]:
-    """What counts a message; InboxFullError, if it is one too many."""
+    """The write that counts one more message; InboxFullError if it is one too many."""
     keys = found.keys
     # Other senders use the first row, too: after a conflict with one of them, another row is likely to be free.
     row = keys.sent((1 + (yield Draw(SENT_ROWS - 1))) if (yield Retries()) else 0)
@@ -166,13 +283,13 @@ def _count(found: Snapshot) -> Steps[Set]:
 
 @change
 def inbox_max() -> Steps[int]:
-    """How many messages an inbox has room for."""
+    """Read how many messages an inbox has room for."""
     raw = yield from look(INBOX_MAX)
     return INBOX_MAX_DEFAULT if raw is None else counted(raw)
 
 
 def check_room(instance_id: str, count: int, most: int) -> None:
-    """InboxFullError, if there is no room for one more message."""
+    """Raise InboxFullError if there is no room for one more message."""
     if count >= most:
         raise InboxFullError(
             f"instance {instance_id!r} has {count:,} messages that it has not taken, and the limit is {most:,} "
@@ -180,21 +297,21 @@ def check_room(instance_id: str, count: int, most: int) -> None:
         )
 
 
-def put(keys: InstanceKeys, letter: Letter, now: float, only_for: bytes | None = None) -> list[Writing]:
-    """Put a letter into the inbox, for any wait or for one only."""
-    row = InboxMessage(b"", letter.message, letter.payload, now, letter.reply_to, only_for)
-    writes: list[Writing] = [Append(keys.space + INBOX, row.pack()), Signal(keys.nudge)]
-    return writes if letter.reply_to is None else [*writes, Set(letter.reply_to, b"")]
+def put(keys: InstanceKeys, new: NewMessage, now: float, only_for: bytes | None = None) -> list[Writing]:
+    """The writes that put a message into an inbox. `only_for`: the one wait that may take it."""
+    row = InboxMessage(b"", new.message, new.payload, now, new.reply_to, only_for)
+    writes: list[Writing] = [Append(keys.space + INBOX, row.pack()), Signal(keys.stamp)]
+    return writes if new.reply_to is None else [*writes, Set(new.reply_to, b"")]
 
 
 @change
-def hand_over(keys: InstanceKeys, lease: bytes, before: int | None, letter: Letter, now: float) -> Steps[int | None]:
-    """Deliver a letter to an instance that is in memory here, without a read.
+def hand_over(keys: InstanceKeys, lease: bytes, before: int | None, new: NewMessage, now: float) -> Steps[int | None]:
+    """Deliver a message to an instance that is in memory here, without a read. Return how many were, with this one.
 
-    `before`: how many letters were handed over to it before, as far as is known. How many there are with this one;
-    None if the instance is not here any more, or if it is not known how many there were.
+    `before`: how many were handed over before, as far as is known. None comes back, and nothing is written, if that is
+    wrong, or if the instance is not here any more.
     """
-    # While the lease holds, the instance has not ended, and will see the nudge before it goes away.
+    # While the lease holds, the instance has not ended, and will see the inbox stamp before it goes away.
     if (yield Assume(keys.lease, lease)) != lease:
         return None
     # No other process writes this row as long as the lease holds.
@@ -203,5 +320,5 @@ def hand_over(keys: InstanceKeys, lease: bytes, before: int | None, letter: Lett
         return None
     count = (before or 0) + 1
     yield Set(row, CountRow(count).pack())
-    yield put(keys, letter, now)
+    yield put(keys, new, now)
     return count

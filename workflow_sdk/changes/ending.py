@@ -1,22 +1,23 @@
-"""What the end of an instance brings about elsewhere, in the commit that ends it: whoever waits for it is told."""
+"""Telling the instances that wait for the end of another one, in the commit that ends it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from workflow_sdk.changes.change import Steps
-from workflow_sdk.changes.deliver import Letter, deliver
-from workflow_sdk.changes.snapshot import find
+from workflow_sdk.changes.deliver import NewMessage, deliver
+from workflow_sdk.changes.instances import find
 from workflow_sdk.changes.waits import awaits_end
-from workflow_sdk.core.instance import InstanceRows
-from workflow_sdk.core.keys import InstanceKeys
-from workflow_sdk.core.outside import Ending
+from workflow_sdk.changes.workers import no_worker
+from workflow_sdk.rows.instance import InstanceRows
+from workflow_sdk.rows.keys import InstanceKeys
+from workflow_sdk.rows.outside import Ending
 
 __all__ = ["ending_of", "purge_time", "tell_watchers"]
 
 
 def ending_of(about: InstanceRows) -> Ending:
-    """How an instance ended, from its rows as they are then."""
+    """How an instance ended, from its rows after the end."""
     return Ending(about.status, about.result.output, about.result.error)
 
 
@@ -26,18 +27,14 @@ def purge_time(about: InstanceRows, now: float) -> float | None:
     return None if retention is None else now + retention
 
 
-def _nobody(worker: str) -> bool:
-    return False
-
-
 def tell_watchers(
     instance_id: str,
     ending: Ending,
     watchers: Iterable[tuple[str, bytes]],
     now: float,
-    is_here: Callable[[str], bool] = _nobody,
+    is_here: Callable[[str], bool] = no_worker,
 ) -> Steps[list[str]]:
-    """Tell whoever waits for the end of an instance; return who is to be told in memory as well."""
+    """Send the end of an instance to those that wait for it; return the ones that are to be told in memory as well."""
     here: list[str] = []
     for id, token in watchers:
         # If the wait ends just now, there is nobody to be told.
@@ -47,7 +44,7 @@ def tell_watchers(
         found = yield from find(keys)
         if not found.about:
             continue
-        posted = yield from deliver(keys, Letter(token, ending.pack()), now, is_here, found)
+        posted = yield from deliver(keys, NewMessage(token, ending.pack()), now, is_here, found)
         if posted.worker is not None and is_here(posted.worker):
             here.append(id)
     return here

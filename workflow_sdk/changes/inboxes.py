@@ -1,4 +1,4 @@
-"""Changes of an inbox by whoever looks after it."""
+"""Changes of an inbox that deliver nothing: discarding, setting aside, and the limit for all inboxes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from workflow_sdk.changes.change import Steps, change, get, read
-from workflow_sdk.changes.snapshot import find
+from workflow_sdk.changes.instances import find
 from workflow_sdk.changes.tasks import reopen
-from workflow_sdk.core.answers import Answer, AnswerKind, is_answer
-from workflow_sdk.core.entries import read_token
-from workflow_sdk.core.inbox import InboxMessage, SetAside
-from workflow_sdk.core.instance import CountRow, WaitRow
-from workflow_sdk.core.keys import ASIDE, INBOX, INBOX_MAX, InstanceKeys, waits_of
-from workflow_sdk.core.limits import counted
 from workflow_sdk.driver import Clear, Set
 from workflow_sdk.errors import InstanceNotFoundError
+from workflow_sdk.journal.inbox import Answer, AnswerKind, InboxMessage, SetAside, counted, is_answer
+from workflow_sdk.rows.entries import read_token
+from workflow_sdk.rows.instance import CountRow, WaitRow
+from workflow_sdk.rows.keys import ASIDE, INBOX, INBOX_MAX, InstanceKeys, waits_of
 
 __all__ = ["discard", "limit_inboxes", "set_aside"]
 
@@ -26,22 +24,29 @@ def discard(keys: InstanceKeys, id: bytes, encode: Callable[[str], bytes]) -> St
     """Take a message out of the inbox, or out of what was set aside; False if it is not there."""
     if not (yield from find(keys)).about:
         raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r}")
-    for part in (INBOX, ASIDE):
-        # Whoever takes it checks the row as well: so it is either taken or discarded.
-        raw = yield from get(keys.space + part + id)
-        if raw is None:
-            continue
-        message = InboxMessage.unpack(id, raw) if part == INBOX else None
-        if message is not None and not message.is_counted:
+    # Whoever takes it checks the row as well: so it is either taken or discarded.
+    queued, aside = keys.space + INBOX + id, keys.space + ASIDE + id
+    if (raw := (yield from get(queued))) is not None:
+        message = InboxMessage.unpack(id, raw)
+        if not message.is_counted:
             return False  # the end of a child or a task, which is no message of anybody's
-        yield Clear(keys.space + part + id)
-        if (sent := (yield from get(keys.sent(0)))) is not None:
-            yield Set(keys.sent(0), CountRow(counted(sent) - 1).pack())
-        if message is not None and message.reply_to is not None and (yield from get(message.reply_to)) is not None:
+        yield Clear(queued)
+        yield from _count_less(keys)
+        if message.reply_to is not None and (yield from get(message.reply_to)) is not None:
             text = f"message {message.name!r} to {keys.instance_id!r} was discarded"
             yield Set(message.reply_to, Answer(encode(text), AnswerKind.DISCARDED).pack())
         return True
-    return False
+    if (yield from get(aside)) is None:
+        return False
+    yield Clear(aside)
+    yield from _count_less(keys)
+    return True
+
+
+def _count_less(keys: InstanceKeys) -> Steps[None]:
+    """Count one message less than were sent."""
+    if (sent := (yield from get(keys.sent(0)))) is not None:
+        yield Set(keys.sent(0), CountRow(counted(sent) - 1).pack())
 
 
 @change
@@ -57,8 +62,7 @@ def set_aside(
 ) -> Steps[bool]:
     """Move a message from the inbox to what is set aside; False if somebody has discarded it.
 
-    `answer`: what whoever has asked is told, unless that is done in memory. `task`: of whose result the message tells;
-    it is open again.
+    `answer`: what its asker is told, unless `in_memory`. `task`: the task whose result the message is, opened again.
     """
     if (yield from get(keys.space + INBOX + message.id)) is None:
         return False
@@ -76,7 +80,7 @@ def set_aside(
 
 
 def _promise_less(keys: InstanceKeys, message: InboxMessage) -> Steps[None]:
-    """Have the wait that a message was addressed to be sent another one."""
+    """Allow another message for the wait that a message was addressed to, which it did not fit."""
     if message.only_for is None:
         return
     _, location = read_token(message.only_for)
@@ -88,5 +92,5 @@ def _promise_less(keys: InstanceKeys, message: InboxMessage) -> Steps[None]:
 
 @change
 def limit_inboxes(most: int) -> Steps[None]:
-    """Have every sender obey this limit."""
+    """Store how many messages an inbox has room for. Every sender obeys it."""
     yield Set(INBOX_MAX, CountRow(most).pack())

@@ -1,45 +1,174 @@
-"""Writing an instance: its rows beside its history, and the rows by which it is found.
-
-The head says what an instance is doing. Whoever writes a head writes with it the directory, the alarm and the time of
-the purge: that is done here, so that they never differ.
-"""
+"""Reading the rows of an instance, creating them, and changing its status."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from workflow_sdk.changes.change import Assume, Hold, Signal, Steps, Writing, change
-from workflow_sdk.changes.snapshot import Snapshot, find
-from workflow_sdk.core.instance import Birth, Head, InstanceRows, Lease, Tally
-from workflow_sdk.core.keys import (
+from workflow_sdk.changes.change import Assume, Hold, Scan, Signal, Steps, Writing, change, scan
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Clear, Driver, Set
+from workflow_sdk.errors import AlreadyExistsError, CodecError, InstanceNotFoundError
+from workflow_sdk.rows.instance import Birth, Head, InstanceRows, Lease, Tally, unpack
+from workflow_sdk.rows.keys import (
+    FIELDS,
+    INBOX_STAMP,
+    LEASE,
     Field,
     InstanceKeys,
+    all_spaces,
+    field_key,
     listed,
     listed_by_status,
     listed_by_workflow,
     purge_key,
     worker_keys,
 )
-from workflow_sdk.core.status import Status
-from workflow_sdk.core.times import DUE_AT_ONCE_MAX, due_at_once
-from workflow_sdk.definitions import Workflow
-from workflow_sdk.driver import Clear, Set
-from workflow_sdk.errors import InstanceNotFoundError
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX, before_release, due_at_once, is_of_before_release
 
 __all__ = [
+    "Snapshot",
+    "StoredRows",
+    "check_form",
+    "check_workflow",
     "count_up",
     "create",
     "create_claimed",
+    "find",
+    "find_all",
     "find_to_decide",
+    "find_unreadable",
     "hold",
     "make_due",
     "make_due_at",
     "new_rows",
+    "parse",
+    "read_about",
+    "read_snapshot",
     "store",
     "unlist",
 ]
+
+
+ROWS_MAX = 128
+"""With more rows than this, the history is not read at once."""
+
+_FIELDS = {field_key(field): field for field in Field}
+"""The fields by what their keys end with."""
+
+
+class Snapshot(Struct):
+    """An instance at one moment."""
+
+    keys: InstanceKeys
+    about: InstanceRows
+    """False if there is no such instance."""
+    lease: Lease | None
+    stamp: bytes | None
+    rows: StoredRows | None = None
+    """Everything that is stored of it; None if that was not read."""
+    sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """The rows that count what was sent to it."""
+
+    @property
+    def status(self) -> Status:
+        """The status of the instance, which has to exist."""
+        return self.about.status
+
+
+class StoredRows:
+    """Rows that were read, and that can be scanned like the store."""
+
+    __slots__ = ("_keys", "_rows")
+
+    def __init__(self, rows: list[tuple[bytes, bytes]]) -> None:
+        self._rows = rows
+        self._keys = [key for key, _ in rows]
+
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """Scan them as `Driver.scan` does."""
+        found = self.between(begin, end)
+        if reverse:
+            found.reverse()
+        return found if limit is None else found[:limit]
+
+    def between(self, begin: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """The rows from `begin`, up to `end` and without it."""
+        return self._rows[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
+
+
+@change
+def check_form() -> Steps[None]:
+    """Raise CodecError if the store was written before the first release. One row of any instance tells."""
+    for _, raw in (yield from scan(*all_spaces(), limit=1)):
+        if is_of_before_release(raw):
+            raise before_release("this store")
+
+
+def find(keys: InstanceKeys) -> Steps[Snapshot]:
+    """Read an instance in a change. The rows that the change depends on it has to `Get`, which costs no second read."""
+    return parse(keys, (yield Scan(*keys.range(FIELDS))), None)
+
+
+def find_all(keys: InstanceKeys) -> Steps[Snapshot]:
+    """Read an instance with its history, if all of it is one page; else as `find` does."""
+    rows = yield from scan(*keys.all(), limit=ROWS_MAX)
+    if len(rows) == ROWS_MAX:
+        return (yield from find(keys))
+    stored = StoredRows(rows)
+    return parse(keys, stored.between(*keys.range(FIELDS)), stored)
+
+
+async def read_snapshot(driver: Driver, keys: InstanceKeys) -> Snapshot:
+    """Read who has an instance, and its rows beside the history."""
+    return parse(keys, await driver.scan(*keys.range(FIELDS)), None)
+
+
+async def read_about(driver: Driver, keys: InstanceKeys) -> InstanceRows:
+    """Read the rows of an instance beside its history. They are false if there is no such instance."""
+    return (await read_snapshot(driver, keys)).about
+
+
+async def find_unreadable(driver: Driver, keys: InstanceKeys) -> tuple[bytes, bytes | None]:
+    """Find the first row that makes an instance unreadable, and what it holds."""
+    for key, raw in await driver.scan(*keys.range(FIELDS)):
+        try:
+            field = _FIELDS.get(key[len(keys.space) :])
+            if field is not None:
+                unpack(field, raw)
+            elif key == keys.lease:
+                Lease.unpack(raw)
+        except CodecError:
+            return key, raw
+    # One is missing. Whatever is written there changes this one.
+    head = keys.field(Field.HEAD)
+    return head, await driver.get(head)
+
+
+def parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRows | None = None) -> Snapshot:
+    """An instance, from its rows beside its history."""
+    start = len(keys.space)
+    fields: dict[Field, bytes] = {}
+    lease = stamp = None
+    sent: dict[bytes, bytes] = {}
+    for key, raw in rows:
+        place = key[start:]
+        if place in _FIELDS:
+            fields[_FIELDS[place]] = raw
+        elif place == LEASE:
+            lease = raw
+        elif place == INBOX_STAMP:
+            stamp = raw
+        elif place.startswith(INBOX_STAMP):
+            sent[key] = raw
+    return Snapshot(keys, InstanceRows(fields), None if lease is None else Lease.unpack(lease), stamp, stored, sent)
 
 
 def new_rows(
@@ -53,7 +182,7 @@ def new_rows(
 ) -> InstanceRows:
     """The rows of an instance that begins now. A workflow that is not known here is given by its name.
 
-    `seed`: of its uuids and random numbers. `retention`: where the workflow says nothing of it.
+    `seed`: what its uuids and random numbers come from. `retention`: used where the workflow does not say.
     """
     now = float(now)
     if isinstance(workflow, str):
@@ -69,9 +198,9 @@ def new_rows(
 
 
 def store(keys: InstanceKeys, before: InstanceRows, after: InstanceRows) -> list[Writing]:
-    """Bring the rows of an instance, and those by which it is found, from what they were to what they are to be.
+    """The writes that bring the rows of an instance, and those by which it is found, from `before` to `after`.
 
-    Whoever runs it writes rows of its own: what is not changed here is left as it is there.
+    Only rows that differ are written: the others may belong to whoever runs the instance, who may write them meanwhile.
     """
     changed = [field for field, raw in after.raw.items() if before.raw.get(field) != raw]
     return [
@@ -82,9 +211,9 @@ def store(keys: InstanceKeys, before: InstanceRows, after: InstanceRows) -> list
 
 
 def index(keys: InstanceKeys, before: Head | None, after: Head) -> list[Writing]:
-    """Keep the rows by which an instance is found in step with its head. `before` is None for a new one."""
-    writes: list[Writing] = []
+    """The writes that keep the rows by which an instance is found in step with its head. No `before`: it is new."""
     id, created_at = keys.instance_id, after.created_at
+    writes: list[Writing] = []
     if before is None:
         writes += Set(listed(created_at, id), b""), Set(listed_by_workflow(after.workflow, created_at, id), b"")
     elif before.status is not after.status:
@@ -93,21 +222,27 @@ def index(keys: InstanceKeys, before: Head | None, after: Head) -> list[Writing]
         writes.append(Set(listed_by_status(after.status.value, created_at, id), b""))
     alarm, purge_at = (None, None) if before is None else (before.alarm, before.purge_at)
     if alarm != after.alarm:
-        if alarm is not None:
-            writes.append(Clear(keys.alarm(alarm)))
+        writes += _move(keys.alarm, alarm, after.alarm)
         if after.alarm is not None:
             # Others wait for the first alarm they know of; this one may come before it.
-            writes += Set(keys.alarm(after.alarm), b""), Signal(keys.due_bell)
+            writes.append(Signal(keys.shard_signal))
     if purge_at != after.purge_at:
-        if purge_at is not None:
-            writes.append(Clear(purge_key(purge_at, id)))
-        if after.purge_at is not None:
-            writes.append(Set(purge_key(after.purge_at, id), b""))
+        writes += _move(lambda at: purge_key(at, id), purge_at, after.purge_at)
+    return writes
+
+
+def _move(place: Callable[[float], bytes], before: float | None, after: float | None) -> list[Writing]:
+    """The writes that have an instance found at one time instead of another. `place`: the row of a time."""
+    writes: list[Writing] = []
+    if before is not None:
+        writes.append(Clear(place(before)))
+    if after is not None:
+        writes.append(Set(place(after), b""))
     return writes
 
 
 def unlist(keys: InstanceKeys, head: Head) -> list[Writing]:
-    """Clear the rows by which an instance is found."""
+    """The writes that clear the rows by which an instance is found."""
     id, created_at = keys.instance_id, head.created_at
     writes: list[Writing] = [
         Clear(listed(created_at, id)),
@@ -141,7 +276,7 @@ def create_claimed(keys: InstanceKeys, rows: InstanceRows, lease: Lease) -> Step
 
 
 def find_to_decide(instance_id: str) -> Steps[Snapshot]:
-    """An instance that something is decided about: see `hold`. InstanceNotFoundError, if there is none."""
+    """Read an instance, and `hold` it. InstanceNotFoundError if there is none."""
     found = yield from find(InstanceKeys(instance_id))
     if not found.about:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
@@ -150,19 +285,19 @@ def find_to_decide(instance_id: str) -> Steps[Snapshot]:
 
 
 def hold(found: Snapshot) -> Steps[None]:
-    """Have the commit hold only if nobody claims, parks or ends the instance, or begins to wait for its end."""
+    """Make the commit fail if anybody claims, parks or ends the instance meanwhile, or begins to wait for its end."""
     keys = found.keys
     # Whoever begins to wait for its end changes no head.
     yield Hold((keys.lease, keys.field(Field.HEAD), keys.field(Field.WATCHERS)))
 
 
 def make_due(keys: InstanceKeys, head: Head, now: float) -> list[Writing]:
-    """Have whoever is free run an instance at once. Nobody has it."""
+    """The writes that have whoever is free run an instance at once. Nobody may have it."""
     return make_due_at(keys, head, due_at_once(now))
 
 
 def make_due_at(keys: InstanceKeys, head: Head, alarm: float) -> list[Writing]:
-    """Have whoever is free run an instance once the time of the alarm has come. Nobody has it."""
+    """The writes that have whoever is free run an instance at the time of an alarm. Nobody may have it."""
     if head.alarm is not None and head.alarm < DUE_AT_ONCE_MAX:
         return []
     after = replace(head, alarm=alarm)
@@ -172,3 +307,13 @@ def make_due_at(keys: InstanceKeys, head: Head, alarm: float) -> list[Writing]:
 def count_up(rows: InstanceRows) -> None:
     """Count one more commit that changes the instance."""
     rows.set(Field.TALLY, replace(rows.tally, commits=rows.tally.commits + 1))
+
+
+def check_workflow(workflow: Workflow[Any, Any], id: str, name: str) -> Workflow[Any, Any]:
+    """Return the workflow if an instance that exists runs it; else raise AlreadyExistsError."""
+    if name != workflow.name:
+        raise AlreadyExistsError(
+            f"instance {id!r} runs workflow {name!r}, not {workflow.name!r}; "
+            "give this one another id, or run it with the workflow it was started with"
+        )
+    return workflow

@@ -1,13 +1,17 @@
-"""Having an instance run again: `recover`, and `restart_from`."""
+"""The changes behind `Handle.recover` and `Handle.restart_from`, which have an instance run again."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from workflow_sdk.changes.change import Steps, change
-from workflow_sdk.changes.decide import errand_key, go_on, refuse, set_status, take_away
+from workflow_sdk.changes.decide import add_cleanups, changing, go_on, refuse, set_deaths, set_status, take_away
 from workflow_sdk.changes.instances import find_to_decide, make_due
-from workflow_sdk.changes.rewinding.tape import Tape
-from workflow_sdk.core.status import Status
-from workflow_sdk.driver import Batch, Set
+from workflow_sdk.changes.rewinding.cut import cut_failures, cut_from
+from workflow_sdk.changes.rewinding.record import read_record
+from workflow_sdk.changes.rewinding.rewriting import forget_history, rewrite
+from workflow_sdk.rows.keys import Field
+from workflow_sdk.rows.status import Status
 
 __all__ = ["recover", "restart_from"]
 
@@ -19,9 +23,8 @@ def recover(instance_id: str, now: float) -> Steps[None]:
     if found.status not in (Status.STUCK, Status.FAILED):
         raise refuse(found, "only a failed or stuck one can be recovered")
     if found.status is Status.FAILED:
-        batch, tape = Batch(), (yield from Tape.read(found.keys))
-        tape.retry(batch, found.about.result.culprits)
-        yield [*batch.writes]
+        record = yield from read_record(found.keys)
+        yield rewrite(record, cut_failures(record, found.about.result.failed_operations), gives_back=False).writes
     yield from go_on(found, now)
 
 
@@ -29,33 +32,29 @@ def recover(instance_id: str, now: float) -> Steps[None]:
 def restart_from(instance_id: str, path: str | None, now: float) -> Steps[list[bytes] | None]:
     """Forget the entry at `path` (all, if none) and what finished after it, and have the instance run again.
 
-    The keys of the errands that come of it; None, if it was only taken away, to be rewound next.
+    Returns the keys of the cleanups that come of it. None means that the instance was only taken away from whoever ran
+    it, and that the change is to be made again.
     """
     found = yield from find_to_decide(instance_id)
-    batch, tape = Batch(), (yield from Tape.read(found.keys))
-    if path is None:
-        tape.restart(batch)
-    else:
-        tape.restart_from(batch, path)
+    record = yield from read_record(found.keys)
+    # Found out before anything is taken away: whether there is such a path.
+    done = forget_history(record) if path is None else rewrite(record, cut_from(record, path))
     if found.lease is not None:
         # Whoever has it may have written since the history was read. Taken away first, it is read again; should we not
         # come to that, it goes on by itself.
         yield from take_away(found, now)
         return None
-    yield [*batch.writes]
-    errands: list[bytes] = []
-    for errand in tape.errands:
-        errands.append((yield from errand_key()))
-        yield Set(errands[-1], errand.pack())
-    rows = yield from set_status(
-        found,
-        Status.RUNNING,
-        now,
-        result=None,
-        cancelled=False,
-        deaths=None,
-        again=tape.undoes_again,
-        untaken=tape.given_back,
-    )
+    yield done.writes
+    cleanups = yield from add_cleanups(done.cleanups)
+    after = yield from changing(found)
+    after.set(Field.RESULT, None)
+    after.set(Field.HEAD, replace(after.head, cancelled=False))
+    yield from set_deaths(found, after, None)
+    if record.undoes_again:
+        # What happens again is not what happened before: it has other idempotency keys.
+        after.set(Field.BIRTH, replace(after.birth, restarts=after.birth.restarts + 1))
+    if done.given_back and after.tally.taken:
+        after.set(Field.TALLY, replace(after.tally, taken=max(0, after.tally.taken - done.given_back)))
+    rows = yield from set_status(found, after, Status.RUNNING, now)
     yield make_due(found.keys, rows.head, now)
-    return errands
+    return cleanups

@@ -1,35 +1,29 @@
-"""Changes of schedules: what people make of them, and what becomes of their ticks."""
+"""Changes of schedules: to put, change and delete one, and to begin the instances of its ticks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from workflow_sdk.changes.change import Look, Signal, Steps, Writing, change, get
 from workflow_sdk.changes.instances import create
 from workflow_sdk.changes.ticks import MICROSECONDS, ticks_of
-from workflow_sdk.core.instance import Head, InstanceRows
-from workflow_sdk.core.keys import (
-    SCHEDULES_BELL,
-    Field,
-    InstanceKeys,
-    due_schedule,
-    schedule_key,
-    waiting_schedule,
-)
-from workflow_sdk.core.schedules import Plan, ScheduleRow, decide
 from workflow_sdk.driver import Clear, Set
 from workflow_sdk.errors import CodecError, ScheduleNotFoundError
+from workflow_sdk.rows.instance import Head, InstanceRows
+from workflow_sdk.rows.keys import Field, InstanceKeys
+from workflow_sdk.rows.schedule_keys import SCHEDULES_SIGNAL, due_schedule, schedule_key, waiting_schedule
+from workflow_sdk.rows.schedules import Plan, ScheduleRow, decide
 
 __all__ = ["Kept", "delete", "instance_of", "keep", "put", "read_schedule", "unpack_schedule", "update"]
 
 
 def unpack_schedule(id: str, raw: bytes) -> ScheduleRow:
-    """The schedule that a row holds; CodecError, which names it, if it can't be one."""
+    """Unpack the row of a schedule; the CodecError, if it can't be read, names the schedule."""
     try:
         return ScheduleRow.unpack(raw)
     except CodecError as error:
@@ -50,9 +44,9 @@ def _not_found(id: str) -> ScheduleNotFoundError:
 
 @change
 def put(id: str, wanted: ScheduleRow, is_same_input: Callable[[bytes, bytes], bool]) -> Steps[ScheduleRow]:
-    """Store a schedule, unless it is there with the same definition: the schedule as it is then.
+    """Store a schedule, unless it is there with the same definition; return it as it is stored then.
 
-    Whether an old one is paused, and when it ticked last, stays. Ticks of the old one that wait are gone.
+    If it replaces another one, it is still paused if that was, and ticked last when that did; waiting ticks are gone.
     """
     raw = yield from get(schedule_key(id))
     before = None if raw is None else unpack_schedule(id, raw)
@@ -74,7 +68,7 @@ def put(id: str, wanted: ScheduleRow, is_same_input: Callable[[bytes, bytes], bo
 
 @change
 def update(id: str, fn: Callable[[ScheduleRow], ScheduleRow]) -> Steps[ScheduleRow]:
-    """Make of a schedule what `fn` makes of its row: the schedule as it is then."""
+    """Change the row of a schedule with `fn`; return it as it is then."""
     before = yield from read_schedule(id)
     after = fn(before)
     if after != before:
@@ -95,7 +89,7 @@ def delete(id: str) -> Steps[None]:
 
 
 def _store(id: str, before: ScheduleRow | None, after: ScheduleRow | None) -> list[Writing]:
-    """Write a schedule, or clear it, with the rows by which it is found when something is to be done."""
+    """The writes that store a schedule, or forget it, with the rows by which it is found when something is due."""
     writes: list[Writing] = []
     if before is not None and before.next_at is not None:
         writes.append(Clear(due_schedule(before.next_at, id)))
@@ -108,20 +102,19 @@ def _store(id: str, before: ScheduleRow | None, after: ScheduleRow | None) -> li
         writes.append(Set(due_schedule(after.next_at, id), b""))
     if after.waiting and not after.paused:
         writes.append(Set(waiting_schedule(id), b""))
-    writes.append(Signal(SCHEDULES_BELL))
+    writes.append(Signal(SCHEDULES_SIGNAL))
     return writes
 
 
 # Ticks.
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A schedule after what was to be done for it."""
+class Kept(Struct, frozen=True):
+    """A schedule, after what was due has been begun."""
 
     row: ScheduleRow
     head_key: bytes | None
-    """Where the head of the instance is that it began last, if the end of that matters."""
+    """The row that changes when the instance ends that it began last; None if that makes no difference."""
     head: bytes | None
     begun: tuple[str, ...]
     """The instances that were begun."""
@@ -137,29 +130,42 @@ def keep(
     known: Container[str],
     new_rows: Callable[[ScheduleRow, float], InstanceRows],
 ) -> Steps[Kept | None]:
-    """Begin what a schedule is to begin now, and move it on. None, if it is not to be kept here.
+    """Begin the instances that a schedule is to begin now, and move it on to its next tick.
 
-    `found_by`: rows that have led to it. `judge`: what time it is, where a schedule is due at a time. `known`: the
-    names of the workflows that are known here. `new_rows`: of an instance that begins now.
+    None, if it is gone or paused, or its workflow is not known here. `found_by`: the rows by which it was found.
+    `judge`: says what time it is, for something due at a time. `known`: names of workflows. `new_rows`: makes the rows
+    of an instance that begins now.
     """
     raw = yield from get(schedule_key(id))
     row = None if raw is None else unpack_schedule(id, raw)
-    for key in found_by:
-        # Left of a schedule that could not be read when it was deleted; or somebody was faster, and has cleared it.
-        if (row is None or not _leads_to(key, id, row)) and (yield Look(key)) is not None:
-            yield Clear(key)
+    yield from _clear_stale(id, row, found_by)
     if row is None or row.paused or row.workflow not in known:
         return None
-    head_key, head = None, None
-    if row.overlap != "allow" and row.last_instance is not None:
-        head_key = InstanceKeys(row.last_instance).field(Field.HEAD)
-        # It may be given another try meanwhile.
-        head = yield from get(head_key)
+    # It may be given another try meanwhile: so whether it is busy still has to be so when this is committed.
+    head_key = _watched_head(row)
+    head = None if head_key is None else (yield from get(head_key))
     now = judge(row.next_at or 0.0)
     plan = decide(row, now, ticks_of(row), is_busy=head is not None and not Head.unpack(head).status.is_terminal)
     if (plan.starts, plan.waiting, plan.next_at) == ((), row.waiting, row.next_at):
         return Kept(row, head_key, head, (), is_full=False)
     return (yield from _carry_out(id, row, plan, now, new_rows))
+
+
+def _clear_stale(id: str, row: ScheduleRow | None, found_by: Iterable[bytes]) -> Steps[None]:
+    """Clear the rows by which a schedule was found that are not its own any more.
+
+    They are left of a schedule that could not be read when it was deleted; or somebody was faster, and cleared them.
+    """
+    for key in found_by:
+        if (row is None or not _leads_to(key, id, row)) and (yield Look(key)) is not None:
+            yield Clear(key)
+
+
+def _watched_head(row: ScheduleRow) -> bytes | None:
+    """The row that changes when the instance ends that a schedule began last; None if that makes no difference."""
+    if row.overlap == "allow" or row.last_instance is None:
+        return None
+    return InstanceKeys(row.last_instance).field(Field.HEAD)
 
 
 def _carry_out(
@@ -173,15 +179,13 @@ def _carry_out(
         if (yield from create(keys, new_rows(row, now))):
             begun.append(keys.instance_id)
     yield _store(id, row, after)
-    head_key, head = None, None
-    if after.overlap != "allow" and after.last_instance is not None:
-        head_key = InstanceKeys(after.last_instance).field(Field.HEAD)
-        head = yield Look(head_key)
+    head_key = _watched_head(after)
+    head = None if head_key is None else (yield Look(head_key))
     return Kept(after, head_key, head, tuple(begun), plan.is_full)
 
 
 def _leads_to(key: bytes, id: str, row: ScheduleRow) -> bool:
-    """Whether a row by which a schedule is found is one that it has."""
+    """Whether a schedule still has this row by which it is found."""
     if key == waiting_schedule(id):
         return bool(row.waiting) and not row.paused
     return row.next_at is not None and key == due_schedule(row.next_at, id)

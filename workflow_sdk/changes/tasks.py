@@ -1,4 +1,4 @@
-"""Changes of tasks of people. Each is one commit, with a record of who made it."""
+"""Changes of the tasks that workflows give to people. Each is one commit, and is noted in the log of the task."""
 
 from __future__ import annotations
 
@@ -8,28 +8,37 @@ from collections.abc import Set as AbstractSet
 from msgspec.structs import replace
 
 from workflow_sdk.changes.change import Steps, Writing, change, read, scan
-from workflow_sdk.changes.deliver import Letter, Posted, deliver
-from workflow_sdk.changes.snapshot import find
+from workflow_sdk.changes.deliver import NewMessage, Posted, deliver
+from workflow_sdk.changes.instances import find
 from workflow_sdk.changes.workers import time_of_workers
-from workflow_sdk.core.entries import read_token
-from workflow_sdk.core.keys import OUTSIDE, InstanceKeys, last_of
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.outside import Hanging, TaskDone
-from workflow_sdk.core.tasks import TaskEvent, TaskRow, TaskStatus, all_tasks_of, ended_tasks_of, task_key, task_log
-from workflow_sdk.core.times import deadline_of
 from workflow_sdk.driver import Append, Clear, ClearRange, Set
 from workflow_sdk.errors import InstanceNotFoundError, NotAuthorizedError, StaleError
+from workflow_sdk.rows.entries import read_token
+from workflow_sdk.rows.keys import OUTSIDE, InstanceKeys, last_of
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.rows.outside import (
+    Hanging,
+    TaskDone,
+    TaskEvent,
+    TaskRow,
+    TaskStatus,
+    all_tasks_of,
+    ended_tasks_of,
+    task_key,
+    task_log,
+)
+from workflow_sdk.rows.wire import deadline_of
 
 __all__ = ["ENDED_MAX", "assign", "complete", "end_task", "expire", "forget_tasks", "read_task", "reopen"]
 
 ENDED_MAX = 100
-"""So many tasks of an instance that are over are kept, as long as it lives: the last ones."""
+"""How many ended tasks of an instance are kept as long as it lives: the last ones."""
 AT_ONCE = 20
-"""So many are forgotten in one commit, if there are more."""
+"""How many of the older ones are forgotten in one commit."""
 
 
 def read_task(id: str) -> Steps[TaskRow]:
-    """A task; InstanceNotFoundError, if there is none."""
+    """Read a task; InstanceNotFoundError if there is none."""
     row = yield from read(TaskRow, task_key(id))
     if row is None:
         raise InstanceNotFoundError(f"there is no task {id!r}")
@@ -37,7 +46,7 @@ def read_task(id: str) -> Steps[TaskRow]:
 
 
 def _read_open(id: str) -> Steps[TaskRow]:
-    """A task that is open; StaleError, if it is not any more."""
+    """Read a task that is open; StaleError if it is not any more."""
     row = yield from read_task(id)
     if row.status is not TaskStatus.OPEN:
         who = "" if row.by is None else f" by {row.by!r}"
@@ -47,7 +56,7 @@ def _read_open(id: str) -> Steps[TaskRow]:
 
 @change
 def assign(id: str, what: str, by: str | None, to: str | None, now: float) -> Steps[None]:
-    """Give a task to someone, or to nobody. `what`: what its log calls that."""
+    """Give a task to someone, or to nobody. `what`: the word for that in its log."""
     row = yield from _read_open(id)
     yield _store(row, replace(row, assignee=to), TaskEvent(what, by, now, to))
 
@@ -56,7 +65,7 @@ def assign(id: str, what: str, by: str | None, to: str | None, now: float) -> St
 def complete(
     id: str, value: bytes, by: str, roles: AbstractSet[str], now: float, is_here: Callable[[str], bool]
 ) -> Steps[tuple[str, Posted]]:
-    """Complete a task, and have its instance go on: the id of that, and who has it."""
+    """Complete a task, and send the result to its instance; return the id of that, and what became of the message."""
     row = yield from _read_open(id)
     if row.roles and roles.isdisjoint(row.roles):
         wanted = " or ".join(map(repr, row.roles))
@@ -73,8 +82,8 @@ def complete(
     hanging = yield from read(Hanging, keys.space + OUTSIDE + read_token(row.token)[1])
     if hanging is None or hanging.id != id:
         raise StaleError(f"instance {row.instance!r} does not wait for task {id!r} any more")
-    letter = Letter(row.token, TaskDone(value, by, now).pack())
-    posted = yield from deliver(keys, letter, now, is_here, found)
+    new = NewMessage(row.token, TaskDone(value, by, now).pack())
+    posted = yield from deliver(keys, new, now, is_here, found)
     done = replace(row, status=TaskStatus.COMPLETED, by=by, ended_at=now, result=value)
     yield from _forget_oldest(row.instance)
     yield _store(row, done, TaskEvent("completed", by, now))
@@ -90,7 +99,7 @@ def end_task(id: str, status: TaskStatus, now: float) -> Steps[None]:
 
 
 def expire(id: str, now: float) -> Steps[bool]:
-    """End a task since its time is over; False if it was completed before."""
+    """Expire a task, since its time is over; False if it was completed before."""
     row = yield from read(TaskRow, task_key(id))
     if row is not None and row.status is TaskStatus.COMPLETED:
         return False
@@ -102,7 +111,7 @@ def expire(id: str, now: float) -> Steps[bool]:
 
 
 def reopen(id: str, now: float) -> Steps[None]:
-    """Open a task again that was completed with what its instance can't take."""
+    """Open a task again, whose result does not fit the wait of its instance."""
     row = yield from read(TaskRow, task_key(id))
     if row is not None and row.status is TaskStatus.COMPLETED:
         after = replace(row, status=TaskStatus.OPEN, by=None, ended_at=None, result=None)
@@ -110,7 +119,7 @@ def reopen(id: str, now: float) -> Steps[None]:
 
 
 def _store(before: TaskRow, after: TaskRow, event: TaskEvent) -> list[Writing]:
-    """Write a task as it is now, where it is found by, and what has happened to it."""
+    """The writes that store a task, the rows by which it is found, and one more event in its log."""
     writes: list[Writing] = []
     gone = set(before.places())
     if after.status is TaskStatus.OPEN:
@@ -127,9 +136,9 @@ def _store(before: TaskRow, after: TaskRow, event: TaskEvent) -> list[Writing]:
 
 
 def _forget_oldest(instance_id: str) -> Steps[None]:
-    """Before another task of an instance is over: keep no more than so many of those that are.
+    """Forget the oldest ended tasks of an instance, so that there is room for one that ends now.
 
-    Not the one that is over now, also if the clock by which it ended is behind the others.
+    This comes before that one is written, which so is kept, also if it ended by a clock that is behind the others.
     """
     begin, end = subtree(ended_tasks_of(instance_id))
     rows = yield from scan(begin, end, limit=ENDED_MAX + AT_ONCE)
@@ -145,7 +154,7 @@ def _forget(id: str) -> list[Writing]:
 
 
 def forget_tasks(instance_id: str) -> Steps[None]:
-    """Forget all tasks of an instance, which has ended."""
+    """Forget all tasks of an instance that has ended."""
     for place, _ in (yield from scan(*subtree(all_tasks_of(instance_id)))):
         id = last_of(place)
         row = yield from read(TaskRow, task_key(id))

@@ -1,8 +1,8 @@
-"""When a schedule ticks: from an expression of cron, or every so often.
+"""The times at which a schedule ticks: by an expression of cron, or every so often.
 
-Cron is read by `cronsim`, which follows Debian's, also where the clocks are changed: a time that does not exist on a
-day comes when the clocks have been put forward, one that exists twice comes once, the first time. That is so where both
-the minute and the hour are said; what comes with every minute or hour of the day (`*`) goes on evenly.
+Cron is read by `cronsim`, which does as Debian's cron does, also when the clocks are changed: a time that does not
+exist on a day comes as soon as the clocks were put forward; one that exists twice comes the first time only. That holds
+where the minute and the hour are given. What comes every minute or hour (`*`) goes on evenly.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from workflow_sdk.core.retry import Duration, seconds
-from workflow_sdk.core.schedules import After, ScheduleRow
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.wire import MOMENT_MAX
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.rows.retry import Duration, seconds
+from workflow_sdk.rows.schedules import After, ScheduleRow
+from workflow_sdk.rows.wire import MOMENT_MAX, shown
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -29,7 +28,7 @@ EVERY_MICROSECONDS_MIN = 1000
 
 
 def ticks_of(row: ScheduleRow) -> After:
-    """The ticks of a schedule."""
+    """A function that gives the first tick of a schedule after a time."""
     if row.every is not None:
         return partial(_every_after, row.since, row.every)
     assert row.cron is not None, "a schedule has one of the two"
@@ -75,7 +74,7 @@ def _parsed(cron: str, begin: datetime) -> CronSim:
 
 
 def check_cron(cron: object) -> str:
-    """An expression of cron; DefinitionError, if it is none."""
+    """Return an expression of cron; DefinitionError if it is none."""
     if not isinstance(cron, str):
         raise DefinitionError(f'cron is a text such as "0 3 * * *", not {shown(cron)}')
     _parsed(cron, datetime(2000, 1, 1, tzinfo=UTC))
@@ -83,7 +82,7 @@ def check_cron(cron: object) -> str:
 
 
 def check_every(every: Duration) -> int:
-    """A duration in microseconds; DefinitionError, if it is none, or too short."""
+    """Return a duration in microseconds; DefinitionError if it is none, or too short."""
     found = round(seconds(every, "every") * MICROSECONDS)
     if found < EVERY_MICROSECONDS_MIN:
         raise DefinitionError(f"every is a millisecond or more, not {shown(every)}")
@@ -91,7 +90,7 @@ def check_every(every: Duration) -> int:
 
 
 def time_zone(name: object) -> tzinfo:
-    """The time zone of that name; DefinitionError, if there is none."""
+    """Return the time zone of that name; DefinitionError if there is none."""
     if name == "UTC":
         return UTC  # known without a database
     try:

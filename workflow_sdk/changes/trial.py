@@ -1,7 +1,8 @@
 """One attempt to make a change: what it reads, and what would be written.
 
-Reads come one after the other, and others may write in between. A commit finds that out. Where there is none, since a
-change writes nothing or raises, what it has read is looked at again: its answer, too, is one that held at some moment.
+Reads come one after the other, and others may write in between. A commit finds that out by its checks. Where there is
+no commit, since the change writes nothing or raises, what was read is read once more and compared: so its answer, too,
+is one that was right at some moment.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from typing import Any, Generic, TypeVar, cast
 
 from sortedcontainers import SortedDict
 
-from workflow_sdk.changes.change import Assume, Change, Draw, Get, Hold, Look, Retries, Scan, Signal, Writing
+from workflow_sdk.changes.change import Assume, Change, Draw, Effect, Get, Hold, Look, Retries, Scan, Signal, Writing
 from workflow_sdk.driver import Batch, Clear, ClearRange, Driver, Set, Write
 
-__all__ = ["Outcome", "Together", "Trial", "as_writes"]
+__all__ = ["Outcome", "Together", "Trial", "as_writes", "has_moved_on"]
 
 T = TypeVar("T")
 
 SIGNAL_BYTES = 16
 LOOKS_MAX = 3
-"""How often what a change has read is looked at again that writes nothing: others may write without end."""
+"""How often a change that writes nothing is made again because of others, who may write without end."""
 
 _UNKNOWN: Any = object()
 
 
 class Outcome(Generic[T]):
-    """What came of one change: a value, or what it has raised."""
+    """What came of one change: its value, or the error that it raised."""
 
     __slots__ = ("checks", "error", "value")
 
@@ -38,7 +39,7 @@ class Outcome(Generic[T]):
         """The rows that have to be as they were read."""
 
     def get(self) -> T:
-        """The value. Raises what the change has raised."""
+        """Return the value, or raise the error."""
         if self.error is not None:
             raise self.error
         return cast("T", self.value)
@@ -55,7 +56,7 @@ class Overlay:
         self.cleared: list[ClearRange] = []
 
     def add(self, writes: Iterable[Write]) -> None:
-        """Take more writes into account. What is appended can't be found: nobody knows its key."""
+        """Take in more writes. What is appended can't be read back: its key is made by the commit."""
         for write in writes:
             if type(write) is Set:
                 self.rows[write.key] = write.value
@@ -100,7 +101,7 @@ class Together:
         self.overlay: Overlay = Overlay()
 
     def overlaps(self, trial: Trial) -> bool:
-        """Whether a change has read what these write, or something else where both have read."""
+        """Whether a trial read a row that these changes write, or one they read too, when it held something else."""
         overlay, checks = self.overlay, self.checks
         if any(checks.get(key, value) != value for key, value in trial.checks.items()):
             return True
@@ -109,7 +110,7 @@ class Together:
         return any(overlay.covers(begin, end) for begin, end in trial.scanned)
 
     def absorb(self, trial: Trial) -> None:
-        """Take over what a change has come to."""
+        """Add the checks and writes of a trial."""
         for key, value in trial.checks.items():
             if key not in self.checks:
                 self.checks[key] = value
@@ -140,7 +141,7 @@ class Trial:
         self._driver = driver
         self._retries = retries
         self._before = before
-        """What goes with the same commit, and comes before."""
+        """The changes that go with the same commit, and come before."""
         self._token = b""
         """What signals are set to."""
         self._reads = 0
@@ -148,7 +149,7 @@ class Trial:
         self.known: dict[bytes, bytes | None] = {}
         """Rows as they were read."""
         self._ranges: list[tuple[bytes, bytes]] = []
-        """What was read whole: a row in there that is not known is not there."""
+        """The ranges that were read whole: a row in one of them that is not in `known` is not there."""
         self.scanned: list[tuple[bytes, bytes]] = []
         """All ranges that were read, whole or not."""
         self.checks: dict[bytes, bytes | None] = {}
@@ -156,7 +157,7 @@ class Trial:
         self._overlay: Overlay | None = None
         """Made when something is read after something was written."""
         self._overlaid = 0
-        """How many of the writes it has."""
+        """How many of the writes are in the overlay."""
 
     def batch(self) -> Batch:
         """What is to be committed."""
@@ -166,7 +167,7 @@ class Trial:
         return batch
 
     async def make(self, change: Change[T]) -> Outcome[T]:
-        """Make a change. What it raises is its outcome, and then it writes nothing.
+        """Run a change to its outcome. If it raises, that is its outcome, and it writes nothing.
 
         What the store raises is raised here: it is no outcome of the change.
         """
@@ -179,7 +180,7 @@ class Trial:
             if self.writes or self._reads < 2 or self._before is not None or looks == LOOKS_MAX:
                 break
             looks += 1
-            if not await self._has_moved_on():
+            if not await has_moved_on(self._driver, self.checks.items()):
                 break
             # Others have written between two of its reads, or what it has assumed is wrong.
             self.__init__(self._driver, self._retries + 1)  # type: ignore[misc]
@@ -187,12 +188,6 @@ class Trial:
         if outcome.error is not None:
             self.checks = {}
         return outcome
-
-    async def _has_moved_on(self) -> bool:
-        for key, value in self.checks.items():
-            if await self._driver.get(key) != value:
-                return True
-        return False
 
     async def _run(self, change: Change[T]) -> Outcome[T]:
         send = change.begin().send
@@ -213,18 +208,22 @@ class Trial:
             elif type(effect) is Scan:
                 answer = await self._scan(effect)
             elif type(effect) is Hold:
-                for key in effect.keys:
-                    await self._get(key)
+                await self._hold(effect.keys)
             elif type(effect) is Look:
                 answer = await self._look(effect.key)
             elif type(effect) is Assume:
                 answer = await self._assume(effect)
-            elif type(effect) is Draw:
-                answer = randbelow(effect.below)
-            elif type(effect) is Retries:
-                answer = self._retries
             else:
-                self._write([cast("Writing", effect)])
+                answer = self._do(effect)
+
+    def _do(self, effect: Effect) -> int | None:
+        """Do what needs no read; return the answer."""
+        if type(effect) is Draw:
+            return randbelow(effect.below)
+        if type(effect) is Retries:
+            return self._retries
+        self._write([cast("Writing", effect)])
+        return None
 
     def _write(self, writings: Sequence[Writing]) -> None:
         token = self._token = self._token or token_bytes(SIGNAL_BYTES)
@@ -239,6 +238,14 @@ class Trial:
             self.checks[key] = raw
         found: bytes | None = raw
         return found
+
+    async def _hold(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            raw = _UNKNOWN if self.writes or self._before is not None else self._seen(key)
+            if raw is _UNKNOWN:
+                await self._get(key)
+            else:
+                self.checks[key] = raw  # as `_get` does, and without a call that could wait
 
     async def _look(self, key: bytes) -> bytes | None:
         raw = self._planned(key)
@@ -256,7 +263,7 @@ class Trial:
         return found
 
     def _planned(self, key: bytes) -> Any:
-        """What the commit makes of a row; `_UNKNOWN` if nothing."""
+        """What a row will hold after the writes so far; `_UNKNOWN` if they do not touch it."""
         if self.writes:
             raw = self._plans().get(key)
             if raw is not _UNKNOWN:
@@ -264,7 +271,7 @@ class Trial:
         return _UNKNOWN if self._before is None else self._before.overlay.get(key)
 
     def _plans(self) -> Overlay:
-        """What this change has written."""
+        """The rows as they will be after the writes of this change so far."""
         if self._overlay is None:
             self._overlay = Overlay()
         if self._overlaid < len(self.writes):
@@ -273,11 +280,12 @@ class Trial:
         return self._overlay
 
     def _seen(self, key: bytes) -> Any:
-        """A row as it was read; `_UNKNOWN` if it was not."""
-        if key in self.checks:
-            return self.checks[key]
-        if key in self.known:
-            return self.known[key]
+        """What a row held when it was read; `_UNKNOWN` if it was not read."""
+        raw: Any = self.checks.get(key, _UNKNOWN)
+        if raw is _UNKNOWN:
+            raw = self.known.get(key, _UNKNOWN)
+        if raw is not _UNKNOWN:
+            return raw
         if self._before is not None and key in self._before.checks:
             return self._before.checks[key]
         return None if self._ranges and _is_in(key, self._ranges) else _UNKNOWN
@@ -294,21 +302,36 @@ class Trial:
         if self.writes:
             plans.append(self._plans())
         plans = [plan for plan in plans if plan.covers(begin, end)]
-        # What is cleared takes up no room, however much of it there is.
-        most = None if plans else limit
+        if not plans:
+            return await self._ask_range(begin, end, limit, reverse=reverse)
+        # What is cleared takes up no room, however much of it there is: so the limit is applied afterwards.
+        rows = await self._ask_range(begin, end, None, reverse=reverse)
+        for plan in plans:
+            rows = plan.over(rows, begin, end)
+        if reverse:
+            rows.reverse()
+        return rows if limit is None else rows[:limit]
+
+    async def _ask_range(
+        self, begin: bytes, end: bytes, limit: int | None, *, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
         self._reads += 1
-        rows = await self._driver.scan(begin, end, limit=most, reverse=reverse)
-        if most is None or len(rows) < most:
+        rows = await self._driver.scan(begin, end, limit=limit, reverse=reverse)
+        if limit is None or len(rows) < limit:
             # Of what is read in parts, since it may be large, nothing is kept.
             self._ranges.append((begin, end))
             known = self.known
             for key, raw in rows:
                 known.setdefault(key, raw)
-        for plan in plans:
-            rows = plan.over(rows, begin, end)
-        if plans and reverse:
-            rows.reverse()
-        return rows if limit is None else rows[:limit]
+        return rows
+
+
+async def has_moved_on(driver: Driver, checks: Iterable[tuple[bytes, bytes | None]]) -> bool:
+    """Whether a row that was read, or that a batch checks, holds something else now."""
+    for key, expected in checks:
+        if await driver.get(key) != expected:
+            return True
+    return False
 
 
 def _is_in(key: bytes, ranges: Sequence[tuple[bytes, bytes]]) -> bool:
@@ -320,5 +343,6 @@ def _is_in(key: bytes, ranges: Sequence[tuple[bytes, bytes]]) -> bool:
 
 
 def as_writes(writings: Sequence[Writing], token: bytes) -> list[Write]:
-    """Writes for a batch, in which signals are set to a token that they never had."""
-    return [Set(each.key, token) if type(each) is Signal else cast("Write", each) for each in writings]
+    """The writes for a batch: signals are set to this token, which has to be a new one."""
+    writes: list[Any] = [Set(each.key, token) if type(each) is Signal else each for each in writings]
+    return writes

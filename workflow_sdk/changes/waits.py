@@ -1,19 +1,19 @@
-"""Whether a wait that a message is for is still open. The commit holds only as long as it is."""
+"""Finding out whether a wait is still open. If it is, the commit that follows holds only as long as it stays so."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from workflow_sdk.changes.change import Get, Hold, Steps, get, look, scan
-from workflow_sdk.changes.snapshot import Snapshot
-from workflow_sdk.core.entries import Entry, ListenData, read_token
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.instance import CountRow, WaitRow
-from workflow_sdk.core.keys import HISTORY, INBOX, OUTSIDE, Field, InstanceKeys, waits_of
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.outside import Hanging
-from workflow_sdk.core.status import EntryStatus, Status
+from workflow_sdk.changes.instances import Snapshot
 from workflow_sdk.driver import Set
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.rows.entries import Entry, ListenData, read_token
+from workflow_sdk.rows.instance import CountRow, WaitRow
+from workflow_sdk.rows.keys import HISTORY, INBOX, OUTSIDE, Field, InstanceKeys, waits_of
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.rows.outside import Hanging
+from workflow_sdk.rows.status import EntryStatus, Status
 
 __all__ = ["awaits_end", "hanging_key", "is_awaited", "wait_for_token", "wait_for_version"]
 
@@ -22,7 +22,7 @@ PAGE = 64
 
 
 def wait_for_token(found: Snapshot, message: str | bytes, token: bytes, version: int | None, now: float) -> Steps[bool]:
-    """Promise a message to the wait with this token; False if that is over."""
+    """Promise a message to the wait with this token; False if the wait is over, or was promised all that it takes."""
     keys = found.keys
     since, location = read_token(token)
     if version not in (None, since):
@@ -41,7 +41,7 @@ def wait_for_token(found: Snapshot, message: str | bytes, token: bytes, version:
 
 
 def _wait_of_entry(found: Snapshot, message: str | bytes, token: bytes, now: float) -> Steps[bool]:
-    """While its code is run again, or stuck, a wait is not over; but only its entry says so."""
+    """The same where the wait has no row: its instance is stuck, or is run again and has not come to it yet."""
     keys = found.keys
     since, location = read_token(token)
     raw = yield from get(keys.space + HISTORY + location)
@@ -56,14 +56,14 @@ def _wait_of_entry(found: Snapshot, message: str | bytes, token: bytes, now: flo
     is_open = promised < data.count
     if is_open:
         # It changes with every message: so those that are there were counted to the last.
-        yield Hold((keys.nudge,))
+        yield Hold((keys.stamp,))
     return is_open
 
 
 def wait_for_version(found: Snapshot, message: str | bytes, version: int, now: float) -> Steps[bool]:
-    """Note that a state of the instance is answered; False if it was, or if nothing waits since then.
+    """Note that a version of the instance is answered; False if it was before, or if it is too old to be.
 
-    A state is answered by one message only; and one that a wait began with, while that waits.
+    That is: it is not the version now, and no wait for such a message began with it and is still open.
     """
     keys, about = found.keys, found.about
     if version == about.tally.commits:
@@ -86,7 +86,7 @@ def wait_for_version(found: Snapshot, message: str | bytes, version: int, now: f
 
 
 def _listens(raw: bytes, message: str | bytes, since: int, now: float) -> ListenData | None:
-    """What an entry listens to, if it has listened to the message since then, and does still."""
+    """What an entry listens to, if it began to listen to this message with this version, and still does."""
     entry = Entry.unpack(raw)
     data = entry.data
     if entry.status is not EntryStatus.WAITING or entry.since != since or not isinstance(data, ListenData):
@@ -102,7 +102,7 @@ def _is_over(until: float | None, now: float) -> bool:
 
 
 def hanging_key(watcher: str, token: bytes) -> bytes:
-    """The row of what an instance waits for at the end of another one, as long as that wait lasts."""
+    """The row that an instance has as long as it waits, with this token, for the end of another one."""
     return InstanceKeys(watcher).space + OUTSIDE + read_token(token)[1]
 
 
@@ -112,10 +112,10 @@ def _is_wait(raw: bytes | None, instance_id: str, token: bytes) -> bool:
 
 
 def awaits_end(watcher: str, instance_id: str, token: bytes) -> Steps[bool]:
-    """Whether an instance waits for the end of another one, and does so until the commit."""
+    """Whether an instance waits for the end of another one. The commit holds only if that stays so."""
     return _is_wait((yield from get(hanging_key(watcher, token))), instance_id, token)
 
 
 def is_awaited(watcher: str, instance_id: str, token: bytes) -> Steps[bool]:
-    """Whether an instance waits for the end of another one now."""
+    """Whether an instance waits for the end of another one now. It may not any more when the commit is applied."""
     return _is_wait((yield from look(hanging_key(watcher, token))), instance_id, token)

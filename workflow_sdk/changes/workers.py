@@ -1,21 +1,21 @@
-"""What workers have in the store: heartbeats, letters, and what time it is for those who run instances."""
+"""What workers keep in the store: heartbeats, which also say what time it is for them, and signals."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from workflow_sdk.changes.change import Assume, Get, Signal, Steps, Writing, change, scan
-from workflow_sdk.core.instance import Lease
-from workflow_sdk.core.keys import InstanceKeys, WorkerKeys, worker_keys
-from workflow_sdk.core.location import subtree
-from workflow_sdk.core.wire import Row
 from workflow_sdk.driver import Append, Clear, ClearRange, Set
 from workflow_sdk.errors import CodecError
+from workflow_sdk.rows.instance import Lease
+from workflow_sdk.rows.keys import InstanceKeys, WorkerKeys, worker_keys
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.rows.wire import Row
 
 __all__ = [
     "SKEW_SECONDS",
     "Heartbeat",
-    "LetterRow",
+    "SignalRow",
     "beat",
     "beat_while_there",
     "beat_with_lease",
@@ -23,6 +23,7 @@ __all__ = [
     "forget_worker",
     "give_heartbeat",
     "leave",
+    "no_worker",
     "tell_owner",
     "time_of_workers",
 ]
@@ -32,7 +33,7 @@ SKEW_SECONDS = 5.0
 
 
 class Heartbeat(Row, frozen=True):
-    """A row that its worker writes again and again. Whether it is alive shows in that the row changes."""
+    """A row that a worker writes again and again. As long as it changes, the worker is alive."""
 
     WHAT: ClassVar[str] = "a heartbeat"
 
@@ -41,24 +42,24 @@ class Heartbeat(Row, frozen=True):
     ttl: float
     """After how many seconds without another one the worker is taken for dead."""
     number: int | None
-    """Another one each time, so that the row changes even if the clock stands still. None if there is no second one:
-    then everybody knows by their clock who is alive."""
+    """Another one each time, so that the row changes even if the clock stands still. None if the worker writes it only
+    once, since it shares a clock with the others that knows by itself who is alive."""
 
 
-class LetterRow(Row, frozen=True):
-    """A letter to a worker: which of its instances is to be looked at."""
+class SignalRow(Row, frozen=True):
+    """A signal to a worker: one of its instances is to look for messages, or is to be evicted."""
 
-    WHAT: ClassVar[str] = "a letter"
+    WHAT: ClassVar[str] = "a signal"
 
     id: str
     evicts: bool = False
-    """It is to be put away."""
+    """Whether it is to be evicted."""
 
 
 def time_of_workers(now: float) -> Steps[float]:
-    """What time it is for those who run instances; `now` if that agrees with one of them, or if there is none.
+    """The time by the clocks of those who run instances; `now`, if it agrees with one of them or there is none.
 
-    A client asks for this before it acts on a time that they are to act on: its own clock may be wrong.
+    A client asks for this before it decides whether a deadline is over, or sets an alarm: its own clock may be wrong.
     """
     nearest: float | None = None
     for _, raw in (yield from scan(*WorkerKeys.heartbeats())):
@@ -78,20 +79,25 @@ def time_of_workers(now: float) -> Steps[float]:
     return now if nearest is None else nearest
 
 
+def no_worker(worker: str) -> bool:
+    """Answer no, whichever worker is asked about: where none is in this process."""
+    return False
+
+
 def tell_owner(lease: Lease, instance_id: str, *, evict: bool = False) -> list[Writing]:
-    """Have the worker that has the instance look at it, or put it away."""
+    """The writes that have the worker with this lease look at the instance, or evict it."""
     worker = worker_keys(lease.worker)
-    return [Append(worker.letters, LetterRow(instance_id, evict).pack()), Signal(worker.bell)]
+    return [Append(worker.signals, SignalRow(instance_id, evict).pack()), Signal(worker.stamp)]
 
 
 def forget_worker(worker: WorkerKeys) -> list[Writing]:
-    """Forget a worker that has nothing any more."""
-    return [Clear(worker.heartbeat), Clear(worker.bell), ClearRange(*subtree(worker.letters))]
+    """The writes that forget a worker, which must have no instance any more."""
+    return [Clear(worker.heartbeat), Clear(worker.stamp), ClearRange(*subtree(worker.signals))]
 
 
 @change
 def beat(worker: WorkerKeys, before: bytes | None, heartbeat: bytes) -> Steps[bool]:
-    """Say that a worker lives; False if it was buried since it said so last. `before`: what it has said then."""
+    """Write a heartbeat; False if the worker was buried since the one before, which is given as `before`."""
     found: bytes | None = yield Assume(worker.heartbeat, before)
     yield Set(worker.heartbeat, heartbeat)
     return found == before
@@ -99,28 +105,28 @@ def beat(worker: WorkerKeys, before: bytes | None, heartbeat: bytes) -> Steps[bo
 
 @change
 def beat_while_there(worker: WorkerKeys, heartbeat: bytes) -> Steps[None]:
-    """Say that a worker lives, unless it was buried or has left."""
+    """Write a heartbeat, unless the worker was buried or has left."""
     if (yield Get(worker.heartbeat)) is not None:
         yield Set(worker.heartbeat, heartbeat)
 
 
 @change
 def beat_with_lease(keys: InstanceKeys, lease: bytes, worker: WorkerKeys, heartbeat: bytes) -> Steps[None]:
-    """Say that a worker lives, as long as it has the lease of an instance."""
+    """Write a heartbeat, if the worker still has this lease of an instance."""
     if (yield Assume(keys.lease, lease)) == lease:
         yield Set(worker.heartbeat, heartbeat)
 
 
 @change
 def leave(worker: WorkerKeys) -> Steps[None]:
-    """Forget a worker, unless something is left of it that others have to take over."""
+    """Forget a worker that ends, unless it still has instances, which others have to take over."""
     if not (yield from scan(*worker.all_claimed(), limit=1)):
         yield forget_worker(worker)
 
 
 @change
 def bury(dead: WorkerKeys, heartbeat: bytes) -> Steps[None]:
-    """Forget a worker that is dead, and of which this was the last heartbeat, once it has nothing any more."""
+    """Forget a dead worker, if this is still its last heartbeat and it has no instance any more."""
     # It may have something anew, if it lives: then it has another heartbeat first.
     if (yield Get(dead.heartbeat)) == heartbeat and not (yield from scan(*dead.all_claimed(), limit=1)):
         yield forget_worker(dead)
@@ -128,6 +134,6 @@ def bury(dead: WorkerKeys, heartbeat: bytes) -> Steps[None]:
 
 @change
 def give_heartbeat(worker: WorkerKeys, now: float) -> Steps[None]:
-    """Have a worker found that has something and no heartbeat: it is dead as soon as this one is seen."""
+    """Write a heartbeat for a worker that has instances and no heartbeat. Others see it run out, and take over."""
     if (yield Get(worker.heartbeat)) is None:
         yield Set(worker.heartbeat, Heartbeat(now, 0.0, 0).pack())

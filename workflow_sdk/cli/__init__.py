@@ -1,8 +1,9 @@
 """The command line, `workflow`: a door to a store, on public names only.
 
-`app.py` is the group of commands and how errors are told; `options.py` and `named.py` what is read from the command
-line; `output.py` and `tree.py` how things are shown. The commands are in `instances.py`, `tasks.py`, `watch.py`,
-`worker.py` (with `team.py`, for several processes), `checking.py` and `doctor.py`.
+`commands.py` is the group of all commands, and how errors are told. The commands are in `instances.py`, `tasks.py`,
+`schedules.py`, `watch.py`, `worker.py` (with `team.py`, for several processes), `checking.py` and `doctor.py`. They
+share `options.py`, which reads the command line and opens the store, and `output.py`, which shows values. `listing.py`
+prints lists, and `tree.py` an instance with its history.
 """
 
 from __future__ import annotations

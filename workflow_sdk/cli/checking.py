@@ -1,8 +1,8 @@
-"""Whether the code at hand still fits what is under way: before it is deployed, or anywhere else with a dump."""
+"""The commands that find out whether code still fits the instances that are under way, in a store or in a dump."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -10,10 +10,8 @@ import anyio
 import click
 
 from workflow_sdk import ReplayReport, Runtime, Workflow, dump_histories, replay_check
-from workflow_sdk.cli.app import EXIT_FAILED
-from workflow_sdk.cli.named import find, made
-from workflow_sdk.cli.options import Given, Store, given_store, store_options
-from workflow_sdk.cli.output import in_json, safe
+from workflow_sdk.cli.options import Codec, Given, Store, given_store, made, named, store_options
+from workflow_sdk.cli.output import EXIT_FAILED, in_json, safe
 
 __all__ = ["check", "dump"]
 
@@ -23,7 +21,7 @@ EXAMPLE = "app:runtime"
 
 
 def finished_option(command: F) -> F:
-    """How many of those that have ended."""
+    """The option for how many finished instances are replayed, too."""
     text = "And N finished ones of each workflow."
     return click.option("--finished", type=click.IntRange(min=0), default=0, metavar="N", help=text)(command)
 
@@ -51,23 +49,33 @@ def check(
     and nothing is written. The exit code is 1 if there is an instance that would not go on with this code, or one whose
     workflow a Runtime that was named does not have.
     """
-    named = _made(target, find(target, EXAMPLE))
-    workflows = _workflows(target, named)
-    handlers = named.handlers if isinstance(named, Runtime) else ()
-    given = cast("Given", ctx.obj)
-    if dump is not None and store is not None:
-        raise click.UsageError("--dump takes the place of a store: give one of the two")
-    # A dump has its values as the store has them.
-    found = given_store(given, store or ("memory://" if dump is not None else None), codec)
-    source = found.url if dump is None else dump
-    report = anyio.run(lambda: replay_check(source, workflows, finished=finished, codec=found.codec, handlers=handlers))
-    if as_json:
-        click.echo(in_json(_plain(report)))
-    else:
-        click.echo("\n".join(safe(line) for line in str(report).splitlines()))
-    # A runtime is all that will run: what it does not know, nobody takes.
-    left_out = bool(report.unknown) and isinstance(named, Runtime)
+    found = _made(target, named(target, EXAMPLE))
+    workflows = _workflows(target, found)
+    runtime = found if isinstance(found, Runtime) else None
+    handlers = runtime.handlers if runtime is not None else ()
+    source, codecs = _source(cast("Given", ctx.obj), dump, store, codec)
+    report = anyio.run(lambda: replay_check(source, workflows, finished=finished, codec=codecs, handlers=handlers))
+    click.echo(in_json(_plain(report)) if as_json else _text(report))
+    # A runtime is all that will run: nobody takes an instance of a workflow that it does not know.
+    left_out = runtime is not None and bool(report.unknown)
     return EXIT_FAILED if left_out or not report.ok else 0
+
+
+def _source(
+    given: Given, dump: Path | None, store: str | None, codec: str | None
+) -> tuple[str | Path, Codec | Sequence[Codec] | None]:
+    """The store or the dump that is read, and the codec of its values."""
+    if dump is None:
+        found = given_store(given, store or None, codec)
+        return found.url, found.codec
+    if store is not None:
+        raise click.UsageError("--dump takes the place of a store: give one of the two")
+    # The values in a dump are as the store has them, so they need the codec. The store itself is not opened.
+    return dump, given_store(given, "memory://", codec).codec
+
+
+def _text(report: ReplayReport) -> str:
+    return "\n".join(safe(line) for line in str(report).splitlines())
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Is a store well: can it be opened, written and read, and how fast is that?"""
+"""The command that tries a store: can it be opened, written and read, and how fast is that?"""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["doctor"]
 
 COMMITS = 200
 TRYING_SECONDS = 5.0
-"""For commits. A store that is slower is timed over fewer of them."""
+"""How long commits are timed. A slow store is timed over fewer commits."""
 COUNTING_SECONDS = 1.0
-"""For instances. What is counted then is what there is at least."""
+"""How long instances are counted. After that, the number is a least number."""
 PAGE = 100
 
-# No tuple of `fdb.tuple`, as every key of the engine is: it can't be in the way of anything.
+# Every key of the engine is a tuple of `fdb.tuple`. This is none, so it can't be in the way of any.
 PREFIX = b"workflow doctor "
 ABANDONED_SECONDS = 3600
 COUNTERS = ("conflicts", "retries", "unknown_results")
-"""What a driver may count."""
+"""The attributes in which a driver may count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class _Times:
     seconds: list[float]
 
     def at(self, share: float) -> float:
-        """In milliseconds, what that share of them did not exceed."""
+        """How many milliseconds that share of them did not exceed."""
         ordered = sorted(self.seconds)
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)] * 1000
 
@@ -162,7 +162,7 @@ async def _remove(driver: Driver, key: bytes) -> None:
 
 
 async def _sweep(driver: Driver) -> None:
-    """Remove what one has left that was killed."""
+    """Remove what a `doctor` that was killed has left."""
     old = PREFIX, PREFIX + (int(time.time()) - ABANDONED_SECONDS).to_bytes(8, "big")
     if await driver.scan(*old, limit=1):
         batch = Batch()

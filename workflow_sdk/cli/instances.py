@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import fields
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict, Unpack
 
 import click
 from rich.text import Text
 
-from workflow_sdk import Client, Delivery, Handle, InstanceInfo, Status
-from workflow_sdk.cli.app import run
-from workflow_sdk.cli.options import Store, duration, instance_argument, json_value, store_options
-from workflow_sdk.cli.output import (
-    STYLES,
-    age,
-    console,
-    error_text,
-    in_json,
-    is_terminal,
-    more_text,
-    print_line,
-    safe,
-    span,
-    table,
-    utc_time,
-)
-from workflow_sdk.cli.tree import Picture, draw, wait_text
+from workflow_sdk import Client, Delivery, Handle, InstanceInfo, Page, Status
+from workflow_sdk.cli.listing import Listed, limit_option, print_pages
+from workflow_sdk.cli.options import Store, duration, instance_argument, json_value, run, store_options
+from workflow_sdk.cli.output import STYLES, age, error_text, facts, in_json, print_line, safe, span, utc_time
+from workflow_sdk.cli.tree import Picture, draw, find, look, wait_text
 
-__all__ = ["cancel", "find", "list_", "look", "prune", "recover", "restart_from", "result", "send", "show", "start"]
+__all__ = ["cancel", "list_", "prune", "recover", "restart_from", "result", "send", "show", "start"]
 
-_PAGE_MAX = 1000
 _STATUSES = [status.value for status in Status]
 _UNDER_WAY = {status for status in Status if not status.is_terminal and status is not Status.STUCK}
 _ENDS = [status.value for status in Status if status.is_terminal]
@@ -45,25 +29,14 @@ class _Only(TypedDict):
     reference: str | None
 
 
-def find(client: Client, id: str) -> Handle[Any]:
-    """The handle of an instance, whatever its workflow is: the store knows."""
-    return client.handle("", id)
-
-
 async def find_readable(client: Client, id: str) -> Handle[Any]:
-    """The same, once a value of it could be read.
+    """The handle of an instance, after a value of the instance could be read.
 
-    What is written without the codec of the others, they could not read. So nothing is.
+    Without the right codec, this would write what the workers of the instance can't read. So nothing is written.
     """
     handle = find(client, id)
     await handle.info()
     return handle
-
-
-async def look(handle: Handle[Any]) -> Picture:
-    """What is to be seen of an instance now."""
-    info = await handle.info()
-    return Picture(info, await handle.history(), datetime.now(UTC))
 
 
 @click.command()
@@ -87,7 +60,7 @@ def start(name: str, input: Any, id: str | None, store: Store) -> None:
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those.")
 @click.option("--workflow", metavar="NAME", help="Only those of this workflow.")
 @click.option("--reference", metavar="REF", help="Only those with this business reference.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="So many at most.")
+@limit_option
 @click.option("--json", "as_json", is_flag=True, help="Everything but the history, as JSON: a line for each.")
 @store_options()
 def list_(limit: int, as_json: bool, store: Store, **only: Unpack[_Only]) -> None:
@@ -96,40 +69,11 @@ def list_(limit: int, as_json: bool, store: Store, **only: Unpack[_Only]) -> Non
     Over a pipe, each is a line with tabs: id, workflow, status, created, changed, wakes, and what it waits for or why
     it failed.
     """
-    is_table = is_terminal() and not as_json
-    rows: list[list[Text]] = []
 
-    async def use(client: Client) -> bool:
-        """Show them; whether there are more."""
-        left = limit
-        async for info in _instances(client, only, limit + 1):
-            if not left:
-                return True
-            left -= 1
-            if is_table:
-                rows.append(_cells(info))
-            else:
-                # At once: there may be many, and the reader may want the first ones only.
-                click.echo(in_json(_facts(info)) if as_json else "\t".join(_row(info)))
-        return False
+    def read(client: Client, limit: int, cursor: str | None) -> Awaitable[Page[InstanceInfo]]:
+        return client.list(**only, limit=limit, cursor=cursor)
 
-    has_more = run(store, use)
-    if is_table:
-        console().print(table(["ID", "WORKFLOW", "STATUS", "AGE", ""], rows, shrinks=["WORKFLOW", ""]))
-    if has_more:
-        click.echo(more_text(limit), err=True)
-
-
-async def _instances(client: Client, only: _Only, limit: int) -> AsyncIterator[InstanceInfo]:
-    cursor: str | None = None
-    while limit > 0:
-        page = await client.list(**only, limit=min(limit, _PAGE_MAX), cursor=cursor)
-        for info in page.items:
-            yield info
-        limit -= len(page.items)
-        cursor = page.cursor
-        if cursor is None:
-            return
+    print_pages(store, limit, as_json, _LISTED, read)
 
 
 def _note(info: InstanceInfo) -> str:
@@ -156,6 +100,9 @@ def _row(info: InstanceInfo) -> list[str]:
     return [safe(info.id), safe(info.workflow), info.status.value, *times, note]
 
 
+_LISTED = Listed(["ID", "WORKFLOW", "STATUS", "AGE", ""], ["WORKFLOW", ""], _cells, _row)
+
+
 @click.command()
 @instance_argument
 @click.option("--json", "as_json", is_flag=True, help="Everything there is, as JSON.")
@@ -177,11 +124,7 @@ def show(id: str, as_json: bool, store: Store) -> None:
 def _document(picture: Picture) -> str:
     history = picture.history
     recorded = {"history": history.roots, "compensations": history.compensations}
-    return in_json(_facts(picture.info) | recorded, indent=2)
-
-
-def _facts(info: InstanceInfo) -> dict[str, object]:
-    return {field.name: getattr(info, field.name) for field in fields(info)}
+    return in_json(facts(picture.info) | recorded, indent=2)
 
 
 @click.command()
@@ -223,7 +166,7 @@ def result(id: str, timeout: float | None, store: Store) -> None:
         try:
             return await handle.result(timeout)
         except TimeoutError:
-            # However short it was: what has ended by now has ended.
+            # Even after the shortest timeout, an instance that has ended by now has a result.
             if (await handle.info()).status in _UNDER_WAY:
                 raise
             return await handle.result()
@@ -237,7 +180,7 @@ def result(id: str, timeout: float | None, store: Store) -> None:
 
 
 def _operate(store: Store, id: str, act: Callable[[Handle[Any]], Awaitable[None]]) -> None:
-    """Do something to an instance, and print the status that it has then."""
+    """Call `act` with the handle of an instance, and print the status that it has then."""
 
     async def use(client: Client) -> Status:
         handle = await find_readable(client, id)

@@ -1,23 +1,40 @@
-"""What is read from the command line: a store, an instance, JSON, a duration."""
+"""What is read from the command line: JSON, a duration, the name of an object, and a store, which is opened here."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TextIO, TypeGuard, TypeVar, cast
 from urllib.parse import parse_qsl
 
+import anyio
 import click
 
-from workflow_sdk.cli.named import find, made
+from workflow_sdk import Client, CodecError
 
-__all__ = ["Given", "Store", "duration", "given_store", "instance_argument", "json_value", "store_options"]
+__all__ = [
+    "Codec",
+    "Given",
+    "Store",
+    "duration",
+    "given_store",
+    "instance_argument",
+    "json_value",
+    "made",
+    "named",
+    "run",
+    "store_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
@@ -40,7 +57,7 @@ def json_value(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _standard_input() -> bytes:
@@ -66,6 +83,52 @@ def instance_argument(command: F) -> F:
     return click.argument("id", metavar="ID")(command)
 
 
+# -- Objects of the author's ------------------------------------------------------------------------------------------
+
+
+def named(target: str, example: str) -> object:
+    """The object that `module:attribute` names. The module may also be in the working directory."""
+    module_name, colon, path = target.partition(":")
+    if not module_name or not colon or not path:
+        kind = example.partition(":")[2]
+        raise click.UsageError(f"write module:{kind}, such as {example}, not {target!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does; a script has its own directory there
+    found: Any = _import(module_name)
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise click.UsageError(f"the module {module_name!r} has no {path!r}") from None
+    return found
+
+
+def made(target: str, make: Callable[[], object], what: str) -> object:
+    """What the function of the author returns; an error of that function is told in one line."""
+    try:
+        return make()
+    except Exception as error:  # as may any function of an author
+        raise _author_error(f"{target} has made no {what}", error) from error
+
+
+def _author_error(what: str, error: Exception) -> click.ClickException:
+    """An error in the code of an author, in one line and with its place."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
+    return click.ClickException(f"{what}: {type(error).__name__}: {error}{place}")
+
+
+def _import(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise click.UsageError(f"there is no module {name!r}") from None
+        raise _author_error(f"the module {name!r} can't be imported", error) from error
+    except Exception as error:  # an author's module may raise anything
+        raise _author_error(f"the module {name!r} can't be imported", error) from error
+
+
 # -- The store --------------------------------------------------------------------------------------------------------
 
 
@@ -83,7 +146,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was said before the command, or in the environment."""
+    """What the command line says before the command, or the environment."""
 
     store: str | None
     codec: str | None
@@ -91,16 +154,31 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store, and what its values pass through."""
+    """A store, and the codec that its values pass through."""
 
     url: str
     codec: Codec | Sequence[Codec] | None
 
 
-def store_options(*, creates: bool = False) -> Callable[[F], F]:
-    """Give a command its `store`: from after the command, before it, or the environment.
+def run(store: Store, use: Callable[[Client], Awaitable[T]]) -> T:
+    """Open the store, and return what `use` returns for a client of it."""
 
-    Unless it `creates` one, a store that is not there is an error.
+    async def opened() -> T:
+        async with Client(store.url, codec=store.codec) as client:
+            try:
+                return await use(client)
+            except CodecError as error:
+                if store.codec is None and any(word in str(error) for word in ("the stored bytes", "without codec=")):
+                    raise CodecError(f"{error}; if values pass through a codec, --codec names it") from None
+                raise
+
+    return anyio.run(opened)
+
+
+def store_options(*, creates: bool = False) -> Callable[[F], F]:
+    """Give a command the parameter `store`: named after the command, before it, or in the environment.
+
+    A store that does not exist is an error, unless the command `creates` it.
     """
 
     def decorate(command: F) -> F:
@@ -118,8 +196,8 @@ def store_options(*, creates: bool = False) -> Callable[[F], F]:
 
 
 def given_store(before: Given, url: str | None, codec: str | None, *, creates: bool = False) -> Store:
-    """The store that a command is for, from what was said after it and before it."""
-    # What is given but empty is a slip, such as a variable of a shell that is not set: no other store will do for it.
+    """The store of a command, as named after the command or else before it."""
+    # An empty name is a mistake, such as a variable of a shell that is not set. It must not fall back to another store.
     url = before.store if url is None else url
     if not url:
         raise click.UsageError("which store? Give --store, such as sqlite:///app.db, or set WORKFLOW_STORE")
@@ -128,7 +206,7 @@ def given_store(before: Given, url: str | None, codec: str | None, *, creates: b
 
 
 def _existing(url: str) -> str:
-    """The URL of a store that has to be there. An explicit `mode` is the user's own decision."""
+    """The URL of a store that has to exist. A `mode` in the URL is the decision of the user."""
     location, mark, query = url.partition("?")
     if not url.startswith("sqlite://") or any(name == "mode" for name, _ in parse_qsl(query, keep_blank_values=True)):
         return url
@@ -136,7 +214,7 @@ def _existing(url: str) -> str:
 
 
 def _codec(target: str) -> Codec | Sequence[Codec]:
-    found = find(target, _CODEC_EXAMPLE)
+    found = named(target, _CODEC_EXAMPLE)
     if callable(found) and (isinstance(found, type) or not _is_codec(found)):
         found = made(target, found, "codec")
     if _is_codec(found):

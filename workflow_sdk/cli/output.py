@@ -6,11 +6,12 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
+from types import NoneType
 from typing import Any, cast
 
 import click
@@ -21,15 +22,17 @@ from rich.text import Text
 from workflow_sdk import ErrorInfo, Progress
 
 __all__ = [
+    "EXIT_FAILED",
+    "EXIT_USAGE",
     "FACT_COLUMN",
     "STYLES",
     "age",
     "console",
     "error_text",
+    "facts",
     "in_json",
     "is_terminal",
     "local_time",
-    "more_text",
     "print_line",
     "safe",
     "say",
@@ -40,14 +43,17 @@ __all__ = [
     "value_text",
 ]
 
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
 VALUE_CHARS_MAX = 200
 FACT_COLUMN = 12
-"""Where what is said of an instance as a whole begins."""
+"""The column in which the text of a fact about an instance begins."""
 FACT_LINES_MAX = 8
-"""Of a terminal; of an error that is longer, the rest is in the JSON."""
+"""How many lines of a terminal a fact takes at most. A longer error is whole in the JSON."""
 
-_UNPRINTABLE = re.compile(r"[^\n -~]")
-"""What may be: `str.isprintable` decides."""
+_MAYBE_UNPRINTABLE = re.compile(r"[^\n -~]")
+"""Characters of which `str.isprintable` decides whether they can be printed."""
 
 STYLES: dict[str, str] = {
     "running": "cyan",
@@ -64,12 +70,12 @@ STYLES: dict[str, str] = {
 
 
 def is_terminal() -> bool:
-    """Whether a person reads along. Not a matter of colours, which some environments force over a pipe, too."""
+    """Whether a person reads the output. Colours don't tell: some environments force them over a pipe, too."""
     return sys.stdout.isatty()
 
 
 def console() -> Console:
-    """The terminal, with nothing of its own added to what it is given."""
+    """The terminal, which prints what it is given as it is."""
     return Console(markup=False, highlight=False, emoji=False)
 
 
@@ -79,7 +85,7 @@ def speaks_unicode() -> bool:
 
 
 def print_line(line: Text) -> None:
-    """A line: cut to the terminal, or wrapped if it says so; whole over a pipe; and there at once."""
+    """Print a line at once: on a terminal cut, or wrapped if the line allows it; over a pipe whole."""
     if is_terminal():
         screen = console()
         for part in _wrapped(screen, line) if line.no_wrap is False else [line]:
@@ -90,13 +96,13 @@ def print_line(line: Text) -> None:
 
 
 def say(text: str) -> None:
-    """A message to whoever looks after this process. Nobody may: that is no reason to end."""
+    """Print a message on standard error. If nobody reads it any more, that is no reason to end."""
     with suppress(OSError):
         click.echo(f"workflow: {text}", err=True)
 
 
 def _wrapped(screen: Console, line: Text) -> list[Text]:
-    """The lines of a fact, whose text has a column of its own."""
+    """The lines of a fact on a terminal. All of its text is in one column, beside its name."""
     width = max(10, screen.width - FACT_COLUMN)
     column = line[FACT_COLUMN:]
     column.truncate(width * FACT_LINES_MAX, overflow="ellipsis")
@@ -107,15 +113,10 @@ def _wrapped(screen: Console, line: Text) -> list[Text]:
 
 
 def safe(text: str) -> str:
-    """Text as one line, which can't move the cursor or do other things to a terminal."""
+    """The text as one line, with escapes for all that could move the cursor or do other things to a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def more_text(limit: int) -> str:
-    """What is said where a list was cut."""
-    return f"there are more than {'this one' if limit == 1 else f'these {limit}'}; see --limit"
 
 
 def error_text(error: ErrorInfo) -> str:
@@ -130,7 +131,9 @@ def in_json(value: object, *, indent: int | None = None) -> str:
     """Any value as JSON. What JSON has no type for is written as text or as a list."""
     text = json.dumps(_plain(value), ensure_ascii=not speaks_unicode(), indent=indent)
     # JSON may hold characters as they are that a terminal takes for commands. They are only ever within its texts.
-    return _UNPRINTABLE.sub(lambda found: json.dumps(found[0])[1:-1] if not found[0].isprintable() else found[0], text)
+    return _MAYBE_UNPRINTABLE.sub(
+        lambda found: json.dumps(found[0])[1:-1] if not found[0].isprintable() else found[0], text
+    )
 
 
 def value_text(value: object) -> str:
@@ -139,35 +142,46 @@ def value_text(value: object) -> str:
     return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 3]}..."
 
 
+def facts(item: object, *, without: str = "") -> dict[str, object]:
+    """The fields of a dataclass by name, without one of them."""
+    found = {field.name: getattr(item, field.name) for field in fields(cast("Any", item))}
+    found.pop(without, None)
+    return found
+
+
+def _whole_number(value: int) -> int | str:
+    digits_max = sys.get_int_max_str_digits()  # the most that Python writes in decimal; 0 for any number
+    return value if not digits_max or value.bit_length() <= 3 * digits_max else hex(value)
+
+
+def _mapping(value: Mapping[object, object]) -> dict[str, Any]:
+    return {key if isinstance(key, str) else str(_plain(key)): _plain(item) for key, item in value.items()}
+
+
+_CONVERSIONS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    (Enum, lambda value: _plain(value.value)),
+    ((NoneType, str, bool), lambda value: value),
+    (int, _whole_number),
+    (float, lambda value: value if math.isfinite(value) else str(value)),
+    ((bytes, bytearray), lambda value: value.hex()),
+    ((datetime, date, time), lambda value: value.isoformat()),
+    (timedelta, lambda value: value.total_seconds()),
+    (Mapping, _mapping),
+    (Progress, lambda value: _mapping(value._asdict())),
+    ((list, tuple, set, frozenset), lambda value: [_plain(item) for item in value]),
+)
+"""How a value becomes one that JSON has a type for: the first type that it is an instance of decides."""
+
+
 def _plain(value: object) -> Any:
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, int):
-        digits_max = sys.get_int_max_str_digits()  # the most that Python writes in decimal; 0 for any number
-        return value if not digits_max or value.bit_length() <= 3 * digits_max else hex(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bytes | bytearray):
-        return value.hex()
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Mapping):
-        mapping = cast("Mapping[object, object]", value)
-        return {key if isinstance(key, str) else str(_plain(key)): _plain(item) for key, item in mapping.items()}
-    if isinstance(value, Progress):
-        return {name: _plain(item) for name, item in value._asdict().items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in cast("Iterable[object]", value)]
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
     if is_dataclass(value):
-        names = [field.name for field in fields(value) if not field.name.startswith("_")]
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {name: _plain(item) for name, item in facts(value).items() if not name.startswith("_")}
     try:
         return str(value)
-    except ValueError:  # as of a fraction of such integers
+    except ValueError:  # as of a fraction of integers that are too long to be written
         return f"<{type(value).__name__}>"
 
 
@@ -180,7 +194,7 @@ def utc_time(when: datetime | None) -> str:
 
 
 def local_time(when: datetime, day: datetime | None = None) -> str:
-    """A time for a person, without the date if it is on that day."""
+    """A time for a person, without the date if it is that of `day`."""
     here = when.astimezone()
     if day is not None and day.astimezone().date() == here.date():
         return here.strftime("%H:%M:%S")
@@ -213,7 +227,7 @@ def age(when: datetime) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Text]], *, shrinks: Sequence[str] = ()) -> Table:
-    """A table in the width of the terminal. The columns that may shrink do so before the others are touched."""
+    """A table in the width of the terminal. If that is too narrow, the columns that are named shrink first."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         made.add_column(column, no_wrap=column not in shrinks, overflow="ellipsis")

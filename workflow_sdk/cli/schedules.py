@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import fields
 from typing import Any
 
 import click
 from rich.text import Text
 
 from workflow_sdk import Client, Schedule, Schedules
-from workflow_sdk.cli.app import run
-from workflow_sdk.cli.options import Store, store_options
-from workflow_sdk.cli.output import console, in_json, is_terminal, local_time, safe, span, table, utc_time
+from workflow_sdk.cli.listing import Listed, print_all
+from workflow_sdk.cli.options import Store, run, store_options
+from workflow_sdk.cli.output import local_time, safe, span, utc_time
 
 __all__ = ["delete_schedule", "pause_schedule", "resume_schedule", "schedules"]
 
@@ -32,13 +31,7 @@ def schedules(as_json: bool, store: Store) -> None:
     async def use(client: Client) -> list[Schedule]:
         return (await client.schedules.list()).items
 
-    found = run(store, use)
-    if is_terminal() and not as_json:
-        columns = ["ID", "WORKFLOW", "TICKS", "NEXT", "LAST", "WAITING"]
-        console().print(table(columns, map(_cells, found), shrinks=["WORKFLOW", "TICKS"]))
-        return
-    for schedule in found:
-        click.echo(in_json(_facts(schedule)) if as_json else "\t".join(_row(schedule)))
+    print_all(run(store, use), as_json, _LISTED)
 
 
 def _when(schedule: Schedule) -> str:
@@ -65,15 +58,15 @@ def _row(schedule: Schedule) -> list[str]:
     return [safe(schedule.id), safe(schedule.workflow), _when(schedule), next_at, *last, str(len(schedule.waiting))]
 
 
-def _facts(schedule: Schedule) -> dict[str, object]:
-    return {field.name: getattr(schedule, field.name) for field in fields(schedule)}
+_LISTED = Listed(["ID", "WORKFLOW", "TICKS", "NEXT", "LAST", "WAITING"], ["WORKFLOW", "TICKS"], _cells, _row)
 
 
-def _operate(store: Store, act: Callable[[Schedules], Awaitable[Any]]) -> None:
+def _operate(store: Store, act: Callable[[Schedules], Awaitable[Any]], said: str) -> None:
     async def use(client: Client) -> None:
         await act(client.schedules)
 
     run(store, use)
+    click.echo(said)
 
 
 @click.command("pause-schedule")
@@ -82,8 +75,7 @@ def _operate(store: Store, act: Callable[[Schedules], Awaitable[Any]]) -> None:
 def pause_schedule(id: str, store: Store) -> None:
     """Have a schedule start nothing until it is resumed."""
 
-    _operate(store, lambda schedules: schedules.pause(id))
-    click.echo("paused")
+    _operate(store, lambda schedules: schedules.pause(id), "paused")
 
 
 @click.command("resume-schedule")
@@ -104,5 +96,4 @@ def resume_schedule(id: str, store: Store) -> None:
 def delete_schedule(id: str, store: Store) -> None:
     """Forget a schedule. What it has started stays."""
 
-    _operate(store, lambda schedules: schedules.delete(id))
-    click.echo("deleted")
+    _operate(store, lambda schedules: schedules.delete(id), "deleted")

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import fields
+from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict, Unpack
 
 import click
 from rich.text import Text
 
-from workflow_sdk import Client, Task
-from workflow_sdk.cli.app import run
-from workflow_sdk.cli.options import Store, json_value, store_options
-from workflow_sdk.cli.output import (
-    age,
-    console,
-    in_json,
-    is_terminal,
-    local_time,
-    more_text,
-    safe,
-    table,
-    utc_time,
-    value_text,
-)
+from workflow_sdk import Client, Page, Task
+from workflow_sdk.cli.listing import Listed, limit_option, print_pages
+from workflow_sdk.cli.options import Store, json_value, run, store_options
+from workflow_sdk.cli.output import age, in_json, local_time, safe, utc_time, value_text
 
 __all__ = ["assign", "complete", "release", "tasks"]
-
-_PAGE_MAX = 1000
 
 _task_argument = click.argument("id", metavar="ID")
 
@@ -46,7 +32,7 @@ class _Only(TypedDict):
 @click.option("--role", metavar="ROLE", help="Only those for this role.")
 @click.option("--reference", metavar="REF", help="Only those of instances with this business reference.")
 @click.option("--instance", metavar="ID", help="Only those of this instance.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="So many at most.")
+@limit_option
 @click.option("--json", "as_json", is_flag=True, help="Everything but the log, as JSON: a line for each.")
 @store_options()
 def tasks(limit: int, as_json: bool, store: Store, **only: Unpack[_Only]) -> None:
@@ -54,44 +40,11 @@ def tasks(limit: int, as_json: bool, store: Store, **only: Unpack[_Only]) -> Non
 
     Over a pipe, each is a line with tabs: id, name, instance, assignee, roles, reference, created, until, payload.
     """
-    is_table = is_terminal() and not as_json
-    rows: list[list[Text]] = []
 
-    async def use(client: Client) -> bool:
-        """Show them; whether there are more."""
-        left = limit
-        async for task in _tasks(client, only, limit + 1):
-            if not left:
-                return True
-            left -= 1
-            if is_table:
-                rows.append(_cells(task))
-            else:
-                click.echo(in_json(_facts(task)) if as_json else "\t".join(_row(task)))
-        return False
+    def read(client: Client, limit: int, cursor: str | None) -> Awaitable[Page[Task]]:
+        return client.tasks.list(**only, limit=limit, cursor=cursor)
 
-    has_more = run(store, use)
-    if is_table:
-        columns = ["ID", "TASK", "INSTANCE", "FOR", "AGE", "UNTIL", ""]
-        console().print(table(columns, rows, shrinks=["TASK", "INSTANCE", "FOR", ""]))
-    if has_more:
-        click.echo(more_text(limit), err=True)
-
-
-async def _tasks(client: Client, only: _Only, limit: int) -> AsyncIterator[Task]:
-    cursor: str | None = None
-    while limit > 0:
-        page = await client.tasks.list(**only, limit=min(limit, _PAGE_MAX), cursor=cursor)
-        for task in page.items:
-            yield task
-        limit -= len(page.items)
-        cursor = page.cursor
-        if cursor is None:
-            return
-
-
-def _facts(task: Task) -> dict[str, object]:
-    return {field.name: getattr(task, field.name) for field in fields(task) if field.name != "log"}
+    print_pages(store, limit, as_json, _LISTED, read)
 
 
 def _cells(task: Task) -> list[Text]:
@@ -113,9 +66,14 @@ def _row(task: Task) -> list[str]:
     return [task.id, safe(task.name), safe(task.instance), *whose, *times, in_json(task.payload)]
 
 
+_LISTED = Listed(
+    ["ID", "TASK", "INSTANCE", "FOR", "AGE", "UNTIL", ""], ["TASK", "INSTANCE", "FOR", ""], _cells, _row, left_out="log"
+)
+
+
 def _change(store: Store, id: str, act: Callable[[Client], Awaitable[None]], said: str) -> None:
     async def use(client: Client) -> None:
-        # What is written without the codec of the others, they could not read: so something of theirs is read first.
+        # Without the right codec, this would write what the workers can't read. Reading the task first finds that out.
         await client.tasks.get(id)
         await act(client)
 

@@ -14,8 +14,7 @@ from subprocess import DEVNULL
 import anyio
 from anyio.abc import Process
 
-from workflow_sdk.cli.app import EXIT_FAILED
-from workflow_sdk.cli.output import say
+from workflow_sdk.cli.output import EXIT_FAILED, say
 
 __all__ = ["RUNS", "End", "Team", "supervise"]
 
@@ -24,12 +23,12 @@ RUNS = b"r"
 
 RESTART_SECONDS = 1.0
 RESTART_SECONDS_MAX = 30.0
-"""A pause doubles up to this. A process that has lasted as long begins anew."""
+"""The pause before a restart doubles up to this. After a process that has lasted as long, it is short again."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a process ended, and what there was of it."""
+    """How a process ended, whether it had begun to run workflows, and how long it lasted."""
 
     pid: int
     code: int
@@ -42,7 +41,7 @@ class End:
 
 
 class Team:
-    """What is to go on together."""
+    """Processes that are kept running and stopped together."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         # A module, not the script: that may be any file.
@@ -68,7 +67,7 @@ class Team:
                 return
             ever_ran = ever_ran or end.has_run
             if not ever_ran:
-                # What can't be started now could not be the next time. Whoever has started us is to see that.
+                # What can't be started now can't be the next time either, so whoever started us has to know.
                 say(f"{end} before it ran; all are stopped")
                 self.code = end.code or EXIT_FAILED
                 self.stop()
@@ -82,12 +81,12 @@ class Team:
 
     async def run(self) -> End:
         """One process, to its end."""
-        # Nobody else has our side of the pair. The process finds it closed as soon as we are gone, even if by SIGKILL.
+        # Only this process has our end of the pair. The child finds it closed when this process ends, even by SIGKILL.
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                # In a session of its own, or Ctrl-C would reach it twice, from the terminal and from here; the second
-                # kills.
+                # In a session of its own. Else Ctrl-C would reach it twice, from the terminal and from here, and the
+                # second signal ends it at once.
                 process = await anyio.open_process(
                     [*self.command, "--team", str(theirs.fileno())],
                     stdin=DEVNULL,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.text import Text
 
-from workflow_sdk import EntryStatus, History, HistoryEntry, InstanceInfo, Progress, Status, Wait
+from workflow_sdk import Client, EntryStatus, Handle, History, HistoryEntry, InstanceInfo, Progress, Status, Wait
 from workflow_sdk.cli.output import FACT_COLUMN, STYLES, error_text, local_time, safe, span, speaks_unicode, value_text
 
-__all__ = ["Picture", "draw", "entry_text", "progress_text", "wait_text"]
+__all__ = ["Picture", "attempts_of", "draw", "entry_text", "find", "look", "progress_text", "wait_text"]
 
 WAITS_MAX = 8
-"""Of the heading; the tree has them all."""
+"""How many waits the heading names. The tree has them all."""
 
 _LINES = ("├─ ", "└─ ", "│  ")
 _ASCII_LINES = ("|- ", "`- ", "|  ")
@@ -22,11 +23,22 @@ _ASCII_LINES = ("|- ", "`- ", "|  ")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An instance at one moment."""
+    """An instance as it was at one moment."""
 
     info: InstanceInfo
     history: History
     now: datetime
+
+
+def find(client: Client, id: str) -> Handle[Any]:
+    """The handle of an instance of any workflow. The name of the workflow is not needed: the store knows it."""
+    return client.handle("", id)
+
+
+async def look(handle: Handle[Any]) -> Picture:
+    """An instance as it is now."""
+    info = await handle.info()
+    return Picture(info, await handle.history(), datetime.now(UTC))
 
 
 def draw(picture: Picture) -> list[Text]:
@@ -101,25 +113,34 @@ def _branches(picture: Picture, entries: Iterable[HistoryEntry], parent: str, in
 
 
 def entry_text(picture: Picture, entry: HistoryEntry) -> Text:
-    """What there is to say of an entry, but for its name."""
-    status = entry.status.value
+    """All that is said of an entry, except its name."""
+    info, status = picture.info, entry.status.value
     text = Text.assemble(f"{entry.kind.value} ", (status, STYLES[status]))
-    text.append(f"  {local_time(entry.created_at, picture.info.created_at)}", "dim")
-    if entry.finished_at is not None:
-        text.append(f" +{span((entry.finished_at - entry.created_at).total_seconds())}", "dim")
-    elif not entry.status.is_final and not picture.info.status.is_terminal:
-        text.append(f" for {span((picture.now - entry.created_at).total_seconds())}", "dim")
-    attempts = max(entry.attempts, picture.info.attempts.get(entry.path, 0))
-    for part in _attempts(attempts):
+    text.append(f"  {local_time(entry.created_at, info.created_at)}{_lasted(picture, entry)}", "dim")
+    for part in _attempts(attempts_of(info, entry)):
         text.append(part)
-    waits = [wait for wait in picture.info.waits if wait.path == entry.path]
+    waits = [wait for wait in info.waits if wait.path == entry.path]
     if waits:
-        text.append(f"  {wait_text(waits, picture.info.created_at)}", "blue")
+        text.append(f"  {wait_text(waits, info.created_at)}", "blue")
     if entry.error is not None:
         text.append(f"  {error_text(entry.error)}", "red")
     elif entry.status is EntryStatus.COMPLETED and entry.value is not None and not entry.children:
         text.append(f"  = {value_text(entry.value)}")
     return text
+
+
+def attempts_of(info: InstanceInfo, entry: HistoryEntry) -> int:
+    """How many attempts were made, those included that are not in the history yet."""
+    return max(entry.attempts, info.attempts.get(entry.path, 0))
+
+
+def _lasted(picture: Picture, entry: HistoryEntry) -> str:
+    """How long an entry took, or has taken so far."""
+    if entry.finished_at is not None:
+        return f" +{span((entry.finished_at - entry.created_at).total_seconds())}"
+    if entry.status.is_final or picture.info.status.is_terminal:
+        return ""
+    return f" for {span((picture.now - entry.created_at).total_seconds())}"
 
 
 def _attempts(count: int) -> list[str]:
@@ -130,13 +151,16 @@ def wait_text(waits: Iterable[Wait], day: datetime | None = None) -> str:
     """What is waited for, in words."""
     waits = list(waits)
     whats = sorted({safe(wait.message) for wait in waits if wait.message is not None})
-    for kind, kinds in (("child", "children"), ("task", "tasks")):
-        targets = [safe(wait.target or wait.name) for wait in waits if wait.kind == kind]
-        if targets:
-            whats.append(f"{kind} {targets[0]}" if len(targets) == 1 else f"{len(targets)} {kinds}")
+    whats += [*_targets(waits, "child", "children"), *_targets(waits, "task", "tasks")]
+    words = [f"for {', '.join(whats)}"] if whats else []
     times = [wait.until for wait in waits if wait.until is not None]
-    words = f"for {', '.join(whats)}" if whats else ""
     if times:
-        retry = all(wait.kind == "retry" for wait in waits)
-        words += f" {'next attempt' if retry else 'until'} {local_time(min(times), day or datetime.now(UTC))}"
-    return words.strip()
+        what = "next attempt" if all(wait.kind == "retry" for wait in waits) else "until"
+        words.append(f"{what} {local_time(min(times), day or datetime.now(UTC))}")
+    return " ".join(words)
+
+
+def _targets(waits: Sequence[Wait], kind: str, kinds: str) -> list[str]:
+    """The one child or task that is waited for, or how many there are."""
+    targets = [safe(wait.target or wait.name) for wait in waits if wait.kind == kind]
+    return [f"{len(targets)} {kinds}"] if len(targets) > 1 else [f"{kind} {target}" for target in targets]

@@ -9,17 +9,15 @@ from rich.live import Live
 from rich.text import Text
 
 from workflow_sdk import Client, InstanceInfo, Status
-from workflow_sdk.cli.app import run
-from workflow_sdk.cli.instances import find, look
-from workflow_sdk.cli.options import Store, instance_argument, store_options
+from workflow_sdk.cli.options import Store, instance_argument, run, store_options
 from workflow_sdk.cli.output import console, is_terminal, local_time, print_line, safe
-from workflow_sdk.cli.tree import Picture, draw, entry_text, progress_text, wait_text
+from workflow_sdk.cli.tree import Picture, attempts_of, draw, entry_text, find, look, progress_text, wait_text
 
 __all__ = ["watch"]
 
 POLL_SECONDS = 0.25
 POLL_REST = 10
-"""The whole history is read each time. Of the store's time, that is to take a tenth at most, however long it is."""
+"""How many times as long as a look took is waited before the next: each look reads the whole history."""
 
 
 @click.command()
@@ -65,7 +63,7 @@ async def _live(client: Client, id: str) -> InstanceInfo:
 
 
 def _fitting(lines: list[Text], height: int) -> list[Text]:
-    """The heading and the end of a long tree: that is where things happen."""
+    """The heading and the end of a tree that is too long: at the end is what happens."""
     for line in lines:
         line.no_wrap = True  # also a fact, which `show` gives the lines that it needs
         line.overflow = "ellipsis"
@@ -91,13 +89,12 @@ async def _lines(client: Client, id: str) -> InstanceInfo:
 
 
 def _news(picture: Picture, seen: dict[str, object]) -> list[Text]:
-    """What differs from what was seen before, which is brought up to date."""
+    """Lines for what is not as in `seen`, which is brought up to date."""
     lines: list[Text] = []
     info = picture.info
     # A composite comes before what is in it, but ends after.
     for entry in sorted(picture.history, key=lambda entry: entry.finished_at or entry.created_at):
-        attempts = max(entry.attempts, info.attempts.get(entry.path, 0))
-        now = (entry.status, attempts, entry.created_at)
+        now = (entry.status, attempts_of(info, entry), entry.created_at)
         if seen.get(entry.path) != now:
             seen[entry.path] = now
             lines.append(Text(f"{safe(entry.path)}  ").append_text(entry_text(picture, entry)))

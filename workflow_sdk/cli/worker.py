@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from workflow_sdk import Runtime, Workflow
-from workflow_sdk.cli.named import find, made
+from workflow_sdk.cli.options import made, named
 from workflow_sdk.cli.output import say
 from workflow_sdk.cli.team import RUNS, supervise
 
@@ -42,7 +42,7 @@ def worker(ctx: click.Context, target: str, processes: int, uvloop: bool, team: 
             raise click.UsageError(f"a worker's {name} is that of its runtime; --{name} is for the other commands")
     if uvloop and find_spec("uvloop") is None:
         raise click.UsageError("uvloop is not installed; install workflow-sdk[uvloop], or leave out --uvloop")
-    found = find(target, "app:runtime")
+    found = named(target, "app:runtime")
     if processes > 1:
         return anyio.run(supervise, [target, *(["--uvloop"] if uvloop else [])], processes)
     # Nothing, if the module has set logging up itself.
@@ -59,7 +59,7 @@ async def _serve(runtime: Runtime, target: str, team: int | None) -> None:
             group.cancel_scope.cancel()
 
         group.start_soon(serve)
-        await anyio.lowlevel.checkpoint()  # then it listens to signals: whoever reads the line may send one
+        await anyio.lowlevel.checkpoint()  # so that it listens to signals before the line below invites one
         say(f"{target} runs in process {os.getpid()}")
         if team is not None:
             await _until_alone(team)
@@ -68,18 +68,18 @@ async def _serve(runtime: Runtime, target: str, team: int | None) -> None:
 
 
 async def _until_alone(team: int) -> None:
-    """Until the process that keeps the team is gone, however it went."""
+    """Wait until the process that keeps the team is gone, however it ended."""
     with socket.socket(fileno=team) as keeper:
         with suppress(OSError):  # it may be gone by now
             keeper.send(RUNS)
-        await anyio.wait_readable(keeper)  # nothing is ever sent here: it is the end
+        await anyio.wait_readable(keeper)  # nothing is ever sent to here, so this is the end of the other process
 
 
 def _runtime(target: str, found: object) -> Runtime:
     """The runtime, if need be made by the function that was named."""
-    named: Any = found
-    if not isinstance(found, Runtime) and callable(found) and not isinstance(named, type | Workflow):
-        make: Callable[[], Any] = named
+    anything: Any = found
+    if not isinstance(found, Runtime) and callable(found) and not isinstance(anything, type | Workflow):
+        make: Callable[[], Any] = anything
         found = made(target, make, "runtime")
     if isinstance(found, Runtime):
         return found

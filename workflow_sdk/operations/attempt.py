@@ -6,13 +6,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.hints import return_hint
-from workflow_sdk.core.location import escape
-from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import (
     ChildFailedError,
-    CodecError,
     JoinError,
     ListenTimeoutError,
     RaceError,
@@ -24,9 +19,15 @@ from workflow_sdk.operations.cancelling import (
     is_failure_of_scope,
     take_back_cancellations,
 )
-from workflow_sdk.operations.outcome import about, pack_error
-from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.engine import Engine, Reader
+from workflow_sdk.operations.place import Place, pack_error, register
+from workflow_sdk.operations.public_state import fold
 from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.template import enter
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.location import escape
+from workflow_sdk.rows.status import Kind
+from workflow_sdk.values.hints import return_hint
 
 __all__ = ["Failure", "Success", "start_attempt"]
 
@@ -65,71 +66,69 @@ def start_attempt(
     """Register an attempt; its coroutine makes it. `run` calls `fn` with the scope of the attempt."""
     place = register(scope, Kind.ATTEMPT, name)
     place.check_function(fn)
-    return scope.start(_attempt(place, return_hint(fn), run))
+    return scope.start(enter(place, _Attempt(place, return_hint(fn), run)))
 
 
-async def _attempt(place: Place, hint: object, run: Callable[[Scope], Awaitable[Any]]) -> Success[Any] | Failure:
-    engine = place.scope.engine
-    try:
-        if not place.open():
-            await engine.never()
-        entry = place.entry
-        if entry is None:
-            entry = place.new_entry()
-            place.put(entry)
-        if engine.walking:
-            await _run(place, run)
-            if not entry.is_final:
-                await engine.never()
-        if not entry.is_final:
-            value, error = await _run(place, run)
-            _record(place, entry, value, error, hint)
-            place.fold()
-            await place.flush()
-        place.close(entry)
+class _Attempt:
+    """A function in a scope of its own."""
+
+    __slots__ = ("_hint", "_place", "_run")
+
+    def __init__(self, place: Place, hint: object, run: Callable[[Scope], Awaitable[Any]]) -> None:
+        self._place = place
+        self._hint = hint
+        self._run = run
+
+    def begin(self, engine: Engine) -> Awaitable[Entry]:
+        entry = self._place.new_entry()
+        self._place.put(entry)
+        return self.resume(engine, entry)
+
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
+        place = self._place
+        value, error = await self._call(engine)
+        if error is None:
+            entry.complete(place.encode(value, self._hint), engine.clock.time())
+        else:
+            entry.fail(pack_error(error, engine.codec), engine.clock.time())
+        fold(place.scope, place.location)
+        return await place.store(engine, entry)
+
+    async def recall(self, reader: Reader, entry: Entry) -> None:
+        """All of it is in the entry."""
+
+    async def walk(self, walker: Reader, entry: Entry) -> None:
+        await self._call(walker)
+
+    async def _call(self, engine: Reader) -> tuple[Any, Exception | None]:
+        """What the function returns, or how it fails."""
+        place, outer = self._place, self._place.scope
+        scope = Scope(engine, place.location, outer.now, parent=outer, label=escape(place.name))
+        token = current_scope.set(scope)
+        value: Any = None
+        error: Exception | None = None
+        before = cancellations()
+        try:
+            value = await self._run(scope)
+        except BaseException as failure:
+            # Whatever ends the attempt is recorded; what is not data is raised again.
+            if not is_failure_of_scope(failure, engine.life):
+                scope.forgotten()
+                raise
+            error = as_exception(failure, place.what)
+            # One that is not delivered yet would come out of the commit that records this, and hide it.
+            await take_back_cancellations(engine.life, before)
+        finally:
+            current_scope.reset(token)
+        if not scope.end(error):
+            await engine.life.never()
+        return value, error
+
+    def outcome(self, entry: Entry) -> Success[Any] | Failure:
         if entry.error is None:
             assert entry.value is not None, "an attempt that did not fail has a value"
-            return Success(place.decode(entry.value, hint))
-        failure = place.failure(entry.error)
+            return Success(self._place.decode(entry.value, self._hint))
+        failure = self._place.failure(entry.error)
         if isinstance(failure, _AS_DATA):
             return Failure(failure)
         raise failure
-    finally:
-        place.release()
-
-
-async def _run(place: Place, run: Callable[[Scope], Awaitable[Any]]) -> tuple[Any, Exception | None]:
-    outer = place.scope
-    scope = Scope(outer.engine, place.location, outer.now, parent=outer, label=escape(place.name))
-    token = current_scope.set(scope)
-    value: Any = None
-    error: Exception | None = None
-    before = cancellations()
-    try:
-        value = await run(scope)
-    except BaseException as failure:
-        # Whatever ends the attempt is recorded; what is not data is raised again.
-        if not is_failure_of_scope(failure, place.engine):
-            scope.forgotten()
-            raise
-        error = as_exception(failure, place.what)
-        # One that is not delivered yet would come out of the commit that records this, and hide it.
-        await take_back_cancellations(place.engine, before)
-    finally:
-        current_scope.reset(token)
-    if not scope.end(error):
-        await outer.engine.never()
-    return value, error
-
-
-def _record(place: Place, entry: Entry, value: Any, error: Exception | None, hint: object) -> None:
-    engine = place.scope.engine
-    if error is not None:
-        entry.fail(pack_error(error, engine.codec), engine.now())
-    else:
-        try:
-            raw = engine.codec.encode(value, hint)
-        except CodecError as problem:
-            raise engine.slip(about(f"the value of {place.what}", problem)) from None
-        entry.complete(raw, engine.now())
-    place.put(entry)

@@ -7,19 +7,20 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+from anyio.abc import TaskGroup
 
-from workflow_sdk.core.entries import BranchesData, Entry
-from workflow_sdk.core.entry_data import Outcome
-from workflow_sdk.core.location import escape, join_path
-from workflow_sdk.core.status import Kind
-from workflow_sdk.errors import CodecError, HistoryDivergedError, RollbackError
+from workflow_sdk.errors import CodecError, RollbackError
 from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope, take_back_cancellations
-from workflow_sdk.operations.engine import Engine, Unwound
-from workflow_sdk.operations.outcome import about, pack_error, unpack_error
-from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.engine import Engine, Reader, Walker
+from workflow_sdk.operations.place import Place, about, make_room, pack_error, unpack_error
+from workflow_sdk.operations.public_state import fold, unfold
 from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.types import Unwound
+from workflow_sdk.rows.entries import BranchesData, Entry, Outcome
+from workflow_sdk.rows.location import escape, join_path
+from workflow_sdk.rows.status import Kind
 
-__all__ = ["Branch", "Branches", "outcomes_of", "small_outcomes", "unfit"]
+__all__ = ["Branch", "Branches", "outcomes_of", "small_outcomes", "walk_branches"]
 
 START_AT_ONCE = 64
 """Branches that are started before those that were started get a turn of the event loop."""
@@ -59,101 +60,59 @@ class Branch:
         return place.decode(value, self.hint), None
 
 
-def unfit(place: Place, asked: BranchesData) -> HistoryDivergedError | None:
-    """Branches are part of the record: the error, if the code asks for others than were recorded."""
-    assert place.entry is not None and isinstance(place.entry.data, BranchesData), "recorded branches have names"
-    recorded = place.entry.data
-    if set(recorded.names) == set(asked.names) and recorded.count == asked.count:
-        return None
-    was, now = _shown(recorded), _shown(asked)
-    return HistoryDivergedError(
-        f"{place.what} is recorded with {was}, and the code asks for {now}; "
-        "restore the branches, or give the changed operation a new name and cover the old one with `ctx.removed`"
-    )
-
-
-def _shown(data: BranchesData) -> str:
-    if not data.names:
-        return f"{data.count} branches"
-    names = sorted(data.names)
-    return (
-        "the branches " + ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-    )
-
-
 class Branches:
     """The branches of one join, race or map, being run."""
 
-    def __init__(self, place: Place, branches: Sequence[Branch], *, is_race: bool = False) -> None:
+    def __init__(self, place: Place, engine: Engine, branches: Sequence[Branch], *, is_race: bool = False) -> None:
         self.place = place
-        self.engine: Engine = place.scope.engine
+        self.engine = engine
         self.branches = branches
         self.is_race = is_race
         self.winner: Branch | None = None
         """Of a race: who ended it, by a value or by a RollbackError."""
         self._handed = False
         self._ended = 0
-        recorded = self.engine.journal.loaded.pop(place.location, {})
+        recorded = engine.journal.loaded.pop(place.location, {})
         for branch in branches:
             entry = recorded.get(branch.segment)
             if entry is not None and entry.kind is Kind.BRANCH:
                 branch.entry = entry
-        if not self.engine.walking:
-            place.scope.unfold(place.location + branch.segment for branch in branches)
+        unfold(engine, (place.location + branch.segment for branch in branches))
 
     async def run(self, limit: int | None = None) -> None:
         """Run every branch that has no outcome, at most `limit` at once. A race returns once it is decided."""
-        engine = self.engine
+        parking, place = self.engine.parking, self.place
         open_branches = [branch for branch in self.branches if branch.entry is None]
         if self.is_race:
             self.winner = next((b for b in self.branches if b.entry is not None and self._decides(b.entry)), None)
         if self.winner is not None or not open_branches:
             return
         workers = min(limit or len(open_branches), len(open_branches))
-        queue = iter(open_branches)
         # Whoever runs this branch hands its activity to the workers, and is handed it back by the last of them.
-        engine.active += workers - 1
+        parking.active += workers - 1
         try:
             async with anyio.create_task_group() as group:
-                for started in range(workers):
-                    if started % START_AT_ONCE == START_AT_ONCE - 1:
-                        # Quick branches are over before the last have begun: ten thousand never stand there at once.
-                        await anyio.lowlevel.checkpoint()
-                        if engine.journal.is_dirty:
-                            # What they recorded is on its way: they end when it is stored.
-                            await engine.flush(stay=True)
-                    if self.winner is not None:
-                        break
-                    group.start_soon(self._work, queue, workers)
+                await self._start(group, iter(open_branches), workers)
         finally:
-            if self.is_race:
-                place_fate = self.place.scope.fate
-                if place_fate.within:
-                    place_fate.within.difference_update(b.scope.fate for b in open_branches if b.scope is not None)
+            if place.scope.race.within:
+                place.scope.race.within.difference_update(b.scope.race for b in open_branches if b.scope is not None)
             # Workers that were cancelled before they began have not accounted for themselves.
-            engine.active -= workers - self._ended - (0 if self._handed else 1)
-        if self.place.scope.fate.lost:
+            parking.active -= workers - self._ended - (0 if self._handed else 1)
+        if place.scope.race.lost:
             # Of a race around all of this, which was decided while their last outcomes were stored.
-            await engine.never()
+            await self.engine.life.never()
 
-    async def walk(self) -> None:
-        """Call the branches one after the other, as far as their history goes, for what they would have to undo."""
-        for branch in self.branches:
-            with self.engine.walk_scope():
-                await self._walk_one(branch)
-
-    def _scope(self, branch: Branch) -> Scope:
-        place = self.place
-        label = join_path(escape(place.name), escape(branch.label))
-        return Scope(self.engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=label)
-
-    async def _walk_one(self, branch: Branch) -> None:
-        scope = self._scope(branch)
-        token = current_scope.set(scope)
-        try:
-            await branch.fn(scope)
-        finally:
-            current_scope.reset(token)
+    async def _start(self, group: TaskGroup, queue: Iterator[Branch], workers: int) -> None:
+        for started in range(workers):
+            if started % START_AT_ONCE == START_AT_ONCE - 1:
+                # Quick branches are over before the last have begun: ten thousand never stand there at once.
+                await anyio.lowlevel.checkpoint()
+                if self.engine.journal.unwritten.is_dirty:
+                    # What they recorded is on its way: they end when it is stored.
+                    await self.engine.parking.flush(stay=True)
+            if self.winner is not None:
+                return
+            group.start_soon(self._work, queue, workers)
 
     async def _work(self, queue: Iterator[Branch], workers: int) -> None:
         try:
@@ -162,22 +121,19 @@ class Branches:
                     await self._one(branch)
         finally:
             self._ended += 1
-            if not self._handed:
-                if self._ended == workers or self.winner is not None:
-                    self._handed = True
-                else:
-                    self.engine.rest()
+            if not self._handed and (self._ended == workers or self.winner is not None):
+                self._handed = True
             else:
-                self.engine.rest()
+                self.engine.parking.rest()
 
     async def _one(self, branch: Branch) -> None:
         engine = self.engine
-        scope = branch.scope = self._scope(branch)
+        scope = branch.scope = _scope(self.place, engine, branch)
         if self.is_race:
             scope.in_race = True
-            scope.fate = scope.fate.branch()
+            scope.race = scope.race.branch()
         current_scope.set(scope)
-        entry = Entry(Kind.BRANCH, branch.number, engine.now())
+        entry = Entry(Kind.BRANCH, branch.number, engine.clock.time())
         if not self.is_race:
             await self._body(branch, scope, entry)
             return
@@ -187,7 +143,7 @@ class Branches:
             except (Unwound, BaseExceptionGroup) as error:
                 # It has lost, behind a shield of its own. What else came out of it is not ours.
                 rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
-                if rest is not None or not scope.fate.lost or engine.halted:
+                if rest is not None or not scope.race.lost or engine.life.halted:
                     raise (rest or error) from None
 
     async def _body(self, branch: Branch, scope: Scope, entry: Entry) -> None:
@@ -198,34 +154,34 @@ class Branches:
             value = await branch.fn(scope)
         except BaseException as failure:
             # The author's branch failed: that is its outcome. Let out of here, it would end all the others.
-            if not is_failure_of_scope(failure, engine, is_own_task=True):
+            if not is_failure_of_scope(failure, engine.life, is_own_task=True):
                 scope.forgotten()
                 raise
             error = as_exception(failure, f"branch {scope.path!r}")
-        await take_back_cancellations(engine)
-        if scope.fate.lost:
+        await take_back_cancellations(engine.life)
+        if scope.race.lost:
             scope.forgotten()
             return
         if not scope.end(error):
-            await engine.never()
+            await engine.life.never()
         if not self.is_race:
             # A race is decided without a wait: there must be no moment in which two have won.
-            await self.place.make_room()
+            await make_room(engine)
         if error is None:
             try:
                 raw = engine.codec.encode(value, branch.hint)
             except CodecError as problem:
-                engine.slip(about(f"the value of branch {scope.path!r}", problem))
-                await engine.never()
-            entry.complete(raw, engine.now())
+                engine.life.mistake(about(f"the value of branch {scope.path!r}", problem))
+                await engine.life.never()
+            entry.complete(raw, engine.clock.time())
         else:
-            entry.fail(pack_error(error, engine.codec), engine.now())
+            entry.fail(pack_error(error, engine.codec), engine.clock.time())
         branch.entry = entry
         if self.is_race and self._decides(entry):
             self._decide(branch)
         else:
             # It rides with the next commit: of a sibling, or of the join itself.
-            scope.fold(scope.prefix)
+            fold(scope, scope.prefix)
             engine.journal.put(scope.prefix, entry)
 
     def _decides(self, entry: Entry) -> bool:
@@ -237,9 +193,26 @@ class Branches:
         self.winner = winner
         for branch in self.branches:
             if branch is not winner and branch.scope is not None and branch.entry is None:
-                branch.scope.fate.lose()
+                branch.scope.race.lose()
                 if branch.cancel is not None:
                     branch.cancel.cancel()
+
+
+def _scope(place: Place, engine: Reader, branch: Branch) -> Scope:
+    label = join_path(escape(place.name), escape(branch.label))
+    return Scope(engine, place.location + branch.segment, place.scope.now, parent=place.scope, label=label)
+
+
+async def walk_branches(place: Place, walker: Walker, branches: Sequence[Branch]) -> None:
+    """Call branches one after the other, as far as their history goes, for what they would have to undo."""
+    for branch in branches:
+        with walker.walk_scope():
+            scope = _scope(place, walker, branch)
+            token = current_scope.set(scope)
+            try:
+                await branch.fn(scope)
+            finally:
+                current_scope.reset(token)
 
 
 def small_outcomes(branches: Sequence[Branch]) -> tuple[Outcome, ...] | None:
@@ -249,12 +222,12 @@ def small_outcomes(branches: Sequence[Branch]) -> tuple[Outcome, ...] | None:
     return outcomes if size <= INLINE_BYTES_MAX else None
 
 
-async def outcomes_of(place: Place, entry: Entry, branches: Sequence[Branch]) -> None:
+async def outcomes_of(reader: Reader, location: bytes, entry: Entry, branches: Sequence[Branch]) -> None:
     """Give the branches of a finished join, race or map the outcomes that are recorded."""
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
     if data.outcomes is None:
-        stored = await place.scope.engine.branch_values(place.location)
+        stored = await reader.branch_values(location)
         for branch in branches:
             branch.entry = stored[branch.segment]
         return

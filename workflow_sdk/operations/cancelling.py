@@ -8,27 +8,30 @@ cancellation that nobody asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from types import coroutine
 from typing import Any, TypeVar, cast
 
 import anyio
 
-from workflow_sdk.core.failures import message_of
 from workflow_sdk.driver import ProcessDied
 from workflow_sdk.errors import CriticalError
-from workflow_sdk.operations.engine import Engine, Unwound
+from workflow_sdk.operations.engine import Life
+from workflow_sdk.operations.types import Unwound
+from workflow_sdk.values.failures import message_of
 
 __all__ = [
     "as_exception",
     "asyncio_task",
     "cancellations",
+    "come_what_may",
     "contained",
     "is_cancelled",
     "is_failure",
     "take_back_cancellations",
 ]
+
 
 T = TypeVar("T")
 
@@ -63,14 +66,14 @@ def is_failure(error: BaseException, cancelled: Callable[[], bool] = is_cancelle
     return not (isinstance(error, anyio.get_cancelled_exc_class()) and cancelled())
 
 
-def is_failure_of_scope(error: BaseException, engine: Engine, *, is_own_task: bool = False) -> bool:
+def is_failure_of_scope(error: BaseException, life: Life, *, is_own_task: bool = False) -> bool:
     """The same, of a function that was given a ctx: what operations raise passes through it, too.
 
     `is_own_task`: no code of the author's is around the function that could have cancelled it.
     """
     if isinstance(error, Exception):
         return True
-    return not engine.is_broken and is_failure(error, engine.is_cancelled if is_own_task else is_cancelled)
+    return not life.is_broken and is_failure(error, life.is_cancelled if is_own_task else is_cancelled)
 
 
 def as_exception(error: BaseException, what: str) -> Exception:
@@ -168,16 +171,40 @@ def cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-async def take_back_cancellations(engine: Engine, since: int = 0) -> None:
+async def take_back_cancellations(life: Life, since: int = 0) -> None:
     """An author's function is over: what it has cancelled of its own task ends with it, unless we are cancelled.
 
     `since`: as often it was cancelled before.
     """
     task = asyncio_task()
-    if task is not None and (count := task.cancelling() - since) > 0 and not engine.is_cancelled():
+    if task is not None and (count := task.cancelling() - since) > 0 and not life.is_cancelled():
         await _all_taken_back(task, count)
 
 
 @coroutine
 def _all_taken_back(task: asyncio.Task[Any], count: int) -> Generator[Any, Any, None]:
     yield from _take_back(task, count)
+
+
+CANCELLATIONS_MAX = 100
+"""After so many, it is not somebody who cancels, but what is called that can't be finished."""
+
+
+async def come_what_may(fn: Callable[[], Awaitable[object]]) -> BaseException | None:
+    """Call `fn`, and let no cancellation end it; the cancellation that came meanwhile, for the caller to raise.
+
+    A shield keeps off cancel scopes. It does not keep off a task of asyncio being cancelled, as `asyncio.timeout`, a
+    task group of asyncio or the end of the event loop do it: then `fn` is called again, and has to bear that.
+    """
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        for _ in range(CANCELLATIONS_MAX):
+            try:
+                await fn()
+            except anyio.get_cancelled_exc_class() as error:
+                if not is_cancelled():
+                    raise  # something that `fn` awaited was cancelled, and not we
+                cancelled = error
+            else:
+                break
+    return cancelled

@@ -6,27 +6,28 @@ wait can take it.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Coroutine
 from hashlib import blake2b
 from typing import Any
 
-from workflow_sdk.core.codec import SealedError
-from workflow_sdk.core.entries import ChildData, Entry, token_of
-from workflow_sdk.core.failures import unpack_error_info
-from workflow_sdk.core.names import name_problem
-from workflow_sdk.core.outside import Ending, Hanging
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.status import Kind, Status
+from msgspec import Struct
+
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, ChildFailedError, CodecError, DefinitionError, ErrorInfo
-from workflow_sdk.operations.effect import Recorded
-from workflow_sdk.operations.engine import Start, Unwound, Wait
+from workflow_sdk.journal.names import name_problem
+from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.inputs import encode_input
-from workflow_sdk.operations.outcome import pack_error
-from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.place import Place, Recorded, make_room, register
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import watched
+from workflow_sdk.operations.template import perform
+from workflow_sdk.operations.types import Start, Wait
+from workflow_sdk.operations.waiting import Arrived, wait_for
+from workflow_sdk.rows.entries import ChildData, Entry, token_of
+from workflow_sdk.rows.outside import Ending, Hanging
+from workflow_sdk.rows.status import Kind, Status
+from workflow_sdk.rows.wire import shown
+from workflow_sdk.values import SealedError
+from workflow_sdk.values.failures import unpack_error_info
 
 __all__ = ["Begin", "start_child", "start_continue"]
 
@@ -34,8 +35,7 @@ ID_CHARACTERS_MAX = 200
 """Derived ids that would be longer are made short: a chain of children may be long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """What is to be started."""
 
     workflow: Workflow[Any, Any] | str
@@ -48,32 +48,33 @@ def start_child(scope: Scope, name: str, what: Begin, on_cancel: str) -> Corouti
     place = register(scope, Kind.CHILD, name)
     raw = _check(place, what)
     if on_cancel not in ("cancel", "abandon"):
-        raise place.slip(f'{place.what}: on_cancel is "cancel" or "abandon", not {shown(on_cancel)}')
-    return scope.start(_child(place, what, raw, cancels=on_cancel == "cancel"))
+        raise place.mistake(f'{place.what}: on_cancel is "cancel" or "abandon", not {shown(on_cancel)}')
+    return scope.start(perform(place, _Child(place, what, raw, cancels=on_cancel == "cancel")))
 
 
 def start_continue(scope: Scope, name: str, what: Begin) -> Coroutine[Any, Any, str]:
     """Register a successor; its coroutine starts it, and returns its id."""
     place = register(scope, Kind.CONTINUE, name)
-    return scope.start(_continue(place, what, _check(place, what)))
+    return scope.start(perform(place, _Successor(place, what, _check(place, what))))
 
 
 def _check(place: Place, what: Begin) -> bytes:
-    """The input as it is stored. What can be seen to be wrong is a slip."""
+    """The input as it is stored. What can be seen to be wrong is a mistake."""
     workflow, engine = what.workflow, place.scope.engine
     if not isinstance(workflow, (Workflow, str)):
-        raise place.slip(f"{place.what} takes a function decorated with @workflow, or its name, not {shown(workflow)}")
+        raise place.mistake(
+            f"{place.what} takes a function decorated with @workflow, or its name, not {shown(workflow)}"
+        )
     if isinstance(workflow, str) and (problem := name_problem(workflow)) is not None:
-        raise place.slip(f"{place.what}: a workflow can't be called {shown(workflow)}: {problem}")
+        raise place.mistake(f"{place.what}: a workflow can't be called {shown(workflow)}: {problem}")
     if what.id is not None and name_problem(what.id) is not None:
-        raise place.slip(f"{place.what}: an id is a text of 1 to 1000 characters, not {what.id!r:.100}")
+        raise place.mistake(f"{place.what}: an id is a text of 1 to 1000 characters, not {what.id!r:.100}")
     try:
         if isinstance(workflow, Workflow):
             return encode_input(engine.codec, workflow, what.input)
         return engine.codec.encode(what.input)
     except (CodecError, DefinitionError) as error:
-        place.release()
-        raise engine.slip(DefinitionError(f"{place.what}: {error}")) from None
+        raise place.mistake(f"{place.what}: {error}") from None
 
 
 def _id(place: Place, given: str | None) -> str:
@@ -88,127 +89,125 @@ def _id(place: Place, given: str | None) -> str:
     return id
 
 
-async def _child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Any:
-    engine = place.scope.engine
-    try:
-        if not place.open():
-            await engine.never()
-        if isinstance(what.workflow, Workflow):
-            engine.meet(what.workflow)
-        entry = place.entry
-        if entry is None:
-            entry = await _begin_child(place, what, raw, cancels=cancels)
-        elif not entry.is_final and engine.walking:
-            await engine.never()
-        if not entry.is_final:
-            await _wait(place, entry)
-        place.close(entry)
+class _Child:
+    """An instance that is started, and whose end is awaited."""
+
+    __slots__ = ("_cancels", "_input", "_place", "_what")
+
+    def __init__(self, place: Place, what: Begin, input: bytes, *, cancels: bool) -> None:
+        self._place = place
+        self._what = what
+        self._input = input
+        self._cancels = cancels
+
+    async def begin(self, engine: Engine) -> Entry:
+        place, what, cancels = self._place, self._what, self._cancels
+        id = _id(place, what.id)
+
+        def record(entry: Entry, id: str) -> None:
+            entry.wait(ChildData(id, cancels))
+
+        self._meet()
+        await engine.calls.tell(place.path)
+        effect = Recorded(place, engine, place.new_entry(), record, Hanging("child", id, cancels, 0))
+        start = Start(what.workflow, self._input, id, what.id is not None, place.location, is_watched=True)
+        try:
+            ended = await engine.outside.begin(start, effect)
+        except AlreadyExistsError as error:
+            entry = place.new_entry()
+            entry.data = ChildData(id, cancels)
+            error.path = place.path
+            return await place.fail(engine, entry, error)
+        if ended is None:
+            return await self._wait(engine, effect.entry)
+        entry = place.new_entry()
+        entry.data = ChildData(id, cancels)
+        return await self._end(engine, entry, id, ended)
+
+    def resume(self, engine: Engine, entry: Entry) -> Awaitable[Entry]:
+        self._meet()
+        return self._wait(engine, entry)
+
+    def _meet(self) -> None:
+        """The code names a workflow: then children that are given by its name can be run as well."""
+        if isinstance(self._what.workflow, Workflow):
+            self._place.engine.meet(self._what.workflow)
+
+    async def _wait(self, engine: Engine, entry: Entry) -> Entry:
+        """Park until the child has ended; record how."""
+        place, data = self._place, entry.data
+        assert isinstance(data, ChildData), "a child is known by its id"
+        token = token_of(place.location, entry)
+        wait = Wait(place, "child", messages=(token,), entry=entry)
+        came = await wait_for(engine, wait)
+        assert isinstance(came, Arrived), "there is no deadline"
+        (message,) = came.messages
+        await make_room(engine)
+        ending = Ending.unpack(message.payload)
+        engine.journal.take_message(message)
+        engine.journal.unhang(place.location)
+        return await self._end(engine, entry, data.id, ending)
+
+    async def _end(self, engine: Engine, entry: Entry, id: str, ended: Ending) -> Entry:
+        """Record how the child has ended."""
+        place = self._place
+        if ended.status is Status.COMPLETED and ended.output is not None:
+            entry.complete(ended.output, engine.clock.time())
+            return await place.store(engine, entry)
+        info = ErrorInfo("", ended.status.value)
+        if ended.error is not None:
+            try:
+                info = unpack_error_info(ended.error, engine.codec)
+            except SealedError as unread:
+                raise engine.life.misread(unread, f"how {place.what} has ended can't be read") from None
+        error = ChildFailedError(id, info)
+        error.path = place.path
+        return await place.fail(engine, entry, error)
+
+    def outcome(self, entry: Entry) -> Any:
+        place, workflow = self._place, self._what.workflow
+        self._meet()  # also where it is only replayed
         if entry.error is not None:
             raise place.failure(entry.error)
         assert entry.value is not None, "a child that did not fail has a value"
-        if isinstance(what.workflow, Workflow):
-            return place.decode(entry.value, what.workflow.output_hint)
+        if isinstance(workflow, Workflow):
+            return place.decode(entry.value, workflow.output_hint)
         # From a name, whichever classes are loaded here.
         return place.decode(entry.value, Any, plain=True)
-    finally:
-        place.release()
 
 
-async def _begin_child(place: Place, what: Begin, raw: bytes, *, cancels: bool) -> Entry:
-    engine = place.scope.engine
-    id = _id(place, what.id)
+class _Successor:
+    """An instance that is started and goes on alone."""
 
-    def record(entry: Entry, id: str) -> None:
-        entry.wait(ChildData(id, cancels))
+    __slots__ = ("_input", "_place", "_what")
 
-    await watched(engine, place.path)
-    effect = Recorded(place, place.new_entry(), record, Hanging("child", id, cancels, 0))
-    start = Start(what.workflow, raw, id, what.id is not None, place.location, is_watched=True)
-    try:
-        ended = await engine.begin(start, effect)
-    except AlreadyExistsError as error:
-        return await _failed(place, error, id, cancels=cancels)
-    if ended is None:
+    def __init__(self, place: Place, what: Begin, input: bytes) -> None:
+        self._place = place
+        self._what = what
+        self._input = input
+
+    async def begin(self, engine: Engine) -> Entry:
+        place, what = self._place, self._what
+
+        def record(entry: Entry, id: str) -> None:
+            entry.complete(engine.codec.encode(id), engine.clock.time())
+
+        await engine.calls.tell(place.path)
+        effect = Recorded(place, engine, place.new_entry(), record)
+        try:
+            await engine.outside.begin(
+                Start(what.workflow, self._input, _id(place, what.id), what.id is not None), effect
+            )
+        except AlreadyExistsError as error:
+            error.path = place.path
+            return await place.fail(engine, place.new_entry(), error)
         return effect.entry
-    entry = place.new_entry()
-    entry.data = ChildData(id, cancels)
-    _end(place, entry, id, ended)
-    place.put(entry)
-    await place.flush()
-    return entry
 
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
+        raise AssertionError("a successor is recorded when it is started")
 
-async def _failed(place: Place, error: AlreadyExistsError, id: str, *, cancels: bool = False) -> Entry:
-    """It can't be started."""
-    engine = place.scope.engine
-    entry = place.new_entry()
-    if place.kind is Kind.CHILD:
-        entry.data = ChildData(id, cancels)
-    error.path = place.path
-    entry.fail(pack_error(error, engine.codec), engine.now())
-    place.put(entry)
-    await place.flush()
-    return entry
-
-
-async def _wait(place: Place, entry: Entry) -> None:
-    """Park until the child has ended; record how."""
-    engine = place.scope.engine
-    token = token_of(place.location, entry)
-    data = entry.data
-    assert isinstance(data, ChildData), "a child is known by its id"
-    while not (found := engine.journal.inbox.find((token,))):
-        await engine.park(Wait(place.location, "child", place.name, place.path, messages=(token,), entry=entry))
-    (message,) = found
-    await place.make_room()
-    ending = Ending.unpack(message.payload)
-    engine.journal.take_message(message)
-    engine.journal.unhang(place.location)
-    _end(place, entry, data.id, ending)
-    place.put(entry)
-    await place.flush()
-
-
-def _end(place: Place, entry: Entry, id: str, ended: Ending) -> None:
-    engine = place.scope.engine
-    if ended.status is Status.COMPLETED and ended.output is not None:
-        entry.complete(ended.output, engine.now())
-        return
-    no_reason = ErrorInfo("", ended.status.value)
-    try:
-        info = no_reason if ended.error is None else unpack_error_info(ended.error, engine.codec)
-    except SealedError as unread:
-        engine.unreadable(unread)
-        raise Unwound from None
-    error = ChildFailedError(id, info)
-    error.path = place.path
-    entry.fail(pack_error(error, engine.codec), engine.now())
-
-
-async def _continue(place: Place, what: Begin, raw: bytes) -> str:
-    engine = place.scope.engine
-    try:
-        if not place.open():
-            await engine.never()
-        entry = place.entry
-        if entry is None:
-
-            def record(entry: Entry, id: str) -> None:
-                entry.complete(engine.codec.encode(id), engine.now())
-
-            await watched(engine, place.path)
-            effect = Recorded(place, place.new_entry(), record)
-            start = Start(what.workflow, raw, _id(place, what.id), what.id is not None)
-            try:
-                await engine.begin(start, effect)
-            except AlreadyExistsError as error:
-                entry = await _failed(place, error, start.id)
-            else:
-                entry = effect.entry
-        place.close(entry)
+    def outcome(self, entry: Entry) -> str:
         if entry.error is not None:
-            raise place.failure(entry.error)
+            raise self._place.failure(entry.error)
         assert entry.value is not None, "a successor is recorded with its id"
-        return str(place.decode(entry.value, str))
-    finally:
-        place.release()
+        return str(self._place.decode(entry.value, str))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
-from workflow_sdk.core.compensation import HandlerRef
 from workflow_sdk.definitions import Step, Workflow
 from workflow_sdk.errors import DefinitionError, HistoryDivergedError
+from workflow_sdk.journal.compensation import HandlerRef
 
 __all__ = ["REMEDY", "Handler", "KnownHandlers", "find_handler"]
 

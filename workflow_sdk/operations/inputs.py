@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.instance import InstanceRows
-from workflow_sdk.core.shown import shown
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import AlreadyExistsError, CodecError, InputError
+from workflow_sdk.rows.instance import InstanceRows
+from workflow_sdk.rows.wire import shown
+from workflow_sdk.values import Codec
 
 __all__ = ["check_same_start", "encode_input", "encode_plain_input", "same_value"]
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from workflow_sdk.core.entries import BranchesData, Entry
-from workflow_sdk.core.hints import return_hint
-from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments, split_last
-from workflow_sdk.core.names import name_problem
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.definitions import is_function
-from workflow_sdk.errors import HistoryDivergedError, JoinError, RollbackError
-from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
+from workflow_sdk.errors import JoinError, RollbackError
+from workflow_sdk.journal.names import name_problem
+from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, walk_branches
+from workflow_sdk.operations.engine import Engine, Reader, Walker
 from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.public_state import fold
 from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.template import enter
+from workflow_sdk.rows.entries import BranchesData, Entry
+from workflow_sdk.rows.location import escape, pack_pair, pack_segment, segments, split_last
+from workflow_sdk.rows.status import EntryStatus, Kind
+from workflow_sdk.rows.wire import shown
+from workflow_sdk.values.hints import return_hint
 
 __all__ = ["BranchFn", "check_limit", "named_branches", "start_join", "start_map"]
 
@@ -32,7 +35,13 @@ def start_join(
     place = register(scope, Kind.JOIN, name)
     check_limit(place, limit)
     check_branches(place, branches)
-    return scope.start(_join(place, dict(branches), bind, limit))
+    fns = dict(branches)
+    place.branches = BranchesData(names=tuple(fns))
+
+    def by_name(values: list[Any]) -> dict[str, Any]:
+        return dict(zip(fns, values, strict=True))
+
+    return scope.start(enter(place, _All(place, lambda: named_branches(place, fns, bind), by_name, limit)))
 
 
 def start_map(
@@ -43,35 +52,36 @@ def start_map(
     check_limit(place, limit)
     place.check_function(fn)
     if not isinstance(items, Iterable):
-        raise place.slip(f"{place.what}: items are something to iterate over, not {type(items).__name__}")
+        raise place.mistake(f"{place.what}: items are something to iterate over, not {type(items).__name__}")
     try:
         found = list(items)
     except BaseException:
         # The author's iterator failed, which is no operation.
         place.release()
         raise
-    return scope.start(_map(place, fn, found, bind, limit))
+    place.branches, place.arguments = BranchesData(count=len(found)), found
+    return scope.start(enter(place, _All(place, lambda: _numbered_branches(place, fn, found, bind), list, limit)))
 
 
 def check_limit(place: Place, limit: int | None) -> None:
     """A limit is a number of branches."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise place.slip(f"{place.what}: limit is a number of branches from 1 on, not {shown(limit)}")
+        raise place.mistake(f"{place.what}: limit is a number of branches from 1 on, not {shown(limit)}")
 
 
 def check_branches(place: Place, branches: Mapping[str, BranchFn]) -> None:
     """Branches have names that can be recorded."""
     if not isinstance(branches, Mapping):
-        raise place.slip(f"{place.what}: branches are a dict of name: function, not {type(branches).__name__}")
+        raise place.mistake(f"{place.what}: branches are a dict of name: function, not {type(branches).__name__}")
     for label, fn in branches.items():
         if (problem := name_problem(label)) is not None:
-            raise place.slip(f"{place.what}: a branch can't be called {shown(label)}: {problem}")
+            raise place.mistake(f"{place.what}: a branch can't be called {shown(label)}: {problem}")
         if not is_function(fn):
-            raise place.slip(f"{place.what}: branch {label!r} is not a function but {type(fn).__name__}")
+            raise place.mistake(f"{place.what}: branch {label!r} is not a function but {type(fn).__name__}")
 
 
 def named_branches(place: Place, branches: Mapping[str, BranchFn], bind: Bind) -> list[Branch]:
-    """The branches of a join or race."""
+    """The branches of a join or race, which has its place by now."""
     intern = place.scope.names.intern
     return [
         Branch(number, label, pack_segment(intern(label)), bind(fn), return_hint(fn))
@@ -79,117 +89,78 @@ def named_branches(place: Place, branches: Mapping[str, BranchFn], bind: Bind) -
     ]
 
 
-async def _join(place: Place, fns: Mapping[str, BranchFn], bind: Bind, limit: int | None) -> dict[str, Any]:
-    try:
-        await _open(place, BranchesData(names=tuple(fns)))
-        branches = named_branches(place, fns, bind)
-        values = await _run_all(place, branches, limit)
-        return dict(zip(fns, values, strict=True))
-    finally:
-        place.release()
+def _numbered_branches(place: Place, fn: BranchFn, items: Sequence[Any], bind: Callable[[Any], Any]) -> list[Branch]:
+    """The branches of a map, which has its place by now: one for each item."""
+    _, own = split_last(place.location)
+    (index,) = segments(own)
+    assert isinstance(index, int), "a map has a name"
+    hint = return_hint(fn)
+    return [
+        Branch(number, str(number), pack_pair(index, number), bind(item), hint) for number, item in enumerate(items)
+    ]
 
 
-async def _map(
-    place: Place, fn: BranchFn, items: Sequence[Any], bind: Callable[[Any], Any], limit: int | None
-) -> list[Any]:
-    try:
-        place.arguments = items
-        await _open(place, BranchesData(count=len(items)))
-        _, own = split_last(place.location)
-        (index,) = segments(own)
-        assert isinstance(index, int), "a map has a name"
-        hint = return_hint(fn)
-        branches = [
-            Branch(number, str(number), pack_pair(index, number), bind(item), hint) for number, item in enumerate(items)
-        ]
-        return await _run_all(place, branches, limit)
-    finally:
-        place.release()
+class _All:
+    """Branches side by side, all of which finish."""
 
+    __slots__ = ("_branches", "_gives", "_limit", "_make", "_place")
 
-async def _open(place: Place, asked: BranchesData) -> None:
-    """Take the place of a join or map, with the branches it is recorded with."""
-    engine = place.scope.engine
-    if not place.open():
-        await engine.never()
-    if place.entry is None:
-        place.entry = place.new_entry()
-        place.entry.data = asked
-        place.put(place.entry)
-    elif (problem := unfit(place, asked)) is not None:
-        engine.diverged(problem)
-        await engine.never()
-    elif place.has_other_arguments():
-        engine.diverged(
-            HistoryDivergedError(
-                f"{place.what} is recorded with other items than the code gives it now, or in another order, so that "
-                "each value would go to another item; give it the items in the same order every time (that of a set is "
-                "another one in every process: sort it). If the items were changed on purpose, give the map a new name "
-                "and cover the old one with `ctx.removed`"
-            )
-        )
-        await engine.never()
+    def __init__(
+        self, place: Place, make: Callable[[], list[Branch]], gives: Callable[[list[Any]], Any], limit: int | None
+    ) -> None:
+        self._place = place
+        self._make = make
+        self._gives = gives
+        self._limit = limit
+        self._branches: list[Branch] | None = None
 
+    @property
+    def branches(self) -> list[Branch]:
+        """The branches. Their names get numbers when they are asked for: after the operation has its own."""
+        if self._branches is None:
+            self._branches = self._make()
+        return self._branches
 
-async def _run_all(place: Place, branches: Sequence[Branch], limit: int | None) -> list[Any]:
-    entry = place.entry
-    assert entry is not None, "the place was opened"
-    if place.scope.engine.walking:
-        await _walk(place, entry, branches)
-    elif entry.is_final:
-        await outcomes_of(place, entry, branches)
-    else:
-        group = Branches(place, branches)
-        await group.run(limit)
-        await _record(place, entry, branches)
-    place.close(entry)
-    return _values(place, branches)
+    def begin(self, engine: Engine) -> Awaitable[Entry]:
+        entry = self._place.new_entry()
+        entry.data = self._place.branches
+        self._place.put(entry)
+        return self.resume(engine, entry)
 
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
+        place, branches = self._place, self.branches
+        await Branches(place, engine, branches).run(self._limit)
+        # The outcome goes in one commit with the last outcomes of the branches.
+        data = entry.data
+        assert isinstance(data, BranchesData), "recorded branches have names"
+        in_order = branches
+        if data.names:
+            # The code may give them in another order than the first time.
+            by_name = {branch.label: branch for branch in branches}
+            in_order = [by_name[name] for name in data.names]
+        entry.data = BranchesData(data.names, data.count, small_outcomes(in_order))
+        if any(branch.raw_outcome()[1] is not None for branch in branches):
+            entry.status = EntryStatus.FAILED
+            entry.finished_at = engine.clock.time()
+        else:
+            entry.complete(None, engine.clock.time())
+        fold(place.scope, place.location)
+        return await place.store(engine, entry)
 
-async def _walk(place: Place, entry: Entry, branches: Sequence[Branch]) -> None:
-    """Go through the branches for what they would have to undo, even if the join is finished."""
-    await Branches(place, branches).walk()
-    if not entry.is_final:
-        await place.scope.engine.never()
-    await outcomes_of(place, entry, branches)
+    async def recall(self, reader: Reader, entry: Entry) -> None:
+        await outcomes_of(reader, self._place.location, entry, self.branches)
 
+    async def walk(self, walker: Walker, entry: Entry) -> None:
+        await walk_branches(self._place, walker, self.branches)
 
-async def _record(place: Place, entry: Entry, branches: Sequence[Branch]) -> None:
-    """Record the outcome, in one commit with the outcomes of the branches."""
-    data = entry.data
-    assert isinstance(data, BranchesData), "recorded branches have names"
-    in_order = branches
-    if _reordered(data, branches):
-        by_name = {branch.label: branch for branch in branches}
-        in_order = [by_name[name] for name in data.names]
-    entry.data = BranchesData(data.names, data.count, small_outcomes(in_order))
-    at = place.scope.engine.now()
-    if any(branch.raw_outcome()[1] is not None for branch in branches):
-        entry.status = EntryStatus.FAILED
-        entry.finished_at = at
-    else:
-        entry.complete(None, at)
-    place.put(entry)
-    place.fold()
-    await place.flush()
-
-
-def _reordered(data: BranchesData, branches: Sequence[Branch]) -> bool:
-    return bool(data.names) and data.names != tuple(branch.label for branch in branches)
-
-
-def _values(place: Place, branches: Sequence[Branch]) -> list[Any]:
-    values: list[Any] = []
-    errors: dict[str, Exception] = {}
-    for branch in branches:
-        value, error = branch.outcome(place)
-        if error is not None:
-            errors[branch.label] = error
-        values.append(value)
-    for error in errors.values():
-        if isinstance(error, RollbackError):
-            raise error
-    if errors:
-        names = ", ".join(escape(label) for label in list(errors)[:10]) + (", ..." if len(errors) > 10 else "")
-        raise JoinError(f"{place.what}: {len(errors)} of {len(branches)} branches failed: {names}", errors)
-    return values
+    def outcome(self, entry: Entry) -> Any:
+        place = self._place
+        outcomes = {branch.label: branch.outcome(place) for branch in self.branches}
+        errors = {label: error for label, (_, error) in outcomes.items() if error is not None}
+        for error in errors.values():
+            if isinstance(error, RollbackError):
+                raise error
+        if errors:
+            names = ", ".join(escape(label) for label in list(errors)[:10]) + (", ..." if len(errors) > 10 else "")
+            raise JoinError(f"{place.what}: {len(errors)} of {len(outcomes)} branches failed: {names}", errors)
+        return self._gives([value for value, _ in outcomes.values()])

@@ -8,24 +8,27 @@ from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 import anyio
 import anyio.lowlevel
+from msgspec import Struct
 
-from workflow_sdk.core.bases import Bases
-from workflow_sdk.core.entries import Entry, LoopData
-from workflow_sdk.core.hints import parameter_hint, return_hint
-from workflow_sdk.core.location import escape, pack_pair, segments, split_last
-from workflow_sdk.core.names import NameTable
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.journal.loop_states import Bases
+from workflow_sdk.journal.names import NameTable
 from workflow_sdk.operations.cancelling import (
     as_exception,
     cancellations,
     is_failure_of_scope,
     take_back_cancellations,
 )
-from workflow_sdk.operations.outcome import about, pack_error
-from workflow_sdk.operations.place import BREATH, Place, register
+from workflow_sdk.operations.engine import Engine, Reader, Walker
+from workflow_sdk.operations.place import BREATH, Place, about, pack_error, register
+from workflow_sdk.operations.public_state import fold, note_turn
 from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.template import enter
+from workflow_sdk.rows.entries import Entry, LoopData
+from workflow_sdk.rows.location import escape, pack_pair, segments, split_last
+from workflow_sdk.rows.status import Kind
+from workflow_sdk.rows.wire import shown
+from workflow_sdk.values.hints import parameter_hint, return_hint
 
 GIVEN_BACK_TURNS = 20
 """If the loop is in a branch that loses a race, the messages of so many turns are given back, even if their history is
@@ -52,8 +55,7 @@ class Break(Generic[T]):
     value: T = None  # type: ignore[assignment]  # `Break()` is for loops without a value
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
+class LoopSettings(Struct, frozen=True):
     """How often a loop stores its state, and how many turns of history it keeps."""
 
     commit_interval: int = 20
@@ -82,156 +84,166 @@ def start_loop(
     """Register a loop; its coroutine turns. `run` calls `body` with the scope of a turn."""
     place = register(scope, Kind.LOOP, name)
     if (problem := settings.problem()) is not None:
-        raise place.slip(f"{place.what}: {problem}")
+        raise place.mistake(f"{place.what}: {problem}")
     place.check_function(body)
-    return scope.start(_loop(place, _Turns(place, body, run, settings), state))
+    return scope.start(enter(place, _Loop(place, body, run, state, settings)))
 
 
-async def _loop(place: Place, turns: _Turns, state: object) -> Any:
-    engine = place.scope.engine
-    try:
-        if not place.open():
-            await engine.never()
-        entry = place.entry
-        if entry is None:
-            entry = place.new_entry()
-            entry.data = LoopData(0, turns.encode(state, "first state"), place.scope.now)
-            place.put(entry)
-        if not entry.is_final:
-            if engine.walking:
-                await engine.never()
-            await turns.run(entry)
-        place.close(entry)
-        if entry.error is not None:
-            raise place.failure(entry.error)
-        assert entry.value is not None, "a completed loop has a value"
-        return place.decode(entry.value, turns.value_hint)
-    finally:
-        place.release()
+class _Loop:
+    """A body that is repeated, each time in a scope of its own, until it breaks or fails."""
 
+    __slots__ = ("_body", "_first", "_index", "_interval", "_keep", "_place", "_state_hint", "_value_hint")
 
-class _Turns:
-    """The turns of one loop."""
-
-    def __init__(self, place: Place, body: Callable[..., Any], run: Body, settings: LoopSettings) -> None:
-        self.place = place
-        self.engine = place.scope.engine
-        self.body = run
-        self.interval = settings.commit_interval
-        self.keep = settings.commit_interval if settings.history_keep is None else settings.history_keep
-        self.state_hint = parameter_hint(body, 1)
-        self.value_hint = _break_hint(return_hint(body))
-        self.index: int | None = None
+    def __init__(
+        self, place: Place, body: Callable[..., Any], run: Body, first: object, settings: LoopSettings
+    ) -> None:
+        self._place = place
+        self._body = run
+        self._first = first
+        self._interval = settings.commit_interval
+        self._keep = settings.commit_interval if settings.history_keep is None else settings.history_keep
+        self._state_hint = parameter_hint(body, 1)
+        self._value_hint = _break_hint(return_hint(body))
+        self._index: int | None = None
         """That of the loop's name, once it has a place."""
 
-    def encode(self, value: object, what: str, hint: object = None) -> bytes:
-        try:
-            return self.engine.codec.encode(value, self.state_hint if hint is None else hint)
-        except CodecError as error:
-            raise self.engine.slip(about(f"the {what} of {self.place.what}", error)) from None
+    def begin(self, engine: Engine) -> Awaitable[Entry]:
+        place = self._place
+        entry = place.new_entry()
+        entry.data = LoopData(0, self._encode("first state", self._first), place.scope.now)
+        place.put(entry)
+        return self.resume(engine, entry)
 
-    async def run(self, entry: Entry) -> None:
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
         """Turn until the loop has its outcome."""
-        place, data = self.place, entry.data
+        place, data = self._place, entry.data
         assert isinstance(data, LoopData), "a loop knows its turn"
         turn, raw, at = data.turn, data.state, data.at
-        bases = Bases(data, self.keep)
-        names = self.engine.journal.names.open(place.location, place.scope.names, turn, max(self.keep, self.interval))
-        label = escape(place.name)
+        bases = Bases(data, self._keep)
+        names = engine.journal.names.open(place.location, place.scope.names, turn, max(self._keep, self._interval))
         while True:
             names.turn = turn
-            where = f"{label}/~{turn}"
-            scope = Scope(self.engine, self.turn_location(turn), at, parent=place.scope, label=where, names=names)
-            scope.in_loop = True
-            state = place.decode(raw, self.state_hint)
-            before = cancellations()
-            try:
-                outcome = await self.one(scope, state)
-            except BaseException as failure:
-                # The author's body failed, and so does the loop.
-                if not is_failure_of_scope(failure, self.engine):
-                    raise
-                error = as_exception(failure, f"turn {turn} of {place.what}")
-                # One that is not delivered yet would come out of the commit that records this, and hide it.
-                await take_back_cancellations(self.engine, before)
-                if not scope.end(error):
-                    await self.engine.never()
-                entry.fail(pack_error(error, self.engine.codec), self.engine.now())
+            scope = self._scope(engine, turn, at, names)
+            outcome, error = await self._turn(engine, scope, raw, turn)
+            if error is not None:
+                entry.fail(pack_error(error, engine.codec), engine.clock.time())
                 break
-            if not scope.end():
-                await self.engine.never()
             at = scope.now
+            turn += 1
             if isinstance(outcome, Break):
                 value = cast("Break[object]", outcome).value
-                entry.complete(self.encode(value, "value", self.value_hint), self.engine.now())
-                turn += 1
+                entry.complete(self._encode("value", value, self._value_hint), engine.clock.time())
                 break
-            following = self.next_state(outcome, raw, turn)
-            turn += 1
+            following = self._next_state(engine, outcome, raw, turn - 1)
             if following != raw:
                 raw = following
                 bases.change(turn, raw, at)
-            if self.engine.world is not None:
-                place.scope.note_turn(place.location, self.turn_location(turn))
+            if engine.state.public is not None:
+                note_turn(place.scope, place.location, self._location(turn))
             if not turn % BREATH:
                 await anyio.lowlevel.checkpoint()
-            if turn % self.interval == 0:
-                self.store(entry, bases, names, turn, raw, at)
-                await place.flush()
-        self.store(entry, bases, names, turn, raw, at)
+            if turn % self._interval == 0:
+                self._store(engine, entry, bases, names, turn, raw, at)
+                await engine.parking.flush()
+        self._store(engine, entry, bases, names, turn, raw, at)
         names.end()
-        await place.flush()
+        await engine.parking.flush()
+        return entry
 
-    async def one(self, scope: Scope, state: object) -> Any:
+    async def recall(self, reader: Reader, entry: Entry) -> None:
+        """All of it is in the entry."""
+
+    async def walk(self, walker: Walker, entry: Entry) -> None:
+        """Its turns are pruned. What undoes their steps is known by name: see `check_handler`."""
+
+    def outcome(self, entry: Entry) -> Any:
+        if entry.error is not None:
+            raise self._place.failure(entry.error)
+        assert entry.value is not None, "a completed loop has a value"
+        return self._place.decode(entry.value, self._value_hint)
+
+    # A turn.
+
+    def _scope(self, engine: Engine, turn: int, at: float, names: NameTable) -> Scope:
+        place = self._place
+        label = f"{escape(place.name)}/~{turn}"
+        scope = Scope(engine, self._location(turn), at, parent=place.scope, label=label, names=names)
+        scope.in_loop = True
+        return scope
+
+    async def _turn(self, engine: Engine, scope: Scope, raw: bytes, turn: int) -> tuple[Any, Exception | None]:
+        """What one turn of the body returns, or how it fails."""
+        place = self._place
+        state = place.decode(raw, self._state_hint)
+        before = cancellations()
         token = current_scope.set(scope)
+        outcome: Any = None
+        error: Exception | None = None
         try:
-            return await self.body(scope, state)
-        except anyio.get_cancelled_exc_class():
-            scope.forgotten()
-            raise
+            outcome = await self._body(scope, state)
+        except BaseException as failure:
+            # The author's body failed, and so does the loop.
+            if isinstance(failure, anyio.get_cancelled_exc_class()):
+                scope.forgotten()
+            if not is_failure_of_scope(failure, engine.life):
+                raise
+            error = as_exception(failure, f"turn {turn} of {place.what}")
         finally:
             current_scope.reset(token)
+        if error is not None:
+            # One that is not delivered yet would come out of the commit that records this, and hide it.
+            await take_back_cancellations(engine.life, before)
+        if not scope.end(error):
+            await engine.life.never()
+        return outcome, error
 
-    def next_state(self, outcome: object, raw: bytes, turn: int) -> bytes:
+    def _next_state(self, engine: Engine, outcome: object, raw: bytes, turn: int) -> bytes:
         if isinstance(outcome, Continue):
-            return self.encode(cast("Continue[object]", outcome).state, "state")
-        what = f"turn {turn} of {self.place.what} returned"
+            return self._encode("state", cast("Continue[object]", outcome).state)
+        what = f"turn {turn} of {self._place.what} returned"
         if outcome is not None:
-            raise self.engine.slip(
-                DefinitionError(f"{what} {type(outcome).__name__}; a body returns Continue(state) or Break(value)")
-            )
-        if self.engine.codec.decode(raw, self.state_hint) is not None:
-            raise self.engine.slip(
-                DefinitionError(f"{what} None, and the loop has a state; return Continue(state) or Break(value)")
-            )
+            problem = f"{what} {type(outcome).__name__}; a body returns Continue(state) or Break(value)"
+            raise engine.life.mistake(DefinitionError(problem))
+        if engine.codec.decode(raw, self._state_hint) is not None:
+            problem = f"{what} None, and the loop has a state; return Continue(state) or Break(value)"
+            raise engine.life.mistake(DefinitionError(problem))
         return raw
 
-    def turn_location(self, turn: int) -> bytes:
+    def _encode(self, what: str, value: object, hint: object = None) -> bytes:
+        engine = self._place.engine
+        try:
+            return engine.codec.encode(value, self._state_hint if hint is None else hint)
+        except CodecError as error:
+            raise engine.life.mistake(about(f"the {what} of {self._place.what}", error)) from None
+
+    def _location(self, turn: int) -> bytes:
         """Where the turn's entries are: (..., loop, (loop, turn))."""
-        if self.index is None:
-            _, own = split_last(self.place.location)
+        if self._index is None:
+            _, own = split_last(self._place.location)
             (index,) = segments(own)
             assert isinstance(index, int), "a loop has a name"
-            self.index = index
-        return self.place.location + pack_pair(self.index, turn)
+            self._index = index
+        return self._place.location + pack_pair(self._index, turn)
 
-    def store(self, entry: Entry, bases: Bases, names: NameTable, turn: int, state: bytes, at: float) -> None:
+    def _store(
+        self, engine: Engine, entry: Entry, bases: Bases, names: NameTable, turn: int, state: bytes, at: float
+    ) -> None:
         """Store the state, and forget the turns that are over, but for the last few."""
-        journal, before = self.engine.journal, entry.data
+        place, journal, before = self._place, engine.journal, entry.data
         assert isinstance(before, LoopData), "a loop knows its turn"
-        data, last, row = bases.store(turn, state, at, self.interval)
+        data, last, row = bases.store(turn, state, at, self._interval)
         entry.data = data
-        self.place.put(entry)
-        self.place.fold()
+        place.put(entry)
+        fold(place.scope, place.location)
         if data.first > before.first:
-            first, end = self.turn_location(before.first), self.turn_location(data.first)
-            journal.clear_turns(first, end, shown=self.engine.world is not None)
+            first, end = self._location(before.first), self._location(data.first)
+            journal.clear_turns(first, end, shown=engine.state.public is not None)
             given_back = min(data.first, turn - GIVEN_BACK_TURNS)
             if journal.takings and given_back > 0:
-                journal.settle_turns(self.turn_location(0), self.turn_location(given_back))
+                journal.settle_turns(self._location(0), self._location(given_back))
             names.prune(data.first)
         if last is not None:
-            journal.keep_bases(self.turn_location(last), row)
+            journal.keep_bases(self._location(last), row)
 
 
 def _break_hint(hint: object) -> object:

@@ -7,17 +7,20 @@ taken back in the inbox. What they have to undo if the workflow fails stays.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from workflow_sdk.core.entries import BranchesData, Entry
-from workflow_sdk.core.location import escape
-from workflow_sdk.core.status import EntryStatus, Kind
 from workflow_sdk.errors import RaceError, RollbackError
-from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, unfit
+from workflow_sdk.operations.branches import Branch, Branches, outcomes_of, small_outcomes, walk_branches
+from workflow_sdk.operations.engine import Engine, Reader, Walker
 from workflow_sdk.operations.join import Bind, BranchFn, check_branches, named_branches
 from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.public_state import fold, undo
 from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.template import enter
+from workflow_sdk.rows.entries import BranchesData, Entry
+from workflow_sdk.rows.location import escape
+from workflow_sdk.rows.status import EntryStatus, Kind
 
 __all__ = ["RaceResult", "start_race"]
 
@@ -38,99 +41,123 @@ def start_race(
     place = register(scope, Kind.RACE, name)
     check_branches(place, branches)
     if not branches:
-        raise place.slip(f"{place.what} has no branches, so nobody can win it")
-    return scope.start(_race(place, dict(branches), bind))
+        raise place.mistake(f"{place.what} has no branches, so nobody can win it")
+    fns = dict(branches)
+    place.branches = BranchesData(names=tuple(fns))
+    return scope.start(enter(place, _Race(place, fns, bind)))
 
 
-async def _race(place: Place, fns: Mapping[str, BranchFn], bind: Bind) -> RaceResult[Any]:
-    engine = place.scope.engine
-    try:
-        if not place.open():
-            await engine.never()
-        asked = BranchesData(names=tuple(fns))
-        entry = place.entry
-        if entry is None:
-            entry = place.new_entry()
-            entry.data = asked
-            place.put(entry)
-        elif (problem := unfit(place, asked)) is not None:
-            engine.diverged(problem)
-            await engine.never()
-        branches = named_branches(place, fns, bind)
-        if engine.walking:
-            await Branches(place, branches).walk()
-            if not entry.is_final:
-                await engine.never()
-            assert isinstance(entry.data, BranchesData), "recorded branches have names"
-            if entry.data.winner is not None:
-                winner = entry.data.names[entry.data.winner]
-                _undo(place, branches, next(branch for branch in branches if branch.label == winner))
-        if not entry.is_final:
-            group = Branches(place, branches, is_race=True)
-            await group.run()
-            await _record(place, entry, group)
-        place.close(entry)
-        return await _result(place, entry, branches)
-    finally:
-        place.release()
+class _Race:
+    """Branches side by side, of which the first to return wins."""
 
+    __slots__ = ("_bind", "_branches", "_fns", "_place")
 
-async def _record(place: Place, entry: Entry, group: Branches) -> None:
-    engine, journal, winner = group.engine, group.engine.journal, group.winner
-    data = entry.data
-    assert isinstance(data, BranchesData), "recorded branches have names"
-    errands: list[bytes] = []
-    if winner is None:
-        by_name = {branch.label: branch for branch in group.branches}
-        entry.data = BranchesData(data.names, 0, small_outcomes([by_name[name] for name in data.names]))
-        entry.status = EntryStatus.FAILED
-        entry.finished_at = engine.now()
-    else:
+    def __init__(self, place: Place, fns: Mapping[str, BranchFn], bind: Bind) -> None:
+        self._place = place
+        self._fns = fns
+        self._bind = bind
+        self._branches: list[Branch] | None = None
+
+    @property
+    def branches(self) -> list[Branch]:
+        """The branches. Their names get numbers when they are asked for: after the operation has its own."""
+        if self._branches is None:
+            self._branches = named_branches(self._place, self._fns, self._bind)
+        return self._branches
+
+    def begin(self, engine: Engine) -> Awaitable[Entry]:
+        entry = self._place.new_entry()
+        entry.data = self._place.branches
+        self._place.put(entry)
+        return self.resume(engine, entry)
+
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
+        place, journal = self._place, engine.journal
+        group = Branches(place, engine, self.branches, is_race=True)
+        await group.run()
+        cleanups: list[bytes] = []
+        if group.winner is None:
+            _all_failed(engine, entry, group.branches)
+        else:
+            cleanups = await self._won(engine, entry, group.winner)
+        if not place.scope.in_race:
+            # No race around this one can still be lost: what was taken in it stays taken.
+            journal.settle_takings(place.location, give_back=False)
+        fold(place.scope, place.location)
+        await place.store(engine, entry)
+        if cleanups:
+            await engine.outside.clean_up(cleanups)
+        return entry
+
+    async def _won(self, engine: Engine, entry: Entry, winner: Branch) -> list[bytes]:
+        """Record who has won, and clear what the losers leave behind. Returns what is to be cleaned up outside."""
+        place, journal, data = self._place, engine.journal, entry.data
+        assert isinstance(data, BranchesData), "recorded branches have names"
         assert winner.entry is not None, "the winner has an outcome"
-        losers = [branch for branch in group.branches if branch is not winner]
+        losers = [place.location + branch.segment for branch in self.branches if branch is not winner]
         if journal.compensations and not place.scope.in_loop:
-            for branch in losers:
-                await engine.keep_for_rollback(place.location + branch.segment)
-        _undo(place, group.branches, winner)
-        for branch in losers:
-            loser = place.location + branch.segment
-            errands += engine.abandon_outside(loser)
-            journal.settle_takings(loser, give_back=True)
-        journal.clear_losers(place.location, place.location + winner.segment)
-        engine.messages_came_back()
+            # It is found again what the losers have to undo: by walking over their history, which is kept elsewhere.
+            for loser in losers:
+                await engine.archive(loser)
+        # From here to the commit there is no wait: the losers lose everything, or nothing.
+        cleanups = _lose(engine, place, losers, place.location + winner.segment)
         entry.data = BranchesData(data.names, 0, None, data.names.index(winner.label))
         if winner.entry.error is None:
-            entry.complete(winner.entry.value, engine.now())
+            entry.complete(winner.entry.value, engine.clock.time())
         else:
-            entry.fail(winner.entry.error, engine.now())
+            entry.fail(winner.entry.error, engine.clock.time())
         journal.put(place.location + winner.segment, winner.entry)
-    if not place.scope.in_race:
-        journal.settle_takings(place.location, give_back=False)
-    place.put(entry)
-    place.fold()
-    await place.flush()
-    if errands:
-        await engine.run_errands(errands)
+        return cleanups
+
+    async def recall(self, reader: Reader, entry: Entry) -> None:
+        data = entry.data
+        assert isinstance(data, BranchesData), "recorded branches have names"
+        if data.winner is None:
+            await outcomes_of(reader, self._place.location, entry, self.branches)
+
+    async def walk(self, walker: Walker, entry: Entry) -> None:
+        data = entry.data
+        assert isinstance(data, BranchesData), "recorded branches have names"
+        await walk_branches(self._place, walker, self.branches)
+        if data.winner is not None:
+            winner = data.names[data.winner]
+            at = {branch.label: self._place.location + branch.segment for branch in self.branches}
+            undo(self._place.scope, [place for label, place in at.items() if label != winner], at[winner])
+
+    def outcome(self, entry: Entry) -> RaceResult[Any]:
+        place, data = self._place, entry.data
+        assert isinstance(data, BranchesData), "recorded branches have names"
+        if entry.error is not None:
+            failure = place.failure(entry.error)
+            assert isinstance(failure, RollbackError), "no other failure ends a race by itself"
+            raise failure
+        if data.winner is not None:
+            name = data.names[data.winner]
+            hint = next(branch.hint for branch in self.branches if branch.label == name)
+            assert entry.value is not None, "a race that was won has a value"
+            return RaceResult(name, place.decode(entry.value, hint))
+        errors = {branch.label: error for branch in self.branches if (error := branch.outcome(place)[1]) is not None}
+        raise RaceError(f"{place.what}: all branches failed: {', '.join(map(escape, errors))}", errors)
 
 
-def _undo(place: Place, branches: Sequence[Branch], winner: Branch) -> None:
-    """What the losers have assigned never was."""
-    losers = [place.location + branch.segment for branch in branches if branch is not winner]
-    place.scope.undo(losers, place.location + winner.segment)
-
-
-async def _result(place: Place, entry: Entry, branches: list[Branch]) -> RaceResult[Any]:
+def _all_failed(engine: Engine, entry: Entry, branches: Sequence[Branch]) -> None:
+    """Record that nobody has won."""
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
-    if entry.error is not None:
-        failure = place.failure(entry.error)
-        assert isinstance(failure, RollbackError), "no other failure ends a race by itself"
-        raise failure
-    if data.winner is not None:
-        name = data.names[data.winner]
-        hint = next(branch.hint for branch in branches if branch.label == name)
-        assert entry.value is not None, "a race that was won has a value"
-        return RaceResult(name, place.decode(entry.value, hint))
-    await outcomes_of(place, entry, branches)
-    errors = {branch.label: error for branch in branches if (error := branch.outcome(place)[1]) is not None}
-    raise RaceError(f"{place.what}: all branches failed: {', '.join(map(escape, errors))}", errors)
+    by_name = {branch.label: branch for branch in branches}
+    entry.data = BranchesData(data.names, 0, small_outcomes([by_name[name] for name in data.names]))
+    entry.status = EntryStatus.FAILED
+    entry.finished_at = engine.clock.time()
+
+
+def _lose(engine: Engine, place: Place, losers: Sequence[bytes], winner: bytes) -> list[bytes]:
+    """Clear all that the losers leave behind, with the next commit. Returns what is to be cleaned up outside then."""
+    journal, cleanups = engine.journal, list[bytes]()
+    undo(place.scope, losers, winner)
+    for loser in losers:
+        cleanups += engine.outside.abandon(loser)
+        journal.settle_takings(loser, give_back=True)
+    journal.clear_losers(place.location, winner)
+    # What they had taken is in the inbox again, and others may wait for it.
+    engine.parking.fire()
+    return cleanups

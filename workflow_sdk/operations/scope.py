@@ -6,20 +6,15 @@ operation is registered when it is called, takes its place, and gives it back wh
 
 from __future__ import annotations
 
-import random
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from hashlib import blake2b
 from inspect import CORO_CREATED, getcoroutinestate
+from random import Random
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.location import escape, join_path, segments
-from workflow_sdk.core.names import NameTable, name_problem
-from workflow_sdk.core.status import Kind
-from workflow_sdk.core.world import World
 from workflow_sdk.errors import (
     CodecError,
     ConcurrentOperationError,
@@ -27,9 +22,15 @@ from workflow_sdk.errors import (
     DuplicateNameError,
     HistoryDivergedError,
 )
-from workflow_sdk.operations.engine import Engine, Unwound
+from workflow_sdk.journal.names import NameTable, name_problem
+from workflow_sdk.journal.public_state import PublicState
+from workflow_sdk.operations.engine import Reader
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.location import escape, join_path, segments
+from workflow_sdk.rows.status import Kind
 
-__all__ = ["Fate", "Operation", "Scope", "current_scope"]
+__all__ = ["Operation", "RaceStatus", "Scope", "current_scope", "draw_uuid", "random_of"]
+
 
 T = TypeVar("T")
 
@@ -57,33 +58,33 @@ class Operation(Protocol):
         ...
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Reader:
         """Which runs it."""
         ...
 
 
-class Fate:
-    """Whether a branch of a race has lost, and with it everything in it."""
+class RaceStatus:
+    """Whether a branch of a race has lost, and with it everything in it. Outside of races nothing loses."""
 
     __slots__ = ("lost", "within")
 
     def __init__(self) -> None:
         self.lost: bool = False
-        self.within: set[Fate] | None = None
+        self.within: set[RaceStatus] | None = None
 
-    def branch(self) -> Fate:
-        """The fate of a branch of a race in here."""
-        fate = Fate()
-        fate.lost = self.lost
+    def branch(self) -> RaceStatus:
+        """The status of a branch of a race in here: if this loses, that does as well."""
+        inner = RaceStatus()
+        inner.lost = self.lost
         self.within = self.within or set()
-        self.within.add(fate)
-        return fate
+        self.within.add(inner)
+        return inner
 
     def lose(self) -> None:
         """From now on nothing in here does anything any more."""
         self.lost = True
-        for fate in self.within or ():
-            fate.lose()
+        for inner in self.within or ():
+            inner.lose()
 
 
 class Scope:
@@ -98,7 +99,6 @@ class Scope:
         "draws",
         "ended",
         "engine",
-        "fate",
         "in_loop",
         "in_race",
         "interrupted",
@@ -108,6 +108,7 @@ class Scope:
         "parent",
         "pending",
         "prefix",
+        "race",
         "recorded",
         "rng",
         "unvisited",
@@ -116,7 +117,7 @@ class Scope:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Reader,
         prefix: bytes,
         now: float,
         *,
@@ -124,7 +125,7 @@ class Scope:
         label: str = "",
         names: NameTable | None = None,
     ) -> None:
-        self.engine: Engine = engine
+        self.engine: Reader = engine
         self.prefix: bytes = prefix
         """The packed location that every entry of this scope starts with."""
         self.now: float = now
@@ -147,11 +148,12 @@ class Scope:
         """Derived names that were recorded with other arguments, and what to say if one of them comes again."""
         self.count: int = 0
         self.draws: int = 0
-        self.rng: random.Random | None = None
+        """How many uuids were drawn."""
+        self.rng: Random | None = None
         self._path: str | None = None
         around = parent.names if parent is not None else engine.journal.names.root
         self.names: NameTable = names or around
-        self.fate: Fate = parent.fate if parent is not None else Fate()
+        self.race: RaceStatus = parent.race if parent is not None else RaceStatus()
         self.in_race: bool = parent is not None and parent.in_race
         self.in_loop: bool = parent is not None and parent.in_loop
 
@@ -162,134 +164,36 @@ class Scope:
             self._path = join_path(self.parent.path, self.label) if self.parent is not None else self.label
         return self._path
 
+    def path_of(self, name: str) -> str:
+        """The path of an operation in this scope."""
+        return join_path(self.path, escape(name))
+
     def admit(self, kind: Kind, name: str, *, derived: bool = False) -> str:
         """The name of an operation that may begin here. Mistakes of the author are raised here, where they are made."""
         caller = current_scope.get()
-        if self.engine.halted and (caller is None or caller.engine is self.engine):
+        life = self.engine.life
+        if life.halted and (caller is None or caller.engine is self.engine):
             # The run is over, and the operation will not begin. Its coroutine unwinds the code that awaits it.
             return _OVER
-        # Not if it is the mistake of another instance.
-        if self.interrupted is not None and not self.fate.lost and (caller is None or caller.engine is self.engine):
-            raise self._interrupted()
-        if self.engine.world is not None:
-            self.note(self.engine.world)
-        if caller is not self or self.ended:
-            raise self._foreign(kind, name, caller)
-        if self.busy is not None:
-            raise self._two_at_once(kind, name)
-        if type(name) is not str and (problem := name_problem(name)) is not None:
-            raise self.engine.slip(DefinitionError(f"{kind.value} {name!r}: {problem}"))
+        if caller is not self or self.busy is not None or self.ended or self.interrupted is not None:
+            problem = self._misuse(kind, name, caller)
+            if problem is not None:
+                raise problem
+        if type(name) is not str and (fault := name_problem(name)) is not None:
+            raise life.mistake(DefinitionError(f"{kind.value} {name!r}: {fault}"))
         if derived:
             name = self._derive(name)
         elif name in self.used:
-            raise self.engine.slip(
+            raise life.mistake(
                 DuplicateNameError(
                     f"{kind.value} {self.path_of(name)!r}: the name was used before in this scope; "
                     "give every operation of a scope a name of its own"
                 )
             )
+        if self.engine.state.public is not None:
+            self.note(self.engine.state.public)
         self.used.add(name)
         return name
-
-    def see_world(self) -> World:
-        """What the world may see, to be read or assigned here."""
-        engine = self.engine
-        if engine.world is not None:
-            # What was assigned elsewhere meanwhile has been noted there.
-            return engine.world
-        return engine.see_world()
-
-    def check_assigning(self) -> None:
-        """What the world may see is assigned where a replay assigns it again: not in a step, which it does not run."""
-        caller = current_scope.get()
-        if isinstance(caller, Scope) and not caller.ended:
-            return
-        where = "where no function of the workflow runs" if caller is None else "inside a step"
-        if isinstance(caller, Scope):
-            where = "after the end of the function around it"
-        raise DefinitionError(
-            f"ctx.state, ctx.reference or ctx.progress of {self.path or 'the workflow'!r} was assigned {where}; assign "
-            "it in the function that was given the ctx"
-        )
-
-    def assigned(self) -> None:
-        """It was assigned by whoever runs now."""
-        caller = current_scope.get()
-        if isinstance(caller, Scope) and self.engine.world is not None:
-            caller.note(self.engine.world)
-
-    def note(self, world: World) -> None:
-        """What the code has assigned since the last operation, was assigned here."""
-        try:
-            world.note(self.prefix)
-        except CodecError as error:
-            raise self.engine.slip(error) from None
-
-    def fold(self, location: bytes) -> None:
-        """What was assigned in what is under a location is kept there: it is over."""
-        engine = self.engine
-        if engine.world is None:
-            return
-        try:
-            folded = engine.world.fold(location)
-        except CodecError as error:
-            raise engine.slip(error) from None
-        if folded is not None:
-            engine.journal.keep_changes(location, *folded)
-
-    def note_turn(self, loop: bytes, turn: bytes) -> None:
-        """A turn of a loop begins: what was assigned in those before is kept, so that it can begin again."""
-        engine = self.engine
-        # What is recorded in the turn came after this.
-        if engine.world is None or turn in engine.journal.loaded:
-            return
-        try:
-            changes = engine.world.merge(loop)
-        except CodecError as error:
-            raise engine.slip(error) from None
-        if changes is not None:
-            engine.journal.keep_beginning(turn, changes)
-
-    def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
-        """What was assigned under these locations never was: they have lost a race."""
-        engine = self.engine
-        if engine.world is None:
-            return
-        try:
-            engine.world.undo(losers, winner)
-        except CodecError as error:
-            raise engine.slip(error) from None
-
-    def visited(self, location: bytes) -> None:
-        """The code has come to a recorded operation. What was recorded is its own from now on, and goes with it."""
-        self.unvisited -= 1
-        self.recorded.pop(location[len(self.prefix) :], None)
-        if self.engine.journal.changes and not self.engine.walking:
-            self.unfold([location])
-
-    def unfold(self, locations: Iterable[bytes]) -> None:
-        """What was assigned under these locations the last time, by what is over, is taken over."""
-        changes = self.engine.journal.changes
-        if changes and (found := {at: changes[at] for at in locations if at in changes}):
-            try:
-                self.engine.see_world().apply(found)
-            except CodecError as error:
-                # No failure of the author's, who must not see it.
-                self.engine.diverged(
-                    HistoryDivergedError(
-                        f"what {self.path or 'the workflow'!r} has recorded of ctx.state can't be read: {error}"
-                    )
-                )
-                raise Unwound from None
-
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""
-        self.pending = coroutine
-        return coroutine
-
-    def path_of(self, name: str) -> str:
-        """The path of an operation in this scope."""
-        return join_path(self.path, escape(name))
 
     def _derive(self, name: str) -> str:
         if name not in self.used:
@@ -304,27 +208,10 @@ class Scope:
                 self.derived[name] = number
                 return candidate
 
-    def _two_at_once(self, kind: Kind, name: str) -> BaseException:
-        busy = self.busy
-        assert busy is not None, "there is no first operation"
-        if self.forgotten():
-            reason = f"{busy.what} was called and not awaited; write `await` before it, or run both in a `ctx.join`"
-        elif not busy.kind.is_composite:
-            reason = (
-                f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
-            )
-        else:
-            reason = f"{busy.what} is still under way; use the ctx that its function is given, not the one around it"
-        what = f"{kind.value} {self.path_of(name)!r}"
-        return self.engine.slip(ConcurrentOperationError(f"two operations at once on one ctx: {what}, while {reason}"))
-
-    def _interrupted(self) -> BaseException:
-        return self.engine.slip(
-            DefinitionError(
-                f"{self.interrupted} was cancelled by a timeout or scope of the code's own, which leaves it without an "
-                "outcome to record; give the operation a `timeout`, or let it race against `ctx.sleep` in a `ctx.race`"
-            )
-        )
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Keep the coroutine of the operation just registered, so that a forgotten one is noticed."""
+        self.pending = coroutine
+        return coroutine
 
     def forgotten(self) -> bool:
         """Whether an operation was called and not awaited. Its coroutine is closed: it will not run."""
@@ -334,22 +221,17 @@ class Scope:
         pending.close()
         return True
 
-    def _foreign(self, kind: Kind, name: str, caller: Scope | Operation | None) -> BaseException:
-        what = f"{kind.value} {self.path_of(name)!r}"
-        # The mistake is the caller's, in whichever instance that is.
-        engine = self.engine if caller is None else caller.engine
-        if isinstance(caller, Scope) and engine is self.engine and self.busy is not None:
-            return self._two_at_once(kind, name)
-        if self.ended:
-            return engine.slip(
-                DefinitionError(f"{what}: this ctx is finished; operations belong before the end of its function")
-            )
-        return engine.slip(
-            DefinitionError(
-                f"{what}: called inside a step, or on the ctx of another branch or instance; "
-                "call operations in the function that was given this ctx"
-            )
-        )
+    def note(self, public: PublicState) -> None:
+        """What the code has assigned to the public state since the last operation was assigned in this scope."""
+        try:
+            public.note(self.prefix)
+        except CodecError as error:
+            raise self.engine.life.mistake(error) from None
+
+    def visited(self, location: bytes) -> None:
+        """The code has come to a recorded operation. What was recorded is its own from now on, and goes with it."""
+        self.unvisited -= 1
+        self.recorded.pop(location[len(self.prefix) :], None)
 
     def missing(self) -> str:
         """The recorded operations that the code has not come to, as text."""
@@ -368,50 +250,107 @@ class Scope:
         return self.engine.journal.names.texts.get(index, "?") if isinstance(index, int) else "?"
 
     def end(self, failure: BaseException | None = None) -> bool:
-        """The function of the scope is over. False if that ended the run: a slip, or history that was not reached."""
-        if self.fate.lost:
+        """The function of the scope is over.
+
+        False if that ended the run: the author made a mistake, or recorded history was not reached.
+        """
+        if self.race.lost:
             return True
-        if self.engine.world is not None:
+        if self.engine.state.public is not None:
             with suppress(CodecError):  # then that is what ends the run
-                self.note(self.engine.world)
+                self.note(self.engine.state.public)
         if self.interrupted is not None and (failure is None or isinstance(failure, Exception)):
             self._interrupted()
         if self.busy is not None:
-            what = self.busy.what
-            if self.forgotten():
-                self.engine.slip(
-                    ConcurrentOperationError(f"{what} was called and never awaited; write `await` before it")
-                )
-            else:
-                self.engine.slip(
-                    ConcurrentOperationError(
-                        f"{what} was still under way when the function around it ended; await it there"
-                    )
-                )
-        elif self.unvisited and not self.engine.walking:
-            where = f"in {self.path!r}" if self.path else "of the workflow"
-            ended = "ended" if failure is None else f"raised {type(failure).__name__} ({failure})"
-            error = HistoryDivergedError(
-                f"the code {where} {ended}, while {self.missing()} recorded there and not reached; put what was "
-                "removed or renamed back, or cover it with `ctx.removed`"
-            )
-            error.__cause__ = failure
-            self.engine.diverged(error)
+            self._left_over(self.busy)
+        elif self.unvisited:
+            self.engine.life.diverged(self._not_reached(failure))
         self.ended = True
-        return not self.engine.halted
+        return not self.engine.life.halted
 
-    def draw_uuid(self) -> UUID:
-        """The next uuid of this scope: the same in every replay."""
-        self.draws += 1
-        digest = blake2b(f"{self.path}/{self.draws}".encode(), key=self.engine.facts.seed, digest_size=16).digest()
-        return UUID(bytes=digest, version=4)
+    def _not_reached(self, failure: BaseException | None) -> HistoryDivergedError:
+        """The scope has ended before the code came to all that is recorded in it."""
+        where = f"in {self.path!r}" if self.path else "of the workflow"
+        ended = "ended" if failure is None else f"raised {type(failure).__name__} ({failure})"
+        error = HistoryDivergedError(
+            f"the code {where} {ended}, while {self.missing()} recorded there and not reached; put what was "
+            "removed or renamed back, or cover it with `ctx.removed`"
+        )
+        error.__cause__ = failure
+        return error
 
-    def random(self) -> random.Random:
-        """The random numbers of this scope: the same in every replay."""
-        if self.rng is None:
-            self.rng = random.Random(blake2b(self.path.encode(), key=self.engine.facts.seed).digest())
-        return self.rng
+    # Mistakes in how an author uses a ctx: what to raise, where the call is made.
+
+    def _misuse(self, kind: Kind, name: str, caller: Scope | Operation | None) -> BaseException | None:
+        """What is wrong with calling an operation here now; None if nothing is.
+
+        `caller` is the scope or the step whose code calls it.
+        """
+        # The mistake is the caller's, in whichever instance that is.
+        is_own = caller is None or caller.engine is self.engine
+        if self.interrupted is not None and not self.race.lost and is_own:
+            return self._interrupted()
+        if caller is not self or self.ended:
+            if isinstance(caller, Scope) and is_own and self.busy is not None:
+                return self._two_at_once(kind, name, self.busy)
+            return self._foreign(kind, name, self.engine if caller is None else caller.engine)
+        return None if self.busy is None else self._two_at_once(kind, name, self.busy)
+
+    def _interrupted(self) -> BaseException:
+        return self.engine.life.mistake(
+            DefinitionError(
+                f"{self.interrupted} was cancelled by a timeout or scope of the code's own, which leaves it without an "
+                "outcome to record; give the operation a `timeout`, or let it race against `ctx.sleep` in a `ctx.race`"
+            )
+        )
+
+    def _two_at_once(self, kind: Kind, name: str, busy: Operation) -> BaseException:
+        if self.forgotten():
+            reason = f"{busy.what} was called and not awaited; write `await` before it, or run both in a `ctx.join`"
+        elif not busy.kind.is_composite:
+            reason = (
+                f"{busy.what} is still under way; `ctx.join` runs operations side by side, each on a ctx of its own"
+            )
+        else:
+            reason = f"{busy.what} is still under way; use the ctx that its function is given, not the one around it"
+        what = f"{kind.value} {self.path_of(name)!r}"
+        problem = f"two operations at once on one ctx: {what}, while {reason}"
+        return self.engine.life.mistake(ConcurrentOperationError(problem))
+
+    def _foreign(self, kind: Kind, name: str, engine: Reader) -> BaseException:
+        what = f"{kind.value} {self.path_of(name)!r}"
+        if self.ended:
+            problem = f"{what}: this ctx is finished; operations belong before the end of its function"
+        else:
+            problem = (
+                f"{what}: called inside a step, or on the ctx of another branch or instance; "
+                "call operations in the function that was given this ctx"
+            )
+        return engine.life.mistake(DefinitionError(problem))
+
+    def _left_over(self, busy: Operation) -> None:
+        """The function of the scope has ended while an operation was under way in it."""
+        what = busy.what
+        if self.forgotten():
+            problem = f"{what} was called and never awaited; write `await` before it"
+        else:
+            problem = f"{what} was still under way when the function around it ended; await it there"
+        self.engine.life.mistake(ConcurrentOperationError(problem))
 
 
 current_scope: ContextVar[Scope | Operation | None] = ContextVar("current_scope", default=None)
 """The scope whose function is running; inside a step, the step."""
+
+
+def draw_uuid(scope: Scope) -> UUID:
+    """The next uuid of a scope."""
+    scope.draws += 1
+    key = scope.engine.facts.seed
+    return UUID(bytes=blake2b(f"{scope.path}/{scope.draws}".encode(), key=key, digest_size=16).digest(), version=4)
+
+
+def random_of(scope: Scope) -> Random:
+    """The random numbers of a scope."""
+    if scope.rng is None:
+        scope.rng = Random(blake2b(scope.path.encode(), key=scope.engine.facts.seed).digest())
+    return scope.rng

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.names import name_problem
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.status import Kind
 from workflow_sdk.errors import CodecError, InboxFullError, InstanceNotFoundError
-from workflow_sdk.operations.effect import Recorded
-from workflow_sdk.operations.outcome import about, pack_error
-from workflow_sdk.operations.place import Place, register
+from workflow_sdk.journal.names import name_problem
+from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.place import Place, Recorded, about, register
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.step import watched
+from workflow_sdk.operations.template import perform
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.status import Kind
+from workflow_sdk.rows.wire import shown
 
 __all__ = ["start_send"]
 
@@ -24,49 +23,48 @@ def start_send(scope: Scope, name: str, target: object, message: str, payload: o
     place = register(scope, Kind.SEND, name)
     id = target if isinstance(target, str) else getattr(target, "id", None)
     if not isinstance(id, str) or name_problem(id) is not None:
-        raise place.slip(f"{place.what}: the target is the id of an instance or a handle, not {shown(target)}")
+        raise place.mistake(f"{place.what}: the target is the id of an instance or a handle, not {shown(target)}")
     if not isinstance(message, str) or name_problem(message) is not None:
-        raise place.slip(f"{place.what}: a message can't be called {shown(message)}")
+        raise place.mistake(f"{place.what}: a message can't be called {shown(message)}")
     try:
         raw = scope.engine.codec.encode(payload)
     except CodecError as error:
         place.release()
-        raise scope.engine.slip(about(f"the payload of {place.what}", error)) from None
-    return scope.start(_send(place, id, message, raw))
+        raise scope.engine.life.mistake(about(f"the payload of {place.what}", error)) from None
+    return scope.start(perform(place, _Send(place, id, message, raw)))
 
 
-async def _send(place: Place, target: str, message: str, payload: bytes) -> str:
-    engine = place.scope.engine
-    try:
-        if not place.open():
-            await engine.never()
-        entry = place.entry
-        if entry is None:
-            entry = await _dispatch(place, target, message, payload)
-        place.close(entry)
+class _Send:
+    """A message to another instance."""
+
+    __slots__ = ("_message", "_payload", "_place", "_target")
+
+    def __init__(self, place: Place, target: str, message: str, payload: bytes) -> None:
+        self._place = place
+        self._target = target
+        self._message = message
+        self._payload = payload
+
+    async def begin(self, engine: Engine) -> Entry:
+        place = self._place
+
+        def record(entry: Entry, outcome: str) -> None:
+            entry.complete(engine.codec.encode(outcome), engine.clock.time())
+
+        await engine.calls.tell(place.path)
+        effect = Recorded(place, engine, place.new_entry(), record)
+        try:
+            await engine.outside.post(self._target, self._message, self._payload, effect)
+        except (InboxFullError, InstanceNotFoundError) as error:
+            error.path = place.path
+            return await place.fail(engine, place.new_entry(), error)
+        return effect.entry
+
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
+        raise AssertionError("a message is recorded when it is sent")
+
+    def outcome(self, entry: Entry) -> str:
         if entry.error is not None:
-            raise place.failure(entry.error)
+            raise self._place.failure(entry.error)
         assert entry.value is not None, "a message that was sent is recorded with what became of it"
-        return str(place.decode(entry.value, str))
-    finally:
-        place.release()
-
-
-async def _dispatch(place: Place, target: str, message: str, payload: bytes) -> Entry:
-    engine = place.scope.engine
-
-    def record(entry: Entry, outcome: str) -> None:
-        entry.complete(engine.codec.encode(outcome), engine.now())
-
-    await watched(engine, place.path)
-    effect = Recorded(place, place.new_entry(), record)
-    try:
-        await engine.post(target, message, payload, effect)
-    except (InboxFullError, InstanceNotFoundError) as error:
-        error.path = place.path
-        entry = place.new_entry()
-        entry.fail(pack_error(error, engine.codec), engine.now())
-        place.put(entry)
-        await place.flush()
-        return entry
-    return effect.entry
+        return str(self._place.decode(entry.value, str))

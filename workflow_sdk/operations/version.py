@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.status import Kind
+from workflow_sdk.operations.divergence import open_place
+from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.public_state import unfold
 from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.template import perform
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.status import Kind
+from workflow_sdk.rows.wire import shown
 
 __all__ = ["start_removed", "start_version"]
 
@@ -17,29 +22,33 @@ def start_version(scope: Scope, name: str, latest: int) -> Coroutine[Any, Any, i
     """Register a version; its coroutine decides it, once."""
     place = register(scope, Kind.VERSION, name)
     if isinstance(latest, bool) or not isinstance(latest, int) or latest < 1:
-        raise place.slip(f"{place.what}: versions are whole numbers from 1 on, not {shown(latest)}")
-    return scope.start(_version(place, latest))
+        raise place.mistake(f"{place.what}: versions are whole numbers from 1 on, not {shown(latest)}")
+    return scope.start(perform(place, _Version(place, latest)))
 
 
-async def _version(place: Place, latest: int) -> int:
-    scope = place.scope
-    engine = scope.engine
-    try:
-        if not place.open():
-            await engine.never()
-        entry = place.entry
-        if entry is None:
-            # History that the code has not reached yet was written without this version: by the first.
-            chosen = 1 if scope.unvisited else latest
-            entry = place.new_entry()
-            entry.complete(engine.codec.encode(chosen), engine.now())
-            place.put(entry)
-            await place.flush()
-        place.close(entry)
+class _Version:
+    """Which version of a part of the code an instance goes through."""
+
+    __slots__ = ("_latest", "_place")
+
+    def __init__(self, place: Place, latest: int) -> None:
+        self._place = place
+        self._latest = latest
+
+    def begin(self, engine: Engine) -> Awaitable[Entry]:
+        place = self._place
+        # History that the code has not reached yet was written without this version: by the first.
+        chosen = 1 if place.scope.unvisited else self._latest
+        entry = place.new_entry()
+        entry.complete(engine.codec.encode(chosen), engine.clock.time())
+        return place.store(engine, entry)
+
+    def resume(self, engine: Engine, entry: Entry) -> Awaitable[Entry]:
+        raise AssertionError("a version is decided when it is recorded")
+
+    def outcome(self, entry: Entry) -> int:
         assert entry.value is not None, "a version is recorded with its value"
-        return int(place.decode(entry.value, int))
-    finally:
-        place.release()
+        return int(self._place.decode(entry.value, int))
 
 
 def start_removed(scope: Scope, name: str, kind: str) -> Coroutine[Any, Any, None]:
@@ -49,23 +58,23 @@ def start_removed(scope: Scope, name: str, kind: str) -> Coroutine[Any, Any, Non
     if kind == "continue_with":
         kind = Kind.CONTINUE.value  # as its call is named
     if kind not in kinds:
-        raise place.slip(f"removed {place.path!r}: the kind is one of {', '.join(kinds)}, not {kind!r}")
+        raise place.mistake(f"removed {place.path!r}: the kind is one of {', '.join(kinds)}, not {kind!r}")
     place.kind = Kind(kind)
     return scope.start(_removed(place))
 
 
 async def _removed(place: Place) -> None:
-    engine = place.scope.engine
+    """Pass over what is recorded of an operation that the code has no more. Nothing is done, so it is no verb."""
+    engine = place.engine
     try:
         # Where it is not recorded there is nothing to pass over, and nothing new to be refused either.
-        if (place.entry is not None and not place.open(covered=True)) or engine.halted:
-            await engine.never()
+        if engine.life.halted or (place.entry is not None and not open_place(place, covered=True)):
+            await engine.life.never()
         if place.entry is not None:
+            # Before anything is stored: the public state would be shown without what was assigned in there.
+            unfold(engine, [place.location])
             engine.journal.forget_loaded(place.location)
-            if errands := engine.abandon_outside(place.location):
-                # Nobody waits any more for a child or a task in it.
-                await place.flush()
-                await engine.run_errands(errands)
+            await engine.passed_over(place.location)
             place.close(place.entry)
     finally:
         place.release()

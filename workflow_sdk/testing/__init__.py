@@ -1,6 +1,6 @@
 """What we test workflow_sdk with, for those who test what they build on it."""
 
-from workflow_sdk.runtime.replaying import ReplayProblem, ReplayReport, dump_histories, replay_check
+from workflow_sdk import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun
 from workflow_sdk.testing.crashing import crash_everywhere

@@ -1,8 +1,9 @@
-"""What a workflow's code would see in another process: sets in another order, another time, other hashes.
+"""Running a workflow as if in another process, where sets have another order, hashes differ, and it is another time.
 
 Within one process the hashes of texts can't change. So the functions of the workflow are compiled anew from their
-source, with a call of one of the functions below around what goes through a set, asks for the time, or takes a hash.
-These change nothing but in a run that is told to be elsewhere, and only between operations: what steps do is recorded.
+source, with calls of the functions below around all that goes through a set, asks for the time, or takes a hash.
+These functions change something only in a run that is to be in another process, and only between operations, since what
+steps do is recorded.
 """
 
 from __future__ import annotations
@@ -10,39 +11,39 @@ from __future__ import annotations
 import ast
 import linecache
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
 from types import CodeType, FunctionType
 from typing import Any, cast
 
-from workflow_sdk.definitions import Step, Workflow
+from workflow_sdk import Step, Workflow
 from workflow_sdk.operations.scope import Scope, current_scope
 
 __all__ = ["elsewhere", "rewritten"]
 
 SHIFT = timedelta(days=543, hours=13, minutes=1, seconds=1)
-"""From one process to the next: another second, minute, hour, half of the day, weekday, month and year."""
+"""How far apart the times of two processes are. Second, minute, hour, weekday, month and year all differ."""
 
 ORDERED = "__workflow_sdk_ordered__"
 POPPED = "__workflow_sdk_popped__"
 CALLED = "__workflow_sdk_called__"
-"""The names under which the functions below are found."""
+"""The names of the functions below in the code that is compiled."""
 
 _READ_IN_ORDER = frozenset({"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict", "min", "max"})
 _READ_IN_ORDER_BY = frozenset({"join", "map", "fromkeys", "extend", "chain", "from_iterable", "islice"})
 _DIFFERENT = frozenset({"time", "time_ns", "now", "utcnow", "today", "hash", "id"})
 
 _time, _time_ns, _now = time.time, time.time_ns, datetime.now
-"""As they are, whatever a test puts in their place."""
+"""The real functions, even if a test has replaced them."""
 
 _process: ContextVar[int] = ContextVar("workflow_sdk_process", default=0)
 
 
 @contextmanager
 def elsewhere(process: int) -> Generator[None]:
-    """As if what runs in here ran in the process of this number. In number 0, all is as it is."""
+    """A context whose code runs as if in the process of this number. In process 0 nothing is changed."""
     token = _process.set(process)
     try:
         yield
@@ -59,7 +60,7 @@ def _number() -> int:
 
 
 def ordered(value: Any) -> Any:
-    """What is to be gone through: the members of a set in the order of this process."""
+    """The value, or the members of a set in the order of this process."""
     number = _number()
     if not number or type(value) not in (set, frozenset):
         return value
@@ -71,14 +72,14 @@ def ordered(value: Any) -> Any:
 
 
 def _has_own_hash(value: object) -> bool:
-    """Whether the hash of a value is another one in every process."""
+    """Whether a value has another hash in every process."""
     if isinstance(value, tuple | frozenset):
         return any(map(_has_own_hash, cast("Iterable[object]", value)))
     return isinstance(value, str | bytes) or type(value).__hash__ is object.__hash__
 
 
 def popped(value: Any) -> Any:
-    """`value.pop()`."""
+    """`value.pop()`, which takes another member of a set in every process."""
     if not isinstance(value, set) or not value or not _number():
         return cast("Any", value).pop()
     member = ordered(cast("Any", value))[0]
@@ -87,24 +88,36 @@ def popped(value: Any) -> Any:
 
 
 def called(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """`fn(*args, **kwargs)`, with the answer of this process if it asks for the time or a hash."""
+    """`fn(*args, **kwargs)`, with the answer of this process if that is a time or a hash."""
     value = fn(*args, **kwargs)
     number = _number()
     if not number:
         return value
-    if fn is _time:
-        return value + number * SHIFT.total_seconds()
-    if fn is _time_ns:
-        return value + number * int(SHIFT.total_seconds()) * 10**9
-    if fn is hash:
-        return hash((value, number)) if _has_own_hash(args[0]) else value
-    if fn is id:
-        return value + 16 * number
-    kind = getattr(fn, "__self__", None)
-    if type(fn) is type(_now) and isinstance(kind, type) and issubclass(kind, date):
+    for asked, answer in _ANSWERS:
+        if fn is asked:
+            return answer(value, number, args)
+    if _tells_the_date(fn):
         assert isinstance(value, (date, datetime)), "these are the methods that tell the time"
         return value + number * SHIFT
     return value
+
+
+_ANSWERS: tuple[tuple[Any, Callable[[Any, int, tuple[Any, ...]], Any]], ...] = (
+    (_time, lambda value, number, args: value + number * SHIFT.total_seconds()),
+    (_time_ns, lambda value, number, args: value + number * int(SHIFT.total_seconds()) * 10**9),
+    (hash, lambda value, number, args: hash((value, number)) if _has_own_hash(args[0]) else value),
+    (id, lambda value, number, args: value + 16 * number),
+)
+"""What functions answer in the process of a number, by their answer in this one and what they were given.
+
+Not a dict: what is looked up in it may be anything that an author calls, and need not have a hash.
+"""
+
+
+def _tells_the_date(fn: object) -> bool:
+    """Whether it is a method such as `datetime.now`, of `date` or of a class of that kind."""
+    kind = getattr(fn, "__self__", None)
+    return type(fn) is type(_now) and isinstance(kind, type) and issubclass(kind, date)
 
 
 _GIVEN = {ORDERED: ordered, POPPED: popped, CALLED: called}
@@ -140,10 +153,15 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         fn = node.func
-        if isinstance(fn, ast.Attribute) and fn.attr == "pop" and not node.args and not node.keywords:
-            return ast.copy_location(_call(POPPED, fn.value), node)
-        name = fn.id if isinstance(fn, ast.Name) else fn.attr if isinstance(fn, ast.Attribute) else ""
-        if name in (_READ_IN_ORDER if isinstance(fn, ast.Name) else _READ_IN_ORDER_BY):
+        if isinstance(fn, ast.Attribute):
+            if fn.attr == "pop" and not (node.args or node.keywords):
+                return ast.copy_location(_call(POPPED, fn.value), node)
+            name, reads_in_order = fn.attr, _READ_IN_ORDER_BY
+        elif isinstance(fn, ast.Name):
+            name, reads_in_order = fn.id, _READ_IN_ORDER
+        else:
+            return node
+        if name in reads_in_order:
             node.args = [arg if isinstance(arg, ast.Starred) else _call(ORDERED, arg) for arg in node.args]
         elif name in _DIFFERENT:
             return ast.copy_location(_call(CALLED, fn, *node.args, keywords=node.keywords), node)
@@ -160,7 +178,7 @@ _Place = tuple[str, int]
 
 
 def _compiled(filename: str, module_globals: dict[str, Any]) -> dict[_Place, CodeType]:
-    """The functions of a file, rewritten; nothing if its source is not at hand."""
+    """The code of the functions of a file after the rewriting; nothing if its source can't be had."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename, module_globals)))
         code = compile(_Rewriter().visit(tree), filename, "exec", dont_inherit=True)
@@ -186,35 +204,44 @@ def _uses_what_is_given(code: CodeType) -> bool:
 
 
 def _functions(workflows: Sequence[Workflow[Any, Any]]) -> Iterator[FunctionType]:
-    """Those of the workflows, those that stand in the same modules, and those that they have around them."""
+    """The functions of the workflows, all functions of their modules, and the functions that these enclose."""
     todo: list[object] = list(workflows)
     modules = {id(flow.fn.__globals__): flow.fn.__globals__ for flow in workflows}
     todo += [value for module in modules.values() for value in list(module.values())]
     seen: set[int] = set()
     while todo:
-        found = todo.pop()
-        if isinstance(found, Workflow):
-            _ = found.fingerprint  # of the code as it was written
-        if isinstance(found, Workflow | Step):
-            found = found.fn
-        if not isinstance(found, FunctionType) or id(found) in seen or id(found.__globals__) not in modules:
+        fn = _function(todo.pop())
+        if fn is None or id(fn) in seen or id(fn.__globals__) not in modules:
             continue
-        seen.add(id(found))
-        yield found
-        for cell in found.__closure__ or ():
-            with suppress(ValueError):  # it is empty still
-                todo.append(cell.cell_contents)
+        seen.add(id(fn))
+        yield fn
+        todo.extend(_around(fn))
+
+
+def _function(found: object) -> FunctionType | None:
+    """The function of a workflow or a step, or the function that it is."""
+    if isinstance(found, Workflow):
+        _ = found.fingerprint  # remembers that of the code as it was written
+    fn = found.fn if isinstance(found, Workflow | Step) else found
+    return fn if isinstance(fn, FunctionType) else None
+
+
+def _around(fn: FunctionType) -> Iterator[object]:
+    """What a function uses of the one around it."""
+    for cell in fn.__closure__ or ():
+        with suppress(ValueError):  # it is empty still
+            yield cell.cell_contents
 
 
 _rewritten: dict[FunctionType, tuple[CodeType, int]] = {}
-"""What they were, and how many tests need them to be rewritten."""
+"""For each function that is rewritten, its own code, and how many tests need the other one."""
 
 
 @contextmanager
 def rewritten(workflows: Sequence[Workflow[Any, Any]]) -> Generator[None]:
-    """As long as this lasts, the functions of these workflows can be run as if they were elsewhere.
+    """A context in which the functions of these workflows can run as if in another process.
 
-    The names that they use stay in their modules: a function that was made meanwhile may be called later.
+    The functions above stay in the modules afterwards: a function that was made in the context may be called later.
     """
     files: dict[str, dict[_Place, CodeType]] = {}
     changed: list[FunctionType] = []

@@ -1,8 +1,8 @@
-"""What everybody on one clock asks of their stores, so that the clock does not jump while an answer is on its way.
+"""What stores are asked on a virtual clock, so that the clock does not jump while an answer is on its way.
 
-There are two kinds of it. A call that reads or writes has an answer to come, however slow the store is. A call of
-`changed` may wait for ever; but where the value has changed already, the word of that is on its way. Only the store can
-tell: the clock asks it, for every watch that is new or that a commit may have been about since it was asked last.
+A call that reads or writes will be answered, however slow the store is, and the clock waits for it. A call of `changed`
+may wait for ever. But if the value has changed already, it is about to return, and the clock waits for that. Only the
+store can tell, so the clock asks it: for every watch that is new, or whose key was written to since it was last asked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import anyio
 
-from workflow_sdk.driver import Append, Batch, ClearRange, Driver, Transacting, Write, transacting
+from workflow_sdk.driver import Batch, Driver, Transacting, Waiters, Write, transacting
 from workflow_sdk.testing.faulty import SimulatedCrash
 
 __all__ = ["OverseenDriver", "Stores", "Watch"]
@@ -24,7 +24,7 @@ __all__ = ["OverseenDriver", "Stores", "Watch"]
 _log = logging.getLogger("workflow_sdk.testing")
 
 PATIENT_SECONDS = 5.0
-"""After so much real time without an answer, it is said what the clock waits for."""
+"""After so much real time without an answer, a warning says what the clock waits for."""
 
 T = TypeVar("T")
 
@@ -51,36 +51,36 @@ class Watch:
         self.key = key
         self.since = since
         self.doubts = 0
-        """How often a commit may have changed the value."""
+        """Counts the commits that may have changed the value."""
 
 
 class Stores:
-    """The stores of one clock, as far as they are used on it. `on_answer` is called whenever there is an answer."""
+    """What is asked of stores on one clock. `on_answer` is called with every answer."""
 
     def __init__(self, on_answer: Callable[[], None]) -> None:
         self._on_answer = on_answer
         self._lock = Lock()
-        """For what the thread of a transaction says."""
+        """Guards what the thread of a transaction changes."""
         self._calls: set[_Call] = set()
-        self._watches: dict[bytes, set[Watch]] = {}
+        self._watches = Waiters[Watch]()
         self._doubtful: set[Watch] = set()
         """The watches whose values may have changed."""
         self._late: dict[Watch, _Call] = {}
-        """The watches whose values have changed. They return as soon as they have heard of it."""
+        """The watches whose values have changed, and which are about to return."""
         self._asked = 0.0
-        """For how long answers have been awaited, up to the time when none was."""
+        """For how many seconds answers were awaited, up to the last time when none was."""
         self._asked_since: float | None = None
         self.events: int = 0
         """Changes with everything that is asked or answered."""
 
     @property
     def owe(self) -> bool:
-        """Whether there is an answer to come, or word of a change."""
+        """Whether an answer is to come, or a watch is about to return."""
         return bool(self._calls or self._late)
 
     @property
     def has_late(self) -> bool:
-        """Whether word of a change is on its way to somebody."""
+        """Whether a watch is about to return."""
         return bool(self._late)
 
     @property
@@ -99,7 +99,7 @@ class Stores:
         with self.asking("get"):
             try:
                 value = await watch.driver.get(watch.key)
-            except (Exception, SimulatedCrash):  # noqa: BLE001  # a store that fails brings no word that one could wait for
+            except (Exception, SimulatedCrash):  # noqa: BLE001  # nobody hears of a change from a store that fails
                 value = watch.since
         if watch not in self._doubtful:
             return  # it has returned meanwhile
@@ -117,7 +117,7 @@ class Stores:
 
     @contextmanager
     def asking(self, what: str) -> Generator[_Call]:
-        """While a store is asked for something."""
+        """A context: a store is asked for something."""
         call = _Call(what)
         self._begin(call)
         try:
@@ -146,7 +146,7 @@ class Stores:
 
     @contextmanager
     def elsewhere(self, call: _Call) -> Generator[None]:
-        """While a call is not with the store: it has called the author's function."""
+        """A context: a call is not with the store, but in the function of the author."""
         self._end(call)
         try:
             yield
@@ -155,42 +155,28 @@ class Stores:
 
     @contextmanager
     def watching(self, watch: Watch) -> Generator[None]:
-        """While somebody waits for a change."""
-        watches = self._watches.setdefault(watch.key, set())
-        watches.add(watch)
+        """A context: somebody waits for a change."""
+        self._watches.add(watch.key, watch)
         self._doubtful.add(watch)  # what it has seen may be old already
         self.events += 1
         try:
             yield
         finally:
-            watches.discard(watch)
-            if not watches and self._watches.get(watch.key) is watches:
-                del self._watches[watch.key]
+            self._watches.discard(watch.key, watch)
             self._doubtful.discard(watch)
             self._late.pop(watch, None)
             self.events += 1
             self._on_answer()
 
     def wrote(self, writes: Iterable[Write]) -> None:
-        """A commit may have been made: those who wait for such a change may not have heard of it."""
-        if not self._watches:
-            return
-        for write in writes:
-            for key in self._keys_of(write):
-                for watch in self._watches[key]:
-                    watch.doubts += 1
-                    self._doubtful.add(watch)
-
-    def _keys_of(self, write: Write) -> list[bytes]:
-        """The keys that somebody watches and the write is about."""
-        if type(write) is ClearRange:
-            return [key for key in self._watches if write.begin <= key < write.end]
-        if type(write) is Append:
-            return [key for key in self._watches if key.startswith(write.prefix)]
-        return [write[0]] if write[0] in self._watches else []
+        """Note that a commit may have been made, of which watches may not have heard."""
+        for key in self._watches.touched(writes) if self._watches.by_key else ():
+            for watch in self._watches.by_key[key]:
+                watch.doubts += 1
+                self._doubtful.add(watch)
 
     def complain(self) -> None:
-        """Say of every store that owes an answer for long that the clock waits for it."""
+        """Log a warning for every answer that the clock has waited for long."""
         now = monotonic()
         with self._lock:
             calls = [*self._calls, *self._late.values()]
@@ -206,7 +192,7 @@ class Stores:
 
 
 class OverseenDriver:
-    """Hands everything on to `driver`, and tells the clock of it."""
+    """A driver that hands everything on to another one, and tells the clock of it."""
 
     def __init__(self, driver: Driver, stores: Stores) -> None:
         self.driver = driver

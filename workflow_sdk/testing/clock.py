@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import get_ident
 from time import monotonic, thread_time
@@ -13,35 +13,35 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from workflow_sdk.core.retry import Duration, seconds
-from workflow_sdk.core.shown import shown
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.execution.clock import Activity, Timeout
+from workflow_sdk.instance.clock import Activity, Timeout
+from workflow_sdk.rows.retry import Duration, seconds
+from workflow_sdk.rows.wire import shown
 from workflow_sdk.testing._overseeing import OverseenDriver, Stores
 
 __all__ = ["VirtualClock"]
 
 QUIET_SECONDS = 1.0
-"""Real time that a step may be quiet before the clock takes it to be waiting for a virtual time."""
+"""How long in real time a step may be quiet before the clock takes it to be waiting for a virtual time."""
 
 SHORT_SECONDS = 0.05
-"""Code that takes no longer than this in real time takes none on this clock: tests can count on its times."""
+"""Code that takes less real time than this takes no time on this clock, so that tests can expect exact times."""
 
 GLANCE_SECONDS = 0.01
-"""Real time between two looks at what steps do."""
+"""How much real time passes between two looks at what steps do."""
 
 ANSWER_SECONDS = 0.1
-"""Real time between two looks at stores that owe an answer."""
+"""How much real time passes between two looks at stores that owe an answer."""
 
 IDLE_TURNS = 20
-"""Turns of the event loop in which nothing happens. What one has heard takes a few of them to get to another."""
+"""How many turns of the event loop nothing must happen in. News takes a few turns to get from task to task."""
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class _Waiting:
-    """One call of `wait`. One of them moves the clock on; the others sleep until it is their time."""
+    """One call of `wait`. One of all calls moves the clock on; the others sleep until their time has come."""
 
     __slots__ = ("_nap", "activity", "is_woken", "lazily", "told", "until")
 
@@ -58,7 +58,7 @@ class _Waiting:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is to return. It may not have come round to that yet."""
+        """Whether the call is to return, which it may not have done yet."""
         return self.is_woken or self.told.is_set()
 
     def is_due(self, now: float) -> bool:
@@ -67,18 +67,46 @@ class _Waiting:
     def wake(self) -> None:
         """Have it return."""
         self.is_woken = True
-        self.nudge()
+        self.stamp()
 
-    def nudge(self) -> None:
-        """Have it look up from its nap."""
+    def stamp(self) -> None:
+        """End its nap, so that it looks around."""
         if self._nap is not None:
             self._nap.cancel()
 
     async def nap(self, seconds: float | None = None) -> None:
-        """Sleep until it is told or woken, or looks up, or so much real time has passed."""
+        """Sleep until the event is set, or somebody calls `wake` or `stamp`, or so much real time has passed."""
         with anyio.CancelScope() if seconds is None else anyio.move_on_after(seconds) as self._nap:
             await self.told.wait()
         self._nap = None
+
+
+class _Timers:
+    """All that waits for a time of the clock: calls of `wait`, and the timeouts of steps."""
+
+    def __init__(self) -> None:
+        self.waiting: list[_Waiting] = []
+        self.limits: list[tuple[float, anyio.CancelScope]] = []
+        """When timeouts come, and what they cancel."""
+
+    def next(self) -> float | None:
+        """When the first of them is due."""
+        times = [waiting.until for waiting in self.waiting if waiting.until is not None]
+        times += [until for until, scope in self.limits if not scope.cancel_called]
+        return min(times, default=None)
+
+    def fire(self, now: float) -> None:
+        """Wake or cancel all that is due."""
+        for waiting in self.waiting:
+            if waiting.is_due(now):
+                waiting.wake()
+        for until, scope in self.limits:
+            if until <= now:
+                scope.cancel()
+
+    def are_active(self) -> bool:
+        """Whether something else is under way in one of the runs that wait."""
+        return any(waiting.activity() is not Activity.NONE for waiting in self.waiting)
 
 
 class VirtualClock:
@@ -100,21 +128,22 @@ class VirtualClock:
         self._now = (start or _START).timestamp()
         self._quiet = quiet
         self._in_thread = 0.0
-        """For how long a plain function has been running."""
-        self._waiting: list[_Waiting] = []
+        """For how many seconds a plain function has been running in its thread."""
+        self._quiet_for = 0.0
+        """For how long the steps that run have been quiet."""
+        self._timers = _Timers()
         self._driving: _Waiting | None = None
-        """Which of them moves the clock on."""
+        """The call of `wait` that moves the clock on."""
         self._dozes = False
-        """Whether that one sleeps until something happens here."""
+        """Whether it sleeps until something happens on this clock."""
         self._awaits_answers = False
-        """Whether it sleeps until a store answers."""
+        """Whether it sleeps until a store has answered."""
         self._stores = Stores(self._answered)
         self._workers: set[str] = set()
-        self._limits: list[tuple[float, anyio.CancelScope]] = []
         self._thread: int | None = None
-        """In which the waiting is done."""
+        """The thread of the event loop in which `wait` is called."""
         self._version = 0
-        """Changes with everything that happens here: two equal ones have been a quiet time."""
+        """Changes with everything that happens on this clock: if it is the same as before, nothing has happened."""
 
     def now(self) -> datetime:
         """What time it is on this clock."""
@@ -125,7 +154,7 @@ class VirtualClock:
         return self._now
 
     def monotonic(self) -> float:
-        """The same: nobody sets this clock back, and it jumps for whatever is waited for."""
+        """The same as `time`, since nobody sets this clock back."""
         return self._now
 
     def advance(self, duration: Duration) -> None:
@@ -139,15 +168,10 @@ class VirtualClock:
     def _go_to(self, when: float) -> None:
         self._now = max(self._now, when)
         self._version += 1
-        for waiting in self._waiting:
-            if waiting.is_due(self._now):
-                waiting.wake()
-        for until, scope in self._limits:
-            if until <= self._now:
-                scope.cancel()
+        self._timers.fire(self._now)
 
     async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Nothing: who is alive on this clock is known without heartbeats."""
+        """Never call `fn`: who is alive on this clock is known without heartbeats."""
         await anyio.sleep_forever()
         raise AssertionError("for ever has an end")
 
@@ -160,8 +184,8 @@ class VirtualClock:
         finally:
             self._workers.discard(worker)
             self._changed()
-            for waiting in self._waiting:
-                # Whoever looks for what the dead have left is among those who wait like this.
+            for waiting in self._timers.waiting:
+                # Workers wait like this who look for what dead workers have left.
                 if waiting.lazily is not None:
                     waiting.wake()
 
@@ -190,10 +214,10 @@ class VirtualClock:
             until = by if until is None else min(until, by)
         waiting = _Waiting(event, until, lazily, activity)
         if event.is_set() or waiting.is_due(self._now):
-            # Others go on, however often somebody waits for what is over.
+            # So that other tasks get their turn even if somebody waits in a loop for what is over.
             await anyio.lowlevel.checkpoint()
             return
-        self._waiting.append(waiting)
+        self._timers.waiting.append(waiting)
         self._changed()
         try:
             while not waiting.is_over:
@@ -203,7 +227,7 @@ class VirtualClock:
                 else:
                     await waiting.nap()
         finally:
-            self._waiting.remove(waiting)
+            self._timers.waiting.remove(waiting)
             self._changed()
             if self._driving is waiting:
                 self._driving = None
@@ -211,50 +235,57 @@ class VirtualClock:
                 self._hand_over()
 
     def _hand_over(self) -> None:
-        """Have another one move the clock on."""
-        for waiting in self._waiting:
+        """Have another call of `wait` move the clock on."""
+        for waiting in self._timers.waiting:
             if not waiting.is_over:
-                waiting.nudge()
+                waiting.stamp()
                 break
 
     def _changed(self) -> None:
         self._version += 1
         if self._dozes and self._driving is not None:
-            self._driving.nudge()
+            self._driving.stamp()
 
     def _answered(self) -> None:
-        """A store has answered. This may be in the thread of a transaction: then it is seen a little later."""
+        """Note that a store has answered. In the thread of a transaction this does nothing: it is seen later."""
         if self._awaits_answers and self._driving is not None and self._thread == get_ident():
-            self._driving.nudge()
+            self._driving.stamp()
 
     async def _drive(self, mine: _Waiting) -> None:
         """Move the clock on when nobody has anything else to do, until `mine` is over."""
-        quiet, version = 0.0, self._version
+        self._quiet_for, version = 0.0, self._version
         while not mine.is_over:
             if self._stores.owe:
                 await self._await_answers(mine)
                 continue
             if self._version != version:
-                quiet, version = 0.0, self._version
-            is_active = self._is_active()
-            if is_active and (quiet < self._quiet or self._next() is None):
-                quiet = await self._glance(mine, quiet)
-            may_jump = not is_active or quiet >= self._quiet
-            if not may_jump and (self._stores.settled or self._next() is None):
+                self._quiet_for, version = 0.0, self._version
+            is_active = self._timers.are_active()
+            may_jump = await self._may_jump(mine, is_active)
+            if not may_jump and (self._stores.settled or self._timers.next() is None):
                 continue
-            if not await self._is_still(is_active):
-                continue
-            # From here to the jump, nobody else gets a turn unless this goes round again.
-            when = self._next()
-            if when is None:
-                if not is_active:
-                    self._dozes = True
-                    await mine.nap(self._quiet)
-                    self._dozes = False
-            elif not self._stores.settled:
-                await self._look_at_stores(mine)
-            elif may_jump:
-                self._go_to(when)
+            # After the last look of `_is_still`, no other task gets a turn before the jump in `_move`.
+            if await self._is_still(is_active):
+                await self._move(mine, is_active, may_jump)
+
+    async def _may_jump(self, mine: _Waiting, is_active: bool) -> bool:
+        """Whether nobody runs, or all who run have been quiet for so long that they must be waiting for a time."""
+        if is_active and (self._quiet_for < self._quiet or self._timers.next() is None):
+            self._quiet_for = await self._glance(mine, self._quiet_for)
+        return not is_active or self._quiet_for >= self._quiet
+
+    async def _move(self, mine: _Waiting, is_active: bool, may_jump: bool) -> None:
+        """Jump to the next timer, or find out what keeps the clock from it."""
+        when = self._timers.next()
+        if when is None:
+            if not is_active:
+                self._dozes = True
+                await mine.nap(self._quiet)
+                self._dozes = False
+        elif not self._stores.settled:
+            await self._look_at_stores(mine)
+        elif may_jump:
+            self._go_to(when)
 
     async def _is_still(self, is_active: bool) -> bool:
         """Whether nothing happens here in a few turns of the event loop, not even for one of them."""
@@ -264,29 +295,25 @@ class VirtualClock:
             still = (
                 still
                 and before == (self._version, self._stores.events)
-                and not any(waiting.is_over for waiting in self._waiting)
-                and self._is_active() is is_active
+                and not any(waiting.is_over for waiting in self._timers.waiting)
+                and self._timers.are_active() is is_active
             )
-        # Only now, even if it is not: most of what happens is over by then, and needs no glance, which takes real time.
+        # All turns are taken even if something happens. Most of it is over then, and a glance would take real time.
         return still and not self._stores.owe
-
-    def _is_active(self) -> bool:
-        """Whether something is under way."""
-        return any(waiting.activity() is not Activity.NONE for waiting in self._waiting)
 
     async def _until_answer(self, mine: _Waiting) -> None:
         """Give stores a little real time to answer, and say so if they have not for long."""
         self._awaits_answers = True
         await mine.nap(ANSWER_SECONDS)
         self._awaits_answers = False
-        if self._next() is not None:
+        if self._timers.next() is not None:
             self._stores.complain()
 
     async def _await_answers(self, mine: _Waiting) -> None:
-        """Let stores answer, or those who watch them hear of a change."""
+        """Let stores answer, and let those who watch them hear of changes."""
         await self._until_answer(mine)
         if self._stores.has_late and not mine.is_over:
-            # The value may be again what somebody had seen: then there is nothing to be heard.
+            # If a value is again what its watcher has seen, the watcher will hear nothing, and must not be waited for.
             await self._look_at_stores(mine)
 
     async def _look_at_stores(self, mine: _Waiting) -> None:
@@ -306,14 +333,14 @@ class VirtualClock:
             group.cancel_scope.cancel()
 
     async def _glance(self, mine: _Waiting, quiet: float) -> float:
-        """Let a little real time pass, here too; return for how long it has been quiet."""
+        """Let a little real time pass, on this clock as well; return for how long it has been quiet."""
         before, began, asked, worked = self._version, monotonic(), self._stores.asked(), thread_time()
         await mine.nap(GLANCE_SECONDS)
         took = monotonic() - began
-        # Time that a store has taken is nobody's.
+        # The time that a store has taken is not counted.
         passed = max(0.0, took - (self._stores.asked() - asked))
-        in_thread = any(waiting.activity() is Activity.THREAD for waiting in self._waiting)
-        # A machine that stands still for a while is no function that takes long.
+        in_thread = any(waiting.activity() is Activity.THREAD for waiting in self._timers.waiting)
+        # If the machine stood still for a while, that does not mean that a function takes long.
         passes = min(passed, 2 * GLANCE_SECONDS)
         self._in_thread = self._in_thread + passes if in_thread else 0.0
         if max(quiet, self._in_thread) >= SHORT_SECONDS:
@@ -324,30 +351,22 @@ class VirtualClock:
         return quiet if is_late else quiet + passed
 
     def _pass(self, duration: float) -> None:
-        when, due = self._now + duration, self._next()
+        when, due = self._now + duration, self._timers.next()
         if due is None or when < due:
             self._now = when
         elif self._stores.settled:
             self._go_to(when)
 
-    def _next(self) -> float | None:
-        times = [waiting.until for waiting in self._waiting if waiting.until is not None]
-        times += [until for until, scope in self._limits if not scope.cancel_called]
-        return min(times, default=None)
-
-    def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
-        """Cancel what runs inside once it has taken this long."""
-        return self._timeout(seconds)
-
     @contextmanager
-    def _timeout(self, seconds: float) -> Generator[Timeout]:
+    def timeout(self, seconds: float) -> Generator[Timeout]:
+        """Cancel what runs inside once it has taken this long."""
         scope = anyio.CancelScope()
         limit = (self._now + seconds, scope)
-        self._limits.append(limit)
+        self._timers.limits.append(limit)
         self._changed()
         try:
             with scope:
                 yield scope
         finally:
-            self._limits.remove(limit)
+            self._timers.limits.remove(limit)
             self._changed()

@@ -1,4 +1,4 @@
-"""What came of crashing a workflow everywhere, as data and as a table."""
+"""The report of `crash_everywhere`, as data and as a table."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias, cast
 
-from workflow_sdk.core.history import History
-from workflow_sdk.core.location import escape
-from workflow_sdk.core.status import Kind, Status
+from workflow_sdk import History, InstanceInfo, Kind, Status
 from workflow_sdk.errors import ErrorInfo
-from workflow_sdk.execution.unwinding import UNDO
-from workflow_sdk.runtime.info import InstanceInfo
+from workflow_sdk.instance.unwinding import UNDO
+from workflow_sdk.rows.location import escape
 
 __all__ = ["CrashReport", "CrashRun", "Ending", "Side", "differences", "is_over"]
 
 Side: TypeAlias = Literal["before", "after"]
 
 WIDTH = 60
-"""Of one of two histories side by side."""
+"""The width of each of two histories that are printed side by side."""
 SHORT = 60
 
 
@@ -47,24 +45,24 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class CrashRun:
-    """One run that was killed, and restarted."""
+    """A run that was killed at a commit and started again."""
 
     commit: int
     side: Side
     crashed: bool
-    """Whether it came to that commit."""
+    """Whether the run came to that commit."""
     then: History | None
-    """What was recorded when it was killed; None if it was not there yet."""
+    """The history when it was killed; None if the instance had not been stored yet."""
     ran_again: tuple[str, ...]
     """The paths whose code was called before the crash and after it."""
     problems: tuple[str, ...]
-    """In what it differs from a run without a crash."""
+    """How it differs from a run without a crash."""
     ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """Every commit of a workflow, and what came of killing it there. It prints as a table."""
+    """The runs of a workflow that was killed at every commit. `str` of it is a table."""
 
     workflow: str
     commits: int
@@ -72,18 +70,18 @@ class CrashReport:
     """How it ends without a crash."""
     runs: tuple[CrashRun, ...]
     problems: tuple[str, ...] = ()
-    """In what two runs without a crash differ."""
+    """How two runs without a crash differ."""
     again: Ending | None = None
-    """The second of them."""
+    """How the second of these ended."""
 
     @property
     def ok(self) -> bool:
-        """Whether all runs ended the same. One that is stuck has not ended."""
+        """Whether all runs ended the same. A workflow that is stuck has not ended."""
         return not self.problems and not self.failed and self.clean.info.status is not Status.STUCK
 
     @property
     def failed(self) -> tuple[CrashRun, ...]:
-        """The runs that did not."""
+        """The runs that ended differently."""
         return tuple(run for run in self.runs if run.problems)
 
     def __str__(self) -> str:
@@ -146,7 +144,7 @@ def _finished(history: History | None) -> dict[str, None]:
 
 
 def _stored(before: CrashRun | None, after: CrashRun | None) -> str:
-    """What a commit has stored, as far as it can be seen from the two sides."""
+    """What a commit has stored: how the histories differ if it is killed just before and just after."""
     if before is None or after is None or not after.crashed:
         return ""
     new = [path for path in _finished(after.then) if path not in _finished(before.then)]
@@ -170,7 +168,7 @@ def _word(run: CrashRun | None) -> str:
 
 
 def differences(clean: Ending, other: Ending) -> list[str]:
-    """In what an ending differs from the one without a crash."""
+    """How an ending differs from the one without a crash."""
     found: list[str] = []
 
     def compare(what: str, expected: object, seen: object) -> None:
@@ -203,11 +201,17 @@ def is_over(path: str, history: History | None) -> bool:
         if around in history and history[around].status.is_final:
             return True
         around, _, part = around.rpartition("/")
-        if part.startswith("~") and around in history:
-            turns = [child.path[len(around) + 2 :].partition("/")[0] for child in history[around].children]
-            if turns and int(part[1:]) < min(map(int, turns)):
-                return True  # of a turn that is not even kept any more
+        if part.startswith("~") and _is_pruned(history, around, part):
+            return True
     return False
+
+
+def _is_pruned(history: History, loop: str, turn: str) -> bool:
+    """Whether a turn of a loop, such as `~3`, came before all turns that are still in the history."""
+    if loop not in history:
+        return False
+    kept = [child.path[len(loop) + 2 :].partition("/")[0] for child in history[loop].children]
+    return bool(kept) and int(turn[1:]) < min(map(int, kept))
 
 
 def _error(error: ErrorInfo | None) -> tuple[object, ...] | None:
@@ -223,7 +227,7 @@ def _record(history: History) -> dict[str, tuple[Any, ...]]:
 
 
 def _undone(history: History) -> list[tuple[str, str]]:
-    # Sorted: branches that run side by side end in any order. And of what lost a race, it is chance how far it came.
+    # Sorted, since branches end in any order. Without what lost a race: how far that came is chance.
     found = [(item.path, item.progress) for item in history.compensations]
     return sorted((path, progress) for path, progress in found if not _has_lost(path, history))
 

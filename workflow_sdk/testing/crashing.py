@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from inspect import isawaitable
 from math import ulp
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from workflow_sdk.changes.snapshot import read_about
-from workflow_sdk.core.codec import Wrappers
-from workflow_sdk.core.history import History
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import INBOX, Field, InstanceKeys
-from workflow_sdk.core.shown import shown
-from workflow_sdk.core.status import Status
-from workflow_sdk.definitions import Workflow
+from workflow_sdk import (
+    Client,
+    History,
+    RunResult,
+    Status,
+    Workflow,
+    read_history,
+    run_workflow,
+    send_message,
+)
+from workflow_sdk.changes.instances import read_about
 from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
-from workflow_sdk.execution.calling import run_workflow
-from workflow_sdk.execution.execution import Mode
-from workflow_sdk.execution.probe import probe
+from workflow_sdk.instance.execution import Mode
+from workflow_sdk.journal.inbox import InboxMessage
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
-from workflow_sdk.runtime.client import Client
-from workflow_sdk.runtime.delivery import send_message
-from workflow_sdk.runtime.info import InstanceInfo
-from workflow_sdk.runtime.reading import read_history
+from workflow_sdk.operations.types import probe
+from workflow_sdk.rows.keys import INBOX, Field, InstanceKeys
+from workflow_sdk.rows.wire import shown
 from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing._family import Family, by_name
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
 from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+from workflow_sdk.values import Wrappers
 
 __all__ = ["Script", "crash_everywhere"]
 
@@ -44,7 +48,7 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 SEED = bytes(range(16))
 RUNS_MAX = 10_000
 RUNS_MAX_AT_ONCE = 10
-"""So many runs in a row may change nothing, neither what is stored nor the time."""
+"""How many runs in a row may change nothing, neither what is stored nor the time."""
 LATEST = datetime(5000, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -94,43 +98,35 @@ def _messages(script: Script | None) -> list[tuple[str, Any]]:
 
 
 class _Witness:
-    """Is told of every call of the code of a step, transaction or handler."""
+    """Notes every call of the code of a step, a transaction or a handler."""
 
     dry = False
     seed: bytes | None = SEED
 
     def __init__(self) -> None:
         self.called: list[tuple[int, str]] = []
-        """In which generation of the instance, and the path."""
+        """The generation of the instance, and the path of the operation."""
 
     def calls(self, path: str, generation: int) -> None:
         """A call is about to be made."""
         self.called.append((generation, path))
 
 
+@dataclass(eq=False)
 class _Stage:
-    """Where all runs are made: the same instance, again and again."""
+    """What all runs share: they run the same instance in the same store, again and again."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        workflow: Workflow[Any, Any],
-        input: Any,
-        script: list[tuple[str, Any]],
-        reset: Callable[[], Awaitable[None] | None] | None,
-        codec: Wrappers | None,
-        workflows: dict[str, Workflow[Any, Any]],
-        handlers: KnownHandlers,
-    ) -> None:
-        self.driver = driver
-        self.workflow = workflow
-        self.input = input
-        self.script = script
-        self.reset = reset
-        self.codec = codec
-        self.workflows = workflows
-        self.handlers = handlers
-        self.id = f"crash-everywhere-{uuid4().hex[:8]}"
+    driver: Driver
+    workflow: Workflow[Any, Any]
+    input: Any
+    script: list[tuple[str, Any]]
+    reset: Callable[[], Awaitable[None] | None] | None
+    codec: Wrappers | None
+    workflows: dict[str, Workflow[Any, Any]]
+    handlers: KnownHandlers
+    id: str = field(default_factory=lambda: f"crash-everywhere-{uuid4().hex[:8]}")
+
+    def __post_init__(self) -> None:
         self.keys = InstanceKeys(self.id)
 
     async def everywhere(self, commits_max: int | None) -> CrashReport:
@@ -140,7 +136,7 @@ class _Stage:
 
     async def _everywhere(self, commits_max: int | None) -> CrashReport:
         clean, commits = await self._without_a_crash()
-        # Once more, in another process; and where that is all it needs, without being put away in between.
+        # Once more, in another process. If nothing else is needed to the end, it also stays in memory all the time.
         again, _ = await self._without_a_crash(resident=self._is_alone(clean), process=1)
         problems = differences(clean, again)
         runs: list[CrashRun] = []
@@ -153,7 +149,7 @@ class _Stage:
         return report
 
     def _is_alone(self, clean: Ending) -> bool:
-        """Whether it comes to its end by itself."""
+        """Whether the instance needs neither messages nor other instances to end."""
         return clean.info.status.is_terminal and not self.script and len(self.workflows) == 1
 
     async def _without_a_crash(self, *, resident: bool = False, process: int = 0) -> tuple[Ending, int]:
@@ -199,12 +195,12 @@ class _Stage:
 
 
 class _Play:
-    """One run, with its crash and its end; nothing of it is left afterwards."""
+    """One run from the beginning over its crash to the end. It leaves nothing in the store."""
 
     def __init__(self, stage: _Stage, faulty: FaultyDriver, process: int = 0) -> None:
         self._stage = stage
         self._process = process
-        """Every time it is run, it is in another one."""
+        """The number of the process in which the instance is run, which is a new one every time."""
         self._faulty = faulty
         self._clock = VirtualClock(START)
         self._sent = 0
@@ -226,63 +222,77 @@ class _Play:
 
     async def go_on(self, driver: Driver, mode: Mode = "yield") -> None:
         """Run until the end, or until nothing more comes that it waits for."""
-        stage = self._stage
-        before: tuple[float, bytes | None] | None = None
-        at_once = 0
+        states: deque[tuple[float, bytes | None]] = deque(maxlen=RUNS_MAX_AT_ONCE + 1)
         for _ in range(RUNS_MAX):
-            with _watching(self.witness), elsewhere(self._process):
-                result = await run_workflow(
-                    stage.workflow,
-                    stage.input,
-                    driver=driver,
-                    instance_id=stage.id,
-                    mode=mode,
-                    clock=self._clock,
-                    codec=stage.codec,
-                    handlers=stage.handlers,
-                )
-            self._process += 1
+            result = await self._run(driver, mode)
             if await self._family.go_on(driver, self._watching_other):
                 continue
-            is_over = result.status.is_terminal or result.status is Status.STUCK
-            others = await self._family.wake_at()
-            own = None if result.wake_at is None else result.wake_at.timestamp()
-            times = [time for time in (others, own) if time is not None]
-            if not is_over and self._sent < len(stage.script) and (result.waiting_for or await self._is_asked()):
+            if await self._takes_next(result):
                 await self._send_next()
-            elif not times or (is_over and others is None):
+                continue
+            when = await self._wake_at(result)
+            if when is None:
                 return
-            elif min(times) >= LATEST:
+            if when >= LATEST:
                 break
-            else:
-                self._advance_to(min(times))
-                state = self._clock.time(), await stage.driver.get(stage.keys.field(Field.TALLY))
-                at_once = at_once + 1 if state == before else 0
-                before = state
-                if at_once == RUNS_MAX_AT_ONCE:
-                    when = self._clock.now().isoformat()
-                    raise AssertionError(
-                        f"{stage.workflow.name} has no end: it is due at {when}, and stays so however often it is run"
-                    )
-        raise AssertionError(f"{stage.workflow.name} has no end: it still waits in the year {self._clock.now().year}")
+            self._advance_to(when)
+            states.append((self._clock.time(), await self._stage.driver.get(self._stage.keys.field(Field.TALLY))))
+            if len(states) == states.maxlen and len(set(states)) == 1:
+                due = self._clock.now().isoformat()
+                raise self._endless(f"it is due at {due}, and stays so however often it is run")
+        raise self._endless(f"it still waits in the year {self._clock.now().year}")
+
+    def _endless(self, why: str) -> AssertionError:
+        return AssertionError(f"{self._stage.workflow.name} has no end: {why}")
+
+    async def _run(self, driver: Driver, mode: Mode) -> RunResult[Any]:
+        """Run the instance once, as far as it goes."""
+        stage = self._stage
+        with _watching(self.witness), elsewhere(self._process):
+            result = await run_workflow(
+                stage.workflow,
+                stage.input,
+                driver=driver,
+                instance_id=stage.id,
+                mode=mode,
+                clock=self._clock,
+                codec=stage.codec,
+                handlers=stage.handlers,
+            )
+        self._process += 1
+        return result
+
+    async def _takes_next(self, result: RunResult[Any]) -> bool:
+        """Whether the script has something more, and the instance waits for it."""
+        if _has_ended(result) or self._sent == len(self._stage.script):
+            return False
+        return bool(result.waiting_for) or await self._is_asked()
+
+    async def _wake_at(self, result: RunResult[Any]) -> float | None:
+        """When somebody has to be run again; None if nobody has to."""
+        others = await self._family.wake_at()
+        if result.wake_at is None or (_has_ended(result) and others is None):
+            return others
+        own = result.wake_at.timestamp()
+        return own if others is None else min(own, others)
 
     def die(self) -> None:
-        """What comes next is in another process."""
+        """Have what comes next run in another process."""
         self._process += 1
 
     def _advance_to(self, when: float) -> None:
-        """Let the time come, to the last bit: the sum of two floats may be a little less than what it should be."""
+        """Advance the clock to this time. The sum of two floats may fall short of it, hence the loop."""
         while (now := self._clock.time()) < when:
             self._clock.advance(max(when - now, ulp(when)))
 
     async def _is_asked(self) -> bool:
-        """Whether the next of the script is the name of a task that it waits for."""
+        """Whether the next item of the script is the name of a task that the instance waits for."""
         async with Client(self._stage.driver, clock=self._clock, codec=self._stage.codec) as client:
             tasks = (await client.tasks.list(instance=self._stage.id)).items
         return self._stage.script[self._sent][0] in [task.name for task in tasks]
 
     async def _send_next(self) -> None:
-        """Do the task that is next in the script, if it waits for one of this name; else send the message."""
+        """Complete the task that the next item of the script names; if there is none, send the message."""
         stage = self._stage
         name, payload = stage.script[self._sent]
         self._sent += 1
@@ -302,7 +312,7 @@ class _Play:
         """How it ended, and everything that is recorded of it."""
         stage = self._stage
         async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
-            info: InstanceInfo = await client.handle(stage.workflow.name, stage.id).info()
+            info = await client.handle(stage.workflow.name, stage.id).info()
         history = await stage.history()
         assert history is not None, "it was run"
         inbox = await stage.driver.scan(*stage.keys.range(INBOX))
@@ -325,6 +335,10 @@ class _Play:
             except InstanceNotFoundError:
                 return
             await client.delete(stage.id)
+
+
+def _has_ended(result: RunResult[Any]) -> bool:
+    return result.status.is_terminal or result.status is Status.STUCK
 
 
 @contextmanager

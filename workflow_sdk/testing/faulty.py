@@ -1,4 +1,4 @@
-"""A driver that fails where it is told to: for tests of what happens when the store, or the process, gives out."""
+"""A driver that fails where it is told to, for tests of what happens when the store fails or the process dies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SimulatedCrash(ProcessDied):
 
 
 class FaultyDriver:
-    """Hands everything on to `driver`, but for the commits that it was told about. They are numbered from 1.
+    """A driver that hands everything on to `driver`, except the commits that it is to fail. They are numbered from 1.
 
     - `fail_at`: these raise StorageError; nothing is written.
     - `conflict_at`: these raise ConflictError; nothing is written.
@@ -59,7 +59,7 @@ class FaultyDriver:
     ) -> None:
         self.driver = driver
         self.commits: int = 0
-        """How many commits were begun, the ones that failed among them."""
+        """How many commits were begun, including those that failed."""
         self.crashed: bool = False
         self._random = Random(seed)
         self._fails = self._chosen(fail_at)
@@ -105,7 +105,7 @@ class FaultyDriver:
         if self._conflicts(number, batch):
             raise ConflictError(f"commit {number} was told to meet a conflict")
         if self._crashes_after(number, batch):
-            with suppress(StorageError, ConflictError):  # had it been refused, nobody would have lived to see it
+            with suppress(StorageError, ConflictError):  # if it is refused, nobody lives to see that
                 await apply()
             self.crash()
         await apply()

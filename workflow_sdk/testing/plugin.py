@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 import pytest
 from _pytest.runner import runtestprotocol
 
-from workflow_sdk.definitions import Workflow
+from workflow_sdk import Client, Runtime, Workflow
 from workflow_sdk.driver import Driver, open_driver
-from workflow_sdk.runtime.client import Client
-from workflow_sdk.runtime.hosting import new_hosting
-from workflow_sdk.runtime.runtime import Runtime
 from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+from workflow_sdk.worker.hosting import new_hosting
 
 __all__ = ["RuntimeFactory", "virtual_clock", "workflow_runtime"]
 
@@ -27,7 +26,7 @@ RuntimeFactory: TypeAlias = "Callable[..., AbstractAsyncContextManager[Client]]"
 
 
 class _Killing(NamedTuple):
-    """How the runtimes of a test are killed: the first one that is opened, at a commit. 0 is no commit."""
+    """At which commit the first runtime of a test is killed. 0 is none."""
 
     commit: int
     side: str
@@ -111,7 +110,7 @@ async def _mortal(
 
     try:
         async with Client(driver, **of_client) as client:
-            # Not a task group of its own: a fixture may be left in another task than the one that entered it.
+            # No task group in this generator: a fixture may be left by another task than the one that has entered it.
             hosting = new_hosting()
             group = await hosting.open()
             try:
@@ -132,20 +131,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports, commits = _run(item, nextitem, _Killing(0, "before", []))
-    number = 0
     if all(report.passed for report in reports):
-        for number in range(1, commits + 1):
-            for side in ("before", "after"):
-                killing = _Killing(number, side, [])
-                found, _ = _run(item, nextitem, killing)
-                if any(report.failed for report in found):
-                    for report in found:
-                        report.sections.append(("workflow_sdk", str(killing)))
-                    reports = found
-                    break
-            else:
-                continue
-            break
+        reports = _failed_when_killed(item, nextitem, commits) or reports
     item.session._setupstate.teardown_exact(nextitem)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # what the test shares
     for report in reports:
         if report.when == "call" and report.passed:
@@ -153,6 +140,18 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def _failed_when_killed(item: pytest.Item, nextitem: pytest.Item | None, commits: int) -> list[pytest.TestReport]:
+    """The reports of the first run that failed with the runtime killed at a commit; none if all have passed."""
+    for number, side in product(range(1, commits + 1), ("before", "after")):
+        killing = _Killing(number, side, [])
+        reports, _ = _run(item, nextitem, killing)
+        if any(report.failed for report in reports):
+            for report in reports:
+                report.sections.append(("workflow_sdk", str(killing)))
+            return reports
+    return []
 
 
 class _Beside:
@@ -169,12 +168,12 @@ class _Beside:
 def _run(item: pytest.Item, nextitem: pytest.Item | None, killing: _Killing) -> tuple[list[pytest.TestReport], int]:
     """The test once more, with fixtures of its own; its reports, and how many commits the runtimes made."""
     item.stash[_killing] = killing
-    # What makes a test begin anew, for whoever repeats tests; pytest has no public name for it.
+    # This makes a test begin anew. pytest has no public name for it.
     begin_anew = getattr(item, "_initrequest", None)
     if begin_anew is not None:
         begin_anew()
     for made in ("_instance", "_obj"):  # the object of a class of tests, and its method
         vars(item).pop(made, None)
-    # What it shares with other tests stays: as if the next were a test beside it.
+    # Fixtures that it shares with other tests stay, as if the next test were one beside it.
     reports = runtestprotocol(item, nextitem=_Beside(item), log=False)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return reports, sum(faulty.commits for faulty in killing.seen[:1])

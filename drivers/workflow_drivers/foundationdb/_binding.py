@@ -1,7 +1,7 @@
-"""What is used of the `foundationdb` package, with types; nothing else here imports it.
+"""What is used of the `foundationdb` package, with types. No other module of the driver imports it.
 
-Its names come into being only when an API version has been chosen, once in a process, and that is also when it looks
-for the C library.
+The package defines most of its names, and loads the C library, only when an API version is chosen, which can be done
+once in a process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = [
 
 
 class Future(Protocol):
-    """What is not there yet. Its callbacks run in the network thread, or at once if it is ready."""
+    """A result to come. Its callbacks run in the network thread, or at once if it is ready."""
 
     def is_ready(self) -> bool: ...
     def on_ready(self, callback: Callable[[Any], object], /) -> None: ...
     def cancel(self) -> None: ...
     def wait(self) -> Any:
-        """What it came to, or the error. Only for futures that are ready: else it blocks the thread."""
+        """Return the result, or raise the error. Only for futures that are ready: others block the thread."""
         ...
 
 
@@ -61,7 +61,7 @@ class Options(Protocol):
 
 
 class Reads(Protocol):
-    """A transaction, or its snapshot: the reads of which do not conflict with writes of others."""
+    """A transaction, or its snapshot, whose reads do not conflict with writes of others."""
 
     def get(self, key: bytes, /) -> Value: ...
     def get_range(
@@ -95,7 +95,7 @@ class Transaction(Reads, Protocol):
 
 
 class Database(Protocol):
-    """A connection to a cluster; the binding has one per cluster file, for all threads."""
+    """A connection to a cluster. The binding has one for each cluster file, which all threads share."""
 
     def create_transaction(self) -> Transaction: ...
 
@@ -106,7 +106,7 @@ class _KeySelectors(Protocol):
 
 
 class Binding(Protocol):
-    """The module, once an API version has been chosen."""
+    """The module `fdb` after an API version was chosen."""
 
     @property
     def FDBError(self) -> type[Exception]: ...
@@ -125,15 +125,15 @@ def code_of(error: BaseException) -> int:
 def get_range(
     binding: Binding, reads: Reads, begin: bytes, end: bytes, limit: int, reverse: bool, after: bytes | None, page: int
 ) -> Future:
-    """One page of the rows from `begin` up to `end`; 0 is no limit. The pages after the first begin behind `after`.
+    """One page of the rows from `begin` up to `end`; a limit of 0 is none. Pages after the first come after `after`.
 
-    The public `get_range` gives an iterator that blocks its thread between pages. This is the call that it makes, and
-    its future comes to `(rows, count, more)`.
+    The iterator of the public `get_range` blocks its thread between pages. So this makes the call that the iterator
+    makes, whose result is `(rows, count, more)`.
     """
     selectors = binding.KeySelector
     first, last = selectors.first_greater_or_equal(begin), selectors.first_greater_or_equal(end)
     if after is not None:
-        # As the iterator does it: the end of a range is outside, so going down, the last row is the next end.
+        # As the iterator does it. The end of a range is not in it, so in reverse the last row ends the next page.
         if reverse:
             last = selectors.first_greater_or_equal(after)
         else:
@@ -158,10 +158,10 @@ INSTALL = (
 
 
 def _accept_older_library(module: Any) -> None:
-    """Let the package work with a library that is older than itself, as its cluster may be.
+    """Let the package work with a C library that is older than the package, as the cluster may need one.
 
-    It announces itself as written for its own version, which an older library refuses, and looks for all functions of
-    that version. What it does with a transaction has not changed for long.
+    The package tells the library its own version, which an older library refuses, and looks for all functions of that
+    version. What it does with transactions has been the same for many versions.
     """
     import fdb.impl
 
@@ -184,7 +184,7 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 def as_chosen(settings: Settings) -> Settings:
-    """The settings, with the API version that the process has chosen before if the URL leaves it open."""
+    """The settings, with the API version that this process has chosen before, if the URL names none."""
     import fdb
 
     module = cast("Any", fdb)
@@ -192,13 +192,13 @@ def as_chosen(settings: Settings) -> Settings:
         if settings.names_api_version or not module.is_api_version_selected():
             return settings
         chosen = int(module.get_api_version())
-    # What can't do is left to `load` to refuse.
+    # A version that is too old is refused by `load`.
     needed = IDEMPOTENCY_API_VERSION_MIN if settings.automatic_idempotency else API_VERSION_MIN
     return replace(settings, api_version=chosen) if chosen >= needed else settings
 
 
 def load(settings: Settings) -> Binding:
-    """The binding, at the API version of the settings. StorageError, saying what to install, if it can't be had."""
+    """The binding at the API version of the settings. Raises StorageError, which says what to install."""
     import fdb
 
     module = cast("Any", fdb)

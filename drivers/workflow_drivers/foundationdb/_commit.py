@@ -1,15 +1,15 @@
-"""A batch is applied exactly once, and what is reported of it is so.
+"""Commits: a batch is applied exactly once or not at all, and what callers are told of it is true.
 
 A commit can end without an answer (`commit_unknown_result`, and others), and by FoundationDB's documentation it may
 even happen later. So every batch writes its number into a slot that it alone has (see `_tokens.py`), and declares that
 it has read that slot. Then:
 
-- Whoever reads the number there knows that the batch was applied. The checks of a batch that is tried again may fail
-  because it was applied the first time, so the slot is looked at before them.
-- Of two tries, one at most is applied: both have read the slot, and both write to it. Whichever comes first, the
-  other conflicts with it. For that, each has to know the version that it has read before it is sent off.
-- Before anything but success is reported of a batch in doubt, something else is written into the slot. Once that is
-  committed, no try that is still on its way can be.
+- Whoever reads the number in the slot knows that the batch was applied. The checks of a batch that is tried again may
+  fail because it was applied the first time, so the slot is looked at before them.
+- Of two tries, at most one is applied: both have read the slot, and both write to it. Whichever comes first, the
+  other conflicts with it. For that, each has to have its read version before it is sent off.
+- Before anything but success is reported of a batch in doubt, another number is written into the slot. Once that is
+  committed, no try that is still on its way can be applied.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import monotonic
-from typing import NoReturn
 
 import anyio
 
-from workflow_drivers.foundationdb._binding import Future, Transaction, code_of
+from workflow_drivers.foundationdb._binding import Future, Transaction, Value, code_of
 from workflow_drivers.foundationdb._plan import Plan
+from workflow_drivers.foundationdb._reading import get_row
 from workflow_drivers.foundationdb._session import TRIES_MAX, Session, TimeUpError
 from workflow_drivers.foundationdb._staging import check_staged, stage, unstage
 from workflow_drivers.foundationdb._tokens import Token, Tokens
 from workflow_drivers.foundationdb._values import holds
-from workflow_drivers.foundationdb._waiting import all_ready, ready, settled
+from workflow_drivers.foundationdb._waiting import all_ready, committed, ready, settled
 from workflow_drivers.foundationdb._writing import LargeValues, write
-from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
+from workflow_sdk.driver import unmet_check
+from workflow_sdk.errors import StorageError, StorageLimitError
 
 WHAT = "commit"
 
@@ -52,23 +53,23 @@ class Committer:
         self._tokens = Tokens(session.space)
 
     async def commit(self, plan: Plan) -> None:
-        """Apply the plan, or raise why it isn't. Cancelled while it is decided, it returns when that is done."""
+        """Apply the plan, or raise why not. If cancelled, this still returns only when that is decided."""
         if plan.is_staged:
             try:
                 await stage(self._session, plan.blobs)
                 await self._apply(plan)
             except Exception:
-                with suppress(Exception):  # what can't be cleared now is later, and why not is no news
+                with suppress(Exception):  # what can't be cleared now is cleared by whoever opens the store later
                     await unstage(self._session, [blob.about.id for blob in plan.blobs])
                 raise
         else:
             await self._apply(plan)
 
     async def transact(self, make: Callable[[Transaction], Awaitable[Plan]]) -> None:
-        """Apply the plan that `make` gives for a transaction which it may read and write before.
+        """Apply the plan that `make` returns for a transaction in which it has read and written before.
 
-        It is called for each try, and each has a number of its own: what is reported is what the one that was applied
-        has made. So a try that is in doubt is settled before there is another.
+        `make` is called for each try, and may return something else each time. So each try has a number of its own, and
+        a try that is in doubt is settled before the next one: what is recorded has to be what was applied.
         """
         session = self._session
         deadline = monotonic() + session.settings.timeout * (1 - SETTLING)
@@ -77,29 +78,30 @@ class Committer:
         for _ in range(TRIES_MAX):
             token = self._tokens.take()
             try:
-                if await self._applied_once(transaction, make, token, deadline):
-                    return
+                await self._apply_once(transaction, make, token, deadline)
+                return
+            except TimeUpError:
+                raise session.time_up(WHAT, last) from None
             except session.error as error:
                 if code_of(error) in MISTAKES:
                     failure = session.failure(WHAT, error)
-                    # Of the function's, most likely: it is told what it did.
+                    # Most likely a mistake of the author's function, which gets the error of the binding.
                     raise failure if isinstance(failure, StorageLimitError) else error from None
                 last = error
             finally:
                 self._tokens.give_back(token)
-            if last is None or monotonic() >= deadline:
+            if monotonic() >= deadline:
                 raise session.time_up(WHAT, last)
             transaction = await session.again(WHAT, transaction, last)
         raise session.failure(WHAT, last, f"after {TRIES_MAX} tries")
 
-    async def _applied_once(
+    async def _apply_once(
         self, transaction: Transaction, make: Callable[[Transaction], Awaitable[Plan]], token: Token, deadline: float
-    ) -> bool:
-        """Whether one try was applied: False if time is up. Raises the binding's error, if that says that it wasn't."""
+    ) -> None:
+        """Make one try. TimeUpError, or an error of the binding, says that it was not applied and never will be."""
         plan: Plan | None = None
-        error: BaseException | None = None
         try:
-            with anyio.move_on_after(deadline - monotonic()) as scope, suppress(TimeUpError):
+            with anyio.move_on_after(deadline - monotonic()) as scope:
                 plan = await make(transaction)
                 plan.is_shared = True
                 if plan.is_staged:
@@ -111,32 +113,22 @@ class Committer:
                 await self._prepare(transaction, plan, token)
                 await self._end(transaction.commit(), transaction, token, scope.deadline)
                 self._applied(plan)
-                return True
-        except BaseException as caught:  # noqa: BLE001  # raised below, once it is known what became of the commit
-            error = caught
-        applied = await self._settle(token) if token.is_in_doubt else False
-        if applied and plan is not None:
-            self._applied_before(plan)
-        if not isinstance(error, self._session.error):
-            transaction.cancel()  # whatever still waits for it, in a thread, is to end
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        if applied is None:
-            raise self._unknown(error or self._session.time_up(WHAT, None)) from error
-        if error is not None and not applied:
-            raise error
-        return applied
+                return
+            raise TimeUpError
+        except BaseException as error:  # noqa: BLE001  # `_report` raises it, unless the batch was applied
+            applied = await self._outcome(plan, token)
+            if not isinstance(error, self._session.error):
+                transaction.cancel()  # so that a thread of the author's that still waits for a read goes on
+            self._report(applied, error)
 
     async def forget_slots(self, seconds: float) -> None:
-        """Clear what this driver's slots hold, of those that nobody has."""
+        """Clear the slots of this driver that no commit has at the moment."""
         keys = self._tokens.take_all()
 
         async def body(transaction: Transaction) -> None:
             for key in keys:
                 transaction.clear(key)
-            future = transaction.commit()
-            await ready(future)
-            future.wait()
+            await committed(transaction)
 
         if keys:
             await self._session.run("clear its own marks", body, seconds)
@@ -145,17 +137,8 @@ class Committer:
         token = self._tokens.take()
         try:
             await self._in_time(plan, token)
-        except BaseException as error:
-            if token.is_in_doubt:
-                applied = await self._settle(token)
-                if applied:
-                    self._applied_before(plan)
-                if isinstance(error, Exception):
-                    if applied:
-                        return
-                    if applied is None:
-                        raise self._unknown(error) from error
-            raise
+        except BaseException as error:  # noqa: BLE001  # as above
+            self._report(await self._outcome(plan, token), error)
         finally:
             self._tokens.give_back(token)
 
@@ -186,15 +169,29 @@ class Committer:
         raise session.failure(WHAT, errors[-1], f"after {TRIES_MAX} tries")
 
     async def _prepare(self, transaction: Transaction, plan: Plan, token: Token) -> bool:
-        """Read what has to be read, and make the writes. True: it has been applied already."""
+        """Read and check what has to be, and make the writes. True: nothing is to do, the batch was applied before."""
         session = self._session
         if session.settings.automatic_idempotency:
             transaction.options.set_automatic_idempotency()
-        marks: list[Future] = []
-        mark = None
+        mark, reads = await self._read(transaction, plan, token)
+        if mark == token.value:
+            return True
+        for (key, expected), read in zip(plan.checks, reads, strict=True):
+            if not holds(read.value, expected):
+                session.counts.checks_failed += 1
+                raise unmet_check(key.removeprefix(session.space.rows))
+        if plan.is_staged:
+            await check_staged(session, transaction, plan.blobs)
+        if plan.is_marked:
+            large = await self._large.look(transaction, plan)
+            write(session, transaction, plan, large, not self._large.exist, token)
+        return False
+
+    async def _read(self, transaction: Transaction, plan: Plan, token: Token) -> tuple[bytes | None, list[Value]]:
+        """What the slot holds, if that is in doubt, and the rows that the plan checks."""
+        marks: list[Value] = []
         if token.is_in_doubt:
-            mark = transaction.get(token.key)
-            marks.append(mark)
+            marks.append(transaction.get(token.key))
         elif plan.is_marked:
             # As if it had been read. Before the write, or it would have no effect.
             transaction.add_read_conflict_key(token.key)
@@ -206,25 +203,14 @@ class Committer:
             await ready(version)
             version.wait()
         await all_ready([*marks, *reads])
-        if mark is not None and mark.value == token.value:
-            return True
-        for (key, expected), read in zip(plan.checks, reads, strict=True):
-            if not holds(read.value, expected):
-                session.counts.checks_failed += 1
-                self._refuse(key)
-        if plan.is_staged:
-            await check_staged(session, transaction, plan.blobs)
-        if plan.is_marked:
-            large = await self._large.look(transaction, plan)
-            write(session, transaction, plan, large, not self._large.exist, token)
-        return False
+        return marks[0].value if marks else None, reads
 
     async def _end(self, future: Future, transaction: Transaction, token: Token, deadline: float) -> None:
-        """Wait for the end of a commit, even if nobody is interested in it any more."""
+        """Wait for the end of a commit that was sent off, even if the caller is cancelled meanwhile."""
         was_in_doubt, token.is_in_doubt = token.is_in_doubt, True
         cancelled = await settled(future, deadline)
         if not future.is_ready():
-            transaction.cancel()  # it may still happen
+            transaction.cancel()  # which does not call the commit back: it may still happen
             self._session.counts.unknown_results += 1
             if cancelled is not None:
                 raise cancelled
@@ -243,20 +229,35 @@ class Committer:
         if cancelled is not None:
             raise cancelled
 
+    async def _outcome(self, plan: Plan | None, token: Token) -> bool | None:
+        """Whether a commit that ended with an error was applied all the same; None if that can't be found out."""
+        applied = await self._settle(token) if token.is_in_doubt else False
+        if applied and plan is not None:
+            self._applied_before(plan)
+        return applied
+
+    def _report(self, applied: bool | None, error: BaseException) -> None:
+        """Raise what callers are told of a commit that ended with `error`; nothing, if it was applied all the same."""
+        if not isinstance(error, Exception):
+            raise error  # a cancellation goes on, whatever became of the commit
+        if applied is None:
+            known = self._session.time_up(WHAT, None) if isinstance(error, TimeUpError) else error
+            raise StorageError(f"{known}. Whether the batch was applied is not known") from error
+        if not applied:
+            raise error
+
     async def _settle(self, token: Token) -> bool | None:
-        """End the doubt: whether the batch was applied; if not, it never will be. None: it can't be found out."""
+        """End the doubt: return whether the batch was applied. If not, it never will be. None: no answer in time."""
         session = self._session
         found: list[bool] = []
 
         async def body(transaction: Transaction) -> None:
-            value = transaction.get(token.key)
-            await ready(value)
-            if value.value != token.value:
+            value = await get_row(transaction, token.key)
+            if value != token.value:
+                # A try that is still on its way has read the slot, and conflicts with this.
                 transaction.set(token.key, self._tokens.next_value())
-                future = transaction.commit()
-                await ready(future)
-                future.wait()
-            found.append(value.value == token.value)
+                await committed(transaction)
+            found.append(value == token.value)
 
         cancelled: BaseException | None = None
         deadline = monotonic() + session.settings.timeout * SETTLING
@@ -265,7 +266,7 @@ class Committer:
                 try:
                     await session.run(WHAT, body, seconds)
                 except anyio.get_cancelled_exc_class() as caught:
-                    cancelled = caught  # of the task itself, which no shield keeps off; it can be begun again
+                    cancelled = caught  # asyncio's own, of the task, which no shield keeps off: this begins again
         if found:
             token.is_in_doubt = False
         if cancelled is not None:
@@ -280,10 +281,3 @@ class Committer:
         self._session.counts.commits += 1
         if plan.blobs:
             self._large.exist = True
-
-    def _unknown(self, error: Exception) -> StorageError:
-        return StorageError(f"{error}. Whether the batch was applied is not known")
-
-    def _refuse(self, key: bytes) -> NoReturn:
-        own = key.removeprefix(self._session.space.rows)
-        raise ConflictError(f"the key {own!r:.200} does not have the value that the batch was to find")

@@ -1,4 +1,4 @@
-"""The five methods, and how a store is opened."""
+"""The driver: its methods, and how it is opened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 logger = logging.getLogger("workflow_drivers.foundationdb")
 
 CLOSING_SECONDS = 2.0
-"""At most, for what is only tidy."""
+"""How long closing may take, since all it does is to clear slots that would be cleared later."""
 
 
 class FoundationDBDriver:
@@ -58,11 +58,11 @@ class FoundationDBDriver:
 
     @property
     def unknown_results(self) -> int:
-        """Commits that ended without an answer. What became of them was found out, or the caller was told."""
+        """Commits that ended without an answer. It was found out whether they were applied, or callers were told."""
         return self.counts.unknown_results
 
     async def describe(self) -> dict[str, str]:
-        """The cluster, and how the store is in it: for people who look after it."""
+        """The settings and the state of the store, for people who look after it."""
         self._check_open()
         settings = self._session.settings
         return {
@@ -89,7 +89,7 @@ class FoundationDBDriver:
     ) -> list[tuple[bytes, bytes]]:
         """The rows from `begin`, up to `end` and without it, in byte order (or its reverse), of one state.
 
-        All pages are of one transaction. If that becomes too old, after five seconds, it is all read again.
+        All pages are read in one transaction. After five seconds that becomes too old, and all is read again.
         """
         self._check_open()
 
@@ -101,7 +101,7 @@ class FoundationDBDriver:
     async def commit(self, batch: Batch, /) -> None:
         """Apply the batch, whole and durably, or raise: ConflictError if a check did not hold.
 
-        Cancelled before it is sent off, it is not applied; later, this returns only when that is decided.
+        If this is cancelled before the commit is sent off, nothing is applied. Later, it returns when that is decided.
         """
         self._check_open()
         plan = plan_of(batch, self._session.space)
@@ -119,7 +119,7 @@ class FoundationDBDriver:
 
         async def make(transaction: Transaction) -> Plan:
             user = UserTransaction(transaction, space.user)
-            # In a list: trio takes no awaitable out of a thread, whatever `fn` returns.
+            # In a list: trio refuses to take an awaitable out of a thread, and `fn` may return one.
             (value,) = await anyio.to_thread.run_sync(lambda: [fn(user)], abandon_on_cancel=True)
             return plan_of(finish(value), space)
 
@@ -170,7 +170,7 @@ async def open(url: str) -> FoundationDBDriver:
 async def connect(binding: Binding, settings: Settings) -> FoundationDBDriver:
     """Open the store in the cluster that the binding leads to."""
     try:
-        # Without an event model: those of the binding block, or need what has left asyncio long ago.
+        # Without an event model: those of the binding block, or need what asyncio has no longer.
         database = binding.open(settings.cluster_file)
     except binding.FDBError as error:
         raise StorageError(f"the cluster file {settings.cluster_file or '(default)'} can't be used: {error}") from error

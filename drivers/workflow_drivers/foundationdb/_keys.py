@@ -1,7 +1,7 @@
 """Where things lie under the prefix of a store, and how long keys can be.
 
-The prefix is a tuple of one text, so that no two are in each other's range: `("a",)` packed begins `("a\\0b",)` packed,
-but what follows it there is ff, and here 15.
+The prefix is a tuple of one text, so that no two are in each other's range: `("a\\0b",)` packed begins with `("a",)`
+packed, but ff follows there, and in a store 15.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Space:
 
     root: bytes
     rows: bytes
-    """The store's own keys, each behind this. A value that is too large for a row is in chunks."""
+    """Stands before each key of the store. A value that is too large for its row is in chunks."""
     large: bytes
-    """The same keys again, of those that have a value in chunks: its id. To find the chunks of what is cleared."""
+    """Stands before each key again that has a value in chunks, to find the chunks of what is cleared."""
     chunks: bytes
     """The pieces: id, number."""
     tokens: bytes
     """Which batch was applied last: driver, slot."""
     staged: bytes
-    """Ids of chunks that are written ahead of the commit they belong to."""
+    """The ids of chunks that are written ahead of their commit."""
     has_large: bytes
-    """Present once a value was stored in chunks."""
+    """A key that is there if any value was ever stored in chunks."""
     format: bytes
     user: bytes
-    """Before the keys of authors, who write them in transactions of their own."""
+    """Stands before the keys that authors write in transactions of their own."""
 
     @property
     def begin(self) -> bytes:
@@ -53,23 +53,23 @@ class Space:
 
     @property
     def key_bytes_max(self) -> int:
-        """The longest key of the store's own."""
+        """How long a key of the store can be."""
         return FDB_KEY_BYTES_MAX - len(self.rows)
 
     def row(self, key: bytes) -> bytes:
-        """Where the value of `key` is. StorageLimitError if the key is too long for that."""
+        """The key of the cluster at which the row of `key` is. StorageLimitError if that is too long."""
         if len(key) > self.key_bytes_max:
             raise self._too_long(len(key), self.key_bytes_max)
         return self.rows + key
 
     def appended(self, prefix: bytes, number: int) -> tuple[bytes, bytes]:
-        """Where what is appended goes, and where it goes among the large, as the binding wants it.
+        """The keys for an append, among the rows and among the large, as the binding takes them.
 
-        The commit writes its versionstamp over the zeros, where the last four bytes tell it to. `number` is that of the
-        append in its batch.
+        The commit replaces the zeros by its versionstamp, at the place that the last four bytes say. `number` is the
+        number of the append in its batch.
         """
         key = prefix + APPENDED_MARK + bytes(VERSIONSTAMP_BYTES) + number.to_bytes(2, "big")
-        # The four bytes count: the limit is checked before they are taken off.
+        # The four bytes count, too: FoundationDB checks its limit before it takes them off.
         if len(key) + OFFSET_BYTES > self.key_bytes_max:
             raise self._too_long(len(key), self.key_bytes_max - OFFSET_BYTES)
         place = len(self.rows) + len(prefix) + len(APPENDED_MARK)
@@ -92,7 +92,7 @@ class Space:
 
 
 def end_of(prefix: bytes) -> bytes:
-    """Where the keys end that begin with `prefix`, whatever follows it: an id of random bytes may begin with 0xFF."""
+    """The first key after all that begin with `prefix`. What follows the prefix may begin with 0xFF."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 

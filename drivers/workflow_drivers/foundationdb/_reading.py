@@ -11,20 +11,20 @@ from workflow_drivers.foundationdb._waiting import all_ready, ready
 from workflow_sdk.errors import StorageError
 
 CHUNKS_AT_ONCE = 100
-"""About as many as the largest value has: 10 MB that are on their way together."""
+"""How many chunks are read together: 10 MB, about as many as the largest value has."""
 LIMIT_MAX = 2**31 - 1
-"""To the library it is an `int` of C: a larger one would be taken for another number."""
+"""The largest limit that the library takes: it is an `int` of C, where a larger one would wrap around."""
 
 
 async def get_row(reads: Reads, key: bytes) -> bytes | None:
-    """The row at that key of the cluster."""
+    """The row at a key of the cluster."""
     future = reads.get(key)
     await ready(future)
     return future.value
 
 
 async def get_value(session: Session, reads: Reads, key: bytes) -> bytes | None:
-    """The value of a key of the store's own."""
+    """The value at a key of the store."""
     row = await get_row(reads, session.space.rows + key)
     if row is None:
         return None
@@ -35,7 +35,7 @@ async def get_value(session: Session, reads: Reads, key: bytes) -> bytes | None:
 async def scan_raw(
     session: Session, reads: Reads, begin: bytes, end: bytes, limit: int | None = None, reverse: bool = False
 ) -> list[tuple[bytes, bytes]]:
-    """Rows at keys of the cluster, page by page."""
+    """The rows between two keys of the cluster, read page by page."""
     found: list[tuple[bytes, bytes]] = []
     if begin >= end or limit == 0:
         return found
@@ -56,21 +56,21 @@ async def scan_raw(
 async def scan_values(
     session: Session, reads: Reads, begin: bytes, end: bytes, limit: int | None, reverse: bool
 ) -> list[tuple[bytes, bytes]]:
-    """Keys of the store's own, with their values."""
+    """The rows between two keys of the store, with their values."""
     base = session.space.rows
     skip = len(base)
     if begin >= end:  # which is a mistake to the binding
         return []
-    rows = await scan_raw(session, reads, base + begin, base + end, limit, reverse)
-    values = [(key[skip:], read(row)) for key, row in rows]
-    if all(isinstance(value, bytes) for _, value in values):
-        return [(key, value) for key, value in values if isinstance(value, bytes)]
-    joined = iter(await _join(session, reads, [value for _, value in values if isinstance(value, Large)]))
-    return [(key, value if isinstance(value, bytes) else next(joined)) for key, value in values]
+    rows = [
+        (key[skip:], read(row)) for key, row in await scan_raw(session, reads, base + begin, base + end, limit, reverse)
+    ]
+    large = [value for _, value in rows if isinstance(value, Large)]
+    joined = iter(await _join(session, reads, large) if large else ())
+    return [(key, next(joined) if isinstance(value, Large) else value) for key, value in rows]
 
 
 async def _join(session: Session, reads: Reads, values: Sequence[Large]) -> list[bytes]:
-    """The large values, each of its chunks; several at once, but not all."""
+    """The large values, put together from their chunks. Several are read at once, but not all."""
     found: list[bytes] = []
     group: list[Large] = []
     for value in values:

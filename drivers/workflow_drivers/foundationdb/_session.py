@@ -1,4 +1,4 @@
-"""Transactions that are tried again, as long as there is time, and counts of what happened to them."""
+"""Transactions are tried again as long as there is time, and it is counted what happens to them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from workflow_sdk.errors import StorageError, StorageLimitError
 T = TypeVar("T")
 
 TRIES_MAX = 100
-"""With the binding's pauses of up to a second between them, time is up before that; but not if they are set to none."""
+"""The most tries of a transaction. With the pauses of the binding, time is up long before, unless they are 0."""
 
 NOT_COMMITTED = 1020
-TOO_OLD = 1007
-UNKNOWN_RESULT = 1021
 CANCELLED = 1025
 TIMED_OUT = 1031
 _TOO_LARGE = {2101: "a transaction", 2102: "a key", 2103: "a value"}
 
-# What the binding's `on_error` does not try again, but a new transaction can: someone else's settings have ended this
-# one, since this driver sets no time limits in the binding. There, a commit that runs out of time may still happen.
+# Errors that the binding's `on_error` gives up on, though a new transaction may succeed. They come from time limits
+# that somebody else has set in the binding, as this driver sets none. A commit that runs out of time may still happen.
 _ONLY_THIS_TRANSACTION = {CANCELLED, TIMED_OUT}
 _PAUSE_SECONDS = 0.05
 
@@ -41,17 +39,17 @@ class Counts:
     """Transactions that lost against another one and were tried again."""
     checks_failed: int = 0
     retries: int = 0
-    """All that were tried again, conflicts included."""
+    """Transactions that were tried again for any reason, conflicts included."""
     unknown_results: int = 0
     """Commits that ended without an answer."""
     unknown_applied: int = 0
-    """... of which so many were found to have been applied."""
+    """How many of those were found to have been applied."""
     watches: int = 0
     polls: int = 0
 
 
 class TimeUpError(Exception):
-    """The deadline has come."""
+    """The deadline has come, and it is known that nothing was applied, or the caller finds out."""
 
 
 class Session:
@@ -66,9 +64,10 @@ class Session:
         self.error = binding.FDBError
 
     async def run(self, what: str, body: Callable[[Transaction], Awaitable[T]], seconds: float | None = None) -> T:
-        """What `body` returns for a transaction; from the start again after errors that pass.
+        """Call `body` with a transaction, and again after errors that pass; return what it returns.
 
-        StorageError if they don't, or if time is up. What `body` does must bear being done again.
+        Other errors, and the end of the time, are a StorageError. Since `body` may run many times, running it again
+        must do no harm.
         """
         transaction = self.database.create_transaction()
         last: Exception | None = None
@@ -83,7 +82,7 @@ class Session:
         raise self.time_up(what, last)
 
     async def again(self, what: str, transaction: Transaction, error: Exception) -> Transaction:
-        """A transaction to try it with again, after the pause that is due. StorageError if that has no sense."""
+        """Wait as long as the binding says, and return a transaction for another try. StorageError if none helps."""
         code = code_of(error)
         if code in _ONLY_THIS_TRANSACTION:
             await anyio.sleep(_PAUSE_SECONDS)
@@ -111,7 +110,7 @@ class Session:
         return self.failure(what, last, seconds)
 
     def failure(self, what: str, error: Exception | None, detail: str = "") -> StorageError:
-        """The error that tells of an error of the binding's."""
+        """A StorageError that says what was to be done, and what error of the binding prevented it."""
         text = f"{self.settings} could not {what}{detail and ' '}{detail}"
         if error is None:
             return StorageError(text)

@@ -1,8 +1,8 @@
-"""How a driver knows whether a commit that ended without an answer was applied.
+"""Slots: they tell a driver whether a commit that ended without an answer was applied.
 
-Every batch writes its number into a slot, in the transaction that applies it. A slot is lent to one commit at a time,
-so there are as many as there were commits at once, and nothing piles up: the next batch writes its number over it.
-What is left of a process that crashed is swept up when a driver is opened, a day later or more.
+Every batch writes its number into a slot, in the transaction that applies it. A slot belongs to one commit at a time
+and is used again by the next, so there are only as many slots as there were commits at once. The slots of a process
+that crashed are cleared when a store is opened a day later or more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DRIVER_BYTES = 12
 
 
 class Token:
-    """A slot, lent to one batch."""
+    """A slot while it belongs to a batch, and the number of the batch."""
 
     __slots__ = ("is_in_doubt", "key", "value")
 
@@ -28,14 +28,14 @@ class Token:
         self.key = key
         self.value = value
         self.is_in_doubt = False
-        """A commit with this value was begun, and its end is not known."""
+        """Whether a commit with this value was begun, and it is not known how it ended."""
 
 
 class Tokens:
     """The slots of one driver."""
 
     def __init__(self, space: Space) -> None:
-        # Random, so that drivers write in different places, and a new process never to one of an old one's.
+        # Random, so that drivers write to different places, and never to the slot of a process that is gone.
         self._prefix = space.tokens + os.urandom(_DRIVER_BYTES)
         self._free: list[bytes] = []
         self._slots = 0
@@ -43,7 +43,7 @@ class Tokens:
         self._lock = Lock()  # for drivers that several threads use
 
     def take(self) -> Token:
-        """A slot of one's own, and a number that was never in it."""
+        """A slot that nobody else has, and a number that was never in it."""
         with self._lock:
             if self._free:
                 key = self._free.pop()
@@ -57,18 +57,18 @@ class Tokens:
         return next(self._numbers).to_bytes(_NUMBER_BYTES, "big") + int(time()).to_bytes(_NUMBER_BYTES, "big")
 
     def give_back(self, token: Token) -> None:
-        """Let others have the slot, unless the last word on it has not been spoken: then nobody has it any more."""
+        """Let others have the slot. If its commit is still in doubt, nobody gets it: it may be written to later."""
         if not token.is_in_doubt:
             with self._lock:
                 self._free.append(token.key)
 
     def take_all(self) -> list[bytes]:
-        """The keys of the slots that nobody has; they are not lent any more."""
+        """The keys of the slots that no commit has. They are not used again."""
         with self._lock:
             free, self._free = self._free, []
         return free
 
 
 def is_old(value: bytes, now: float) -> bool:
-    """Whether a slot was written to so long ago that its driver has nothing in doubt."""
+    """Whether a slot was last written to by a process that is gone by now."""
     return now - int.from_bytes(value[_NUMBER_BYTES:], "big") > SLOTS_OLD_SECONDS

@@ -1,4 +1,4 @@
-"""What is done when a store is opened: see that the cluster answers and the store is ours, and sweep."""
+"""What is done when a store is opened: its format is checked, and what crashed processes have left is cleared."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from workflow_drivers.foundationdb._keys import end_of
 from workflow_drivers.foundationdb._reading import get_row, scan_raw
 from workflow_drivers.foundationdb._session import Session
 from workflow_drivers.foundationdb._staging import unstage
-from workflow_drivers.foundationdb._waiting import ready
+from workflow_drivers.foundationdb._waiting import committed
 from workflow_sdk.errors import StorageError
 
 FORMAT = b"1"
-"""Of what lies under the prefix; another number if that changes."""
+"""The version of how things lie under the prefix."""
 SWEPT_MAX = 1_000
-"""At one opening. What is left is for the next."""
+"""How many leftovers are cleared at one opening. The rest is for the next."""
 
 
 async def open_store(session: Session) -> None:
-    """Write the format, or find that it is ours; StorageError if it isn't."""
+    """Write the format into a new store. Raises StorageError if the store has another format."""
     space = session.space
 
     async def body(transaction: Transaction) -> bytes:
@@ -29,9 +29,7 @@ async def open_store(session: Session) -> None:
         if found is not None:
             return found
         transaction.set(space.format, FORMAT)
-        future = transaction.commit()
-        await ready(future)
-        future.wait()
+        await committed(transaction)
         return FORMAT
 
     found = await session.run("open the store", body)
@@ -42,11 +40,12 @@ async def open_store(session: Session) -> None:
 
 
 async def sweep(session: Session) -> None:
-    """Clear what processes that crashed have left behind, long ago."""
+    """Clear what crashed processes have left behind long ago."""
     space = session.space
 
     async def old_slots(transaction: Transaction) -> None:
-        # Of the snapshot, as slots are written all the time. And from anywhere on, as it may be only a part of them.
+        # From the snapshot, or every commit of others would conflict with this. From a random place on, since there may
+        # be more slots in use than are looked at, and the next opening has to get to others.
         start = space.tokens + os.urandom(1)
         ranges = ((start, end_of(space.tokens)), (space.tokens, start))
         old: list[bytes] = []
@@ -54,13 +53,11 @@ async def sweep(session: Session) -> None:
             rows = await scan_raw(session, transaction.snapshot, begin, end, SWEPT_MAX)
             old += [key for key, value in rows if _tokens.is_old(value, time())]
         for key in old:
-            # Whoever has it after all, and writes to it now, keeps it.
+            # If its driver lives after all, and writes to it now, this fails, and the slot stays.
             transaction.add_read_conflict_key(key)
             transaction.clear(key)
         if old:
-            future = transaction.commit()
-            await ready(future)
-            future.wait()
+            await committed(transaction)
 
     async def old_staged(transaction: Transaction) -> list[bytes]:
         rows = await scan_raw(session, transaction.snapshot, space.staged, end_of(space.staged), SWEPT_MAX)

@@ -5,26 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
+from workflow_sdk.driver import url_options
 from workflow_sdk.errors import DefinitionError
 
 SCHEME = "fdb://"
 KNOWN = ("api_version", "automatic_idempotency", "prefix", "timeout")
 
-# Watches, versionstamps and the rest are in older versions too; 710 is the oldest that its makers still mend.
+# Older versions have all that is needed, too, but 710 is the oldest one that its makers still maintain.
 API_VERSION_MIN = 710
 IDEMPOTENCY_API_VERSION_MIN = 730
 
 PREFIX_BYTES_MAX = 100
-"""Of the prefix as text: it is in front of every key, and keys are limited."""
+"""How long the prefix can be: it stands before every key, and the length of keys is limited."""
 
 YES_OR_NO = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which cluster, which part of it, and how to treat it."""
+    """Which cluster, which keys in it, and how it is used."""
 
     cluster_file: str | None = None
     """None: where FoundationDB's client looks for it."""
@@ -34,7 +35,7 @@ class Settings:
     """Seconds after which an operation that has not come to an end is an error."""
     automatic_idempotency: bool = False
     names_api_version: bool = field(default=False, compare=False)
-    """Else it is the default, which gives way to what the process has chosen before."""
+    """Whether the URL names the API version. The default gives way to what the process has chosen before."""
 
     def __str__(self) -> str:
         return f"{SCHEME}{self.cluster_file or ''}?prefix={self.prefix}"
@@ -44,27 +45,20 @@ DEFAULTS = Settings()
 
 
 def parse(url: str) -> Settings:
-    """The settings in a URL; DefinitionError, saying what is wrong with it, if it can't be read."""
-    location, _, query = url.removeprefix(SCHEME).partition("?")
+    """The settings in a URL. Raises DefinitionError, which says what is wrong, if it can't be read."""
+    location = url.removeprefix(SCHEME).partition("?")[0]
     if not url.startswith(SCHEME) or (location and not location.startswith("/")):
         raise DefinitionError(f"write fdb:// or fdb:///absolute/fdb.cluster, not {url!r}")
     if not location:
-        return _with_options(None, url, query)
+        return _with_options(None, url)
     name = unquote(location, errors="surrogateescape")
     if name.endswith("/") or "\0" in name:
         raise DefinitionError(f"{url!r} names no cluster file")
-    return _with_options(str(Path(name)), url, query)
+    return _with_options(str(Path(name)), url)
 
 
-def _with_options(cluster_file: str | None, url: str, query: str) -> Settings:
-    options = parse_qsl(query, keep_blank_values=True)
-    names = [name for name, _ in options]
-    for name in names:
-        if name not in KNOWN:
-            raise DefinitionError(f"unknown option {name!r} in {url!r}; there are: {', '.join(KNOWN)}")
-        if names.count(name) > 1:
-            raise DefinitionError(f"the option {name!r} is there twice in {url!r}")
-    values = dict(options)
+def _with_options(cluster_file: str | None, url: str) -> Settings:
+    values = url_options(url, KNOWN)
     found = Settings(
         cluster_file,
         _prefix(values.get("prefix", DEFAULTS.prefix)),

@@ -1,9 +1,10 @@
-"""A transaction as an author is given it: with keys of their own, and without its end."""
+"""The transaction that authors get: all its keys lie under a prefix of theirs, and they can't commit it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 from workflow_drivers.foundationdb._binding import Reads, Transaction, Value
 
@@ -20,7 +21,7 @@ class UserRow(NamedTuple):
 
 
 class UserReads:
-    """Reads under the authors' prefix. As in the binding, `value` of what is read waits for it."""
+    """Reads under the prefix of authors. As in the binding, reading `value` waits for it."""
 
     def __init__(self, reads: Reads, prefix: bytes) -> None:
         self._reads = reads
@@ -69,10 +70,34 @@ class UserReads:
         )
 
 
+class _Operation(Protocol):
+    def __call__(self, key: bytes, value: bytes) -> None: ...
+
+
+class _Atomic:
+    """A method `(key, value)` that hands on to the method of this name of the binding's transaction."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, user: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, user: UserTransaction, owner: type) -> _Operation: ...
+    def __get__(self, user: UserTransaction | None, owner: type) -> Self | _Operation:
+        if user is None:
+            return self
+        return partial(user._operate, self._name)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # a part of it
+
+
 class UserTransaction(UserReads):
     """FoundationDB's transaction under the authors' prefix: `tr[key]`, `tr[key] = value`, `tr.get_range`, `tr.add`.
 
-    It is committed with the record of the operation, and has no `commit`, `reset`, `watch` or options of its own.
+    The driver commits it with the record of the operation. So it has no `commit`, `reset`, `watch` or options.
     """
 
     def __init__(self, transaction: Transaction, prefix: bytes) -> None:
@@ -119,51 +144,21 @@ class UserTransaction(UserReads):
 
     # Operations on a value that is not read, and so does not conflict.
 
-    def set_versionstamped_value(self, key: bytes, value: bytes) -> None:
-        """Store `value`, into which the commit writes its version where the last four bytes say."""
-        self._atomic("set_versionstamped_value", key, value)
+    set_versionstamped_value = _Atomic(
+        "Store `value`, into which the commit writes its version where the last four bytes say."
+    )
+    add = _Atomic("Add to a little-endian number.")
+    bit_and = _Atomic("Keep the bits that both have.")
+    bit_or = _Atomic("Set bits.")
+    bit_xor = _Atomic("Turn bits over.")
+    max = _Atomic("Keep the larger little-endian number.")
+    min = _Atomic("Keep the smaller little-endian number.")
+    byte_max = _Atomic("Keep what sorts later.")
+    byte_min = _Atomic("Keep what sorts earlier.")
+    append_if_fits = _Atomic("Append to a value, unless it would be too large.")
+    compare_and_clear = _Atomic("Forget `key` if it has this value.")
 
-    def add(self, key: bytes, value: bytes) -> None:
-        """Add to a little-endian number."""
-        self._atomic("add", key, value)
-
-    def bit_and(self, key: bytes, value: bytes) -> None:
-        """Keep the bits that both have."""
-        self._atomic("bit_and", key, value)
-
-    def bit_or(self, key: bytes, value: bytes) -> None:
-        """Set bits."""
-        self._atomic("bit_or", key, value)
-
-    def bit_xor(self, key: bytes, value: bytes) -> None:
-        """Turn bits over."""
-        self._atomic("bit_xor", key, value)
-
-    def max(self, key: bytes, value: bytes) -> None:
-        """Keep the larger little-endian number."""
-        self._atomic("max", key, value)
-
-    def min(self, key: bytes, value: bytes) -> None:
-        """Keep the smaller little-endian number."""
-        self._atomic("min", key, value)
-
-    def byte_max(self, key: bytes, value: bytes) -> None:
-        """Keep what sorts later."""
-        self._atomic("byte_max", key, value)
-
-    def byte_min(self, key: bytes, value: bytes) -> None:
-        """Keep what sorts earlier."""
-        self._atomic("byte_min", key, value)
-
-    def append_if_fits(self, key: bytes, value: bytes) -> None:
-        """Append to a value, unless it would be too large."""
-        self._atomic("append_if_fits", key, value)
-
-    def compare_and_clear(self, key: bytes, value: bytes) -> None:
-        """Forget `key` if it has this value."""
-        self._atomic("compare_and_clear", key, value)
-
-    def _atomic(self, name: str, key: bytes, value: bytes) -> None:
+    def _operate(self, name: str, key: bytes, value: bytes) -> None:
         # By name: the binding makes these methods from a table, and has no types for them.
         operation: Callable[[bytes, bytes], None] = getattr(self._transaction, name)
         operation(self._key(key), value)
@@ -194,7 +189,7 @@ def after_all(prefix: bytes) -> bytes | None:
 
 
 def _bytes(key: Any) -> bytes:
-    """A key as bytes; what stands for one, like a `Subspace`, says which."""
+    """A key as bytes. Objects such as a `Subspace` say which key they stand for."""
     if hasattr(key, "as_foundationdb_key"):
         key = key.as_foundationdb_key()
     if not isinstance(key, bytes):

@@ -1,7 +1,7 @@
-"""How a value lies in its row: whole behind a 0, or, where it is too large, as a 1 and what is known of its chunks.
+"""How a value lies in its row: a 0 and the value; or, if it is too large, a 1 and where its chunks are.
 
-What is known includes its digest, so that a large value can be compared without being read; and the id of its chunks,
-which is another one each time, so that the row of a large value changes whenever the value does.
+The row of a large value has its digest, so that the value can be compared without being read. It also has the id of its
+chunks, which is a new one each time, so that the row changes whenever the value is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADER_BYTES = 1 + ID_BYTES + _SIZE_BYTES + _DIGEST_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A value in chunks, as its row tells of it."""
+    """What the row of a value in chunks says of it."""
 
     id: bytes
     size: int
@@ -71,12 +71,12 @@ def whole(value: bytes) -> bytes:
 
 
 def blob(value: bytes) -> Blob:
-    """A value that does not fit, to be written in chunks under a new id."""
+    """A value that does not fit in a row, with a new id for its chunks."""
     return Blob(Large(os.urandom(ID_BYTES), len(value), sha256(value).digest()), value)
 
 
 def read(row: bytes) -> bytes | Large:
-    """The value in a row, or where it is."""
+    """The value in a row, or where its chunks are."""
     kind, rest = row[:1], row[1:]
     if kind == _WHOLE:
         return rest
@@ -87,7 +87,7 @@ def read(row: bytes) -> bytes | Large:
 
 
 def holds(row: bytes | None, value: bytes | None) -> bool:
-    """Whether the row, or its absence, is that of the value, or of its absence."""
+    """Whether the row holds this value. None is no row, and no value."""
     if row is None or value is None:
         return row is None and value is None
     if row[:1] == _WHOLE:

@@ -6,44 +6,27 @@ there is that the loop which waits is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol, cast
 
 import anyio
-from anyio.lowlevel import current_token
 
-from workflow_drivers.foundationdb._binding import Future
-
-
-class _AsyncioLoop(Protocol):
-    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
-
-
-class _TrioToken(Protocol):
-    def run_sync_soon(self, callback: Callable[[], object], /) -> object: ...
-
-
-def _from_other_threads() -> Callable[[Callable[[], object]], object]:
-    """How another thread has something called in this one's event loop, without waiting for it as `anyio` would."""
-    native = current_token().native_token
-    if hasattr(native, "run_sync_soon"):
-        return cast("_TrioToken", native).run_sync_soon
-    return cast("_AsyncioLoop", native).call_soon_threadsafe
+from workflow_drivers.foundationdb._binding import Future, Transaction
+from workflow_sdk.driver import caller_from_threads
 
 
 class Waker:
-    """An event of the loop that makes it, which any thread can set."""
+    """An event of the event loop in which it is made. Any thread can set it."""
 
     __slots__ = ("_event", "_soon")
 
     def __init__(self) -> None:
         self._event = anyio.Event()
-        self._soon = _from_other_threads()
+        self._soon = caller_from_threads()
 
     def wake(self, _: object = None) -> None:
         """End the wait. Callable from any thread; a callback of futures."""
-        # A loop that has been closed has nobody who waits, and the network thread must not hear of it.
+        # In a loop that has been closed nobody waits. The network thread must not get its error.
         with suppress(RuntimeError):
             self._soon(self._event.set)
 
@@ -76,10 +59,18 @@ async def all_ready(futures: Sequence[Future]) -> None:
         raise
 
 
-async def settled(future: Future, deadline: float) -> BaseException | None:
-    """Wait until the future is ready or the deadline has come, come what may; the cancellation that came meanwhile.
+async def committed(transaction: Transaction) -> None:
+    """Commit, and wait for the answer. Raises the binding's error."""
+    future = transaction.commit()
+    await ready(future)
+    future.wait()
 
-    For commits: one that is under way can't be called back, and whoever gave up on it could not know what is stored.
+
+async def settled(future: Future, deadline: float) -> BaseException | None:
+    """Wait until the future is ready or the deadline has come; return the last cancellation that came meanwhile.
+
+    This is for commits. One that is under way can't be called back, and whoever gave up on it could not know what is
+    stored. So a cancellation waits, and the caller raises it afterwards.
     """
     cancelled: BaseException | None = None
     if future.is_ready():
@@ -93,5 +84,5 @@ async def settled(future: Future, deadline: float) -> BaseException | None:
             except anyio.get_cancelled_exc_class() as caught:
                 if scope.cancel_called:
                     raise
-                cancelled = caught  # of the task itself, which no shield keeps off
+                cancelled = caught  # asyncio's own, of the task, which no shield keeps off
     return cancelled

@@ -1,8 +1,8 @@
-"""Who waits for which key: one watch of FoundationDB per key, however many wait.
+"""Waiting for changes: each key has one watch of FoundationDB, however many wait for it.
 
-A watch reports a change of the value that its own transaction has read. So a waiter reads the row first, and shares the
-watch that is there only if that was set on the same row: whatever was committed after either read is then reported. A
-watch that ends, with an error or without, wakes all its waiters, and each of them looks again.
+A watch reports a change of the value that its own transaction has read. So a waiter reads the row first, and shares a
+watch only if that was set on the same row: then no change after either read is missed. When a watch ends, with an error
+or without, all its waiters wake up and read the row again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ TOO_MANY_WATCHES = 1032
 WATCHES_DISABLED = 1034
 REFUSALS = (TOO_MANY_WATCHES, WATCHES_DISABLED)
 
-# A watch that went missing would be a workflow that never goes on. So everyone looks again after this, watch or no.
+# Because of a watch that got lost, a workflow would never go on. So every waiter looks again after this time.
 LOOK_SECONDS = 60.0
 # Where the cluster refuses watches: often at first, since an answer tends to come soon, then seldom.
 POLL_SECONDS_MIN = 0.02
 POLL_SECONDS_MAX = 1.0
 REFUSED_SECONDS = 30.0
-"""How long it is not asked for watches again."""
+"""For how long no watches are set after the cluster has refused one."""
 FAILED_SECONDS = 0.1
-"""The pause after a watch that has failed: what has ended it may last."""
+"""The pause after a watch that has failed, since its cause may last."""
 
 
 class _Watched:
@@ -43,13 +43,13 @@ class _Watched:
         self.row = row
         self.future = future
         self.keep = keep
-        """The transaction and its commit: if they went away before the watch is set, so would the watch."""
+        """Holds the transaction and its commit: if they were freed before the watch is set, it would never be."""
         self.wakers: list[Waker] = []
         self.error: int = 0
 
 
 class Watches:
-    """The watches of one driver. Callable from several event loops; callbacks come in the network thread."""
+    """The watches of one driver, for several event loops. FoundationDB calls back in its network thread."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -65,9 +65,9 @@ class Watches:
         return len(self._watched)
 
     async def wait(self, transaction: Transaction, key: bytes, row: bytes | None, looks: int) -> None:
-        """Return when the key may have another row than `row`, which `transaction` has just read there.
+        """Return when the key may have another row than `row`, which `transaction` has just read.
 
-        It may return without a change, so the caller looks again; `looks` says how often it has.
+        This may return without a change, so the caller looks again. `looks` is how often it has done so.
         """
         waker = Waker()
         watched = self._join(transaction, key, row, waker)
@@ -95,19 +95,19 @@ class Watches:
             waker.wake()
 
     def _join(self, transaction: Transaction, key: bytes, row: bytes | None, waker: Waker) -> _Watched | None:
-        """Wait with the others for this row of the key; None while the cluster refuses watches."""
+        """Have `waker` woken by the watch of this row, which is set if there is none. None if watches are refused."""
         old: _Watched | None = None
         with self._lock:
             if monotonic() < self._refused_until:
                 return None
             watched = self._watched.get(key)
             if watched is None or watched.row != row:
-                # A watch on another row is about to report, or was set by someone who had read an older state. Those
-                # who wait for it are woken and look again.
+                # A watch on another row is about to report, or was set by a waiter that had read an older state. Its
+                # waiters are woken below, and look again.
                 old = watched
                 future = transaction.watch(key)
-                # The watch is set by the commit, which for a transaction that only reads asks nobody. If it fails, so
-                # does the watch.
+                # The watch is set by the commit, which for a transaction that only reads needs no round trip. If the
+                # commit fails, the watch does too, so nobody has to wait for it.
                 watched = self._watched[key] = _Watched(row, future, (transaction, transaction.commit()))
                 self._session.counts.watches += 1
             else:
@@ -115,7 +115,7 @@ class Watches:
             watched.wakers.append(waker)
             if self._closed:
                 waker.wake()
-        # Outside the lock: a future that is ready calls back at once.
+        # Outside the lock, which `_ended` takes: a future that is ready calls back at once.
         if future is not None:
             set_now = watched
             future.on_ready(lambda ended: self._ended(key, set_now, ended))
@@ -134,7 +134,7 @@ class Watches:
             watched.future.cancel()
 
     def _ended(self, key: bytes, watched: _Watched, future: Future) -> None:
-        """In the network thread, or in that of whoever has cancelled the watch."""
+        """Wake the waiters of a watch. Called in the network thread, or in that of whoever has cancelled the watch."""
         try:
             future.wait()
         except self._session.error as error:
@@ -144,7 +144,7 @@ class Watches:
             if self._watched.get(key) is watched:
                 del self._watched[key]
             if watched.error in REFUSALS:
-                # Noted before anyone else could set a watch.
+                # Under the lock, so that nobody sets a watch in between.
                 is_first = monotonic() >= self._refused_until
                 self._refused_until = monotonic() + REFUSED_SECONDS
         if is_first:

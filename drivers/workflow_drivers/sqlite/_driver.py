@@ -1,4 +1,4 @@
-"""The five methods, in the event loop: reads, commits, and one poller for all who wait for a change."""
+"""The driver: its methods, and the poll that finds what other processes have changed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from workflow_drivers.sqlite._file import ReadSession, WriteSession
-from workflow_drivers.sqlite._finished import finished
+from workflow_drivers.sqlite._file import ReadSession
 from workflow_drivers.sqlite._queue import CommitQueue
 from workflow_drivers.sqlite._reader import Reader
-from workflow_drivers.sqlite._thread import ConnectionThread
+from workflow_drivers.sqlite._thread import ConnectionThread, finished
 from workflow_drivers.sqlite._transact import Transactions
 from workflow_drivers.sqlite._url import parse
-from workflow_drivers.sqlite._watch import Waiter, Watch
-from workflow_sdk.driver import Batch, check_limits
+from workflow_drivers.sqlite._watch import Waiter, end_all, notice, notice_writes
+from workflow_drivers.sqlite._writing import WriteSession
+from workflow_sdk.driver import Batch, Waiters, check_limits
 from workflow_sdk.errors import DefinitionError, StorageError
 
 T = TypeVar("T")
 
-# What other processes commit is found by asking. Often at first, since an answer tends to come soon, then seldom.
+# What other processes commit is found by asking: often at first, since an answer tends to come soon, and then seldom.
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
-# With many keys to read, a poll takes its time. It is to use a twentieth of that of the reader's thread at most.
+# With many keys to read, a poll takes long. This keeps it to a twentieth of the time of the reader's thread.
 POLL_REST = 20
 
 
@@ -34,15 +34,15 @@ class SqliteDriver:
     def __init__(
         self, reads: ReadSession, reader: ConnectionThread, writes: WriteSession, writer: ConnectionThread
     ) -> None:
-        # Two connections, so that reads don't stand in line behind the disk. A read begins after the commits that have
-        # returned, in a transaction of its own, and so sees them.
+        # Two connections, so that reads don't wait for the disk behind commits. A read is a transaction of its own that
+        # begins after all commits that have returned, so it sees them.
         self._reader = Reader(reads, reader)
         self._writes = writes
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._queue = CommitQueue(writes, writer, self._committed)
         self._transactions = Transactions(writes, self._committed)
-        self._watch = Watch()
+        self._watch = Waiters[Waiter]()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         """When the timer is due."""
@@ -75,7 +75,7 @@ class SqliteDriver:
     async def commit(self, batch: Batch, /) -> None:
         """Apply the batch, whole and durably, or raise: ConflictError if a check did not hold.
 
-        Cancelled while it waits for its turn, it is not applied; later, this returns only when that is decided.
+        If this is cancelled while the batch waits for its turn, nothing is applied. Later, it returns when decided.
         """
         self._check_open()
         size = check_limits(batch)
@@ -93,22 +93,22 @@ class SqliteDriver:
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """Return once the value of `key` differs from `since`, whichever process changed it."""
         self._check_open()
-        waiter = Waiter(key, since, self._loop.create_future())
-        self._watch.add(waiter)  # before the look at the value, so that nothing falls between the two
+        waiter = Waiter(since, self._loop.create_future())
+        self._watch.add(key, waiter)  # before the look at the value, so that nothing falls between the two
         try:
             if await self._reader.get(key) != since:
                 return
             self._poll_soon()
             await waiter.future
         finally:
-            self._watch.discard(waiter)
+            self._watch.discard(key, waiter)
         if waiter.error is not None:
             raise waiter.error
 
     async def sibling(self) -> SqliteDriver:
         """Another handle of the same file, for the event loop of another thread."""
         self._check_open()
-        # Of the same files: within a process SQLite shares the index of the log, also one that was deleted since.
+        # It has to find the same files: within a process, SQLite shares the index of a log, even of a deleted one.
         writes = WriteSession(self._writes.settings, self._writes)
         return await _open(ReadSession(self._writes.settings, writes), writes)
 
@@ -119,7 +119,7 @@ class SqliteDriver:
         await finished(self._closing)
 
     async def _close(self) -> None:
-        self._watch.fail(self._closed_error())
+        end_all(self._watch, self._closed_error())
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -140,11 +140,11 @@ class SqliteDriver:
         return StorageError(f"the store {str(self._writes.settings.path)!r} has been closed")
 
     def _committed(self, batches: Sequence[Batch]) -> None:
-        if self._watch:
+        if self._watch.by_key:
             for batch in batches:
-                self._watch.notice_writes(batch.writes)
+                notice_writes(self._watch, batch.writes)
 
-    # The poller. Callbacks rather than a task: nothing of it is left over when nobody waits, or when the loop ends.
+    # The poll. It is made of callbacks, not a task, so that nothing is left of it when nobody waits or the loop ends.
 
     def _poll_soon(self) -> None:
         self._interval = POLL_SECONDS_MIN
@@ -158,7 +158,7 @@ class SqliteDriver:
         self._poll_at(due)
 
     def _poll_at(self, due: float) -> None:
-        # The time is kept here: what uvloop gives for one that is very near has no `when()`.
+        # The time is kept here, because the handle that uvloop returns for a time that is very near has no `when()`.
         self._due = due
         self._timer = self._loop.call_at(due, self._poll)
 
@@ -166,14 +166,14 @@ class SqliteDriver:
         self._timer = None
         if self._watch and self._closing is None:
             self._polling = True
-            # A key that is added from now on is first read by its waiter, in the same thread or after what it is given.
-            self._reader.peek(self._watch.keys(), self._peeked)
+            # A key that somebody begins to wait for from now on is not asked for here, but its waiter reads it first.
+            self._reader.peek(list(self._watch.by_key), self._peeked)
 
     def _peeked(self, values: Sequence[tuple[bytes, bytes | None]], error: Exception | None, took: float) -> None:
         self._polling = False
         if error is not None:
-            self._watch.fail(error)
-        found = self._watch.notice(values)
+            end_all(self._watch, error)
+        found = notice(self._watch, values)
         self._interval = POLL_SECONDS_MIN if found else min(2 * self._interval, POLL_SECONDS_MAX)
         if self._watch and self._closing is None:
             self._poll_at(self._loop.time() + max(self._interval, POLL_REST * took))

@@ -1,6 +1,6 @@
-"""Everything that is SQL: the shape of the file, reads, and a group of batches as one transaction.
+"""The file: what makes it a store, the connections that have it open, and reads.
 
-It blocks, and runs in the threads of the connections; it knows nothing of the event loop.
+Everything here blocks, and runs in the threads of the connections; nothing here knows of an event loop.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import cache
-from itertools import chain
 from random import random
 from threading import Lock
 from time import monotonic, sleep
@@ -17,10 +15,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
-from workflow_drivers.sqlite._merge import Merged, chunks, expectations
 from workflow_drivers.sqlite._url import Settings
-from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Set, Write
-from workflow_sdk.errors import ConflictError, StorageError, WorkflowSDKError
+from workflow_sdk.errors import StorageError
 
 T = TypeVar("T")
 
@@ -41,30 +37,8 @@ GET = "SELECT value FROM entry WHERE key = ?"
 SCAN = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 SCAN_REVERSE = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 
-# Not REPLACE: that deletes and inserts, which takes twice as long where the key exists.
-UPDATE = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-
-WRITE: dict[type[Write], str] = {
-    Set: f"INSERT INTO entry VALUES (?, ?) {UPDATE}",
-    Clear: "DELETE FROM entry WHERE key = ?",
-    ClearRange: "DELETE FROM entry WHERE key >= ? AND key < ?",
-}
-
-# A cross join is made in the order in which it is written: from the few rows that are asked for.
-COUNT_EQUAL = (
-    "WITH asked (key, value) AS (VALUES {}) SELECT count(*) FROM asked CROSS JOIN entry "
-    "ON entry.key = asked.key AND entry.value = asked.value"
-)
-SET_MANY = f"INSERT INTO entry VALUES {{}} {UPDATE}"
-CLEAR_MANY = "DELETE FROM entry WHERE key IN (VALUES {})"
-COUNT_PRESENT = "SELECT count(*) FROM entry WHERE key IN (VALUES {})"
-SELECT_MANY = "SELECT key, value FROM entry WHERE key IN (VALUES {})"
-
 LOOK_SECONDS = 0.005
-"""Between two looks at whether the files are still the ones that were opened."""
-
-WRITES_MERGED = 16
-"""With fewer writes, a batch that is alone is written as it stands."""
+"""How long it is taken for granted that the files are still the ones that were opened."""
 
 PAUSE_SECONDS_MIN = 0.0005
 # Another process that commits without a break leaves the file free for moments only. Asking often (it costs some 10 us)
@@ -72,13 +46,10 @@ PAUSE_SECONDS_MIN = 0.0005
 PAUSE_SECONDS_MAX = 0.005
 
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
-"""What a file that is damaged ends in: SQLite may name things of it that are no text."""
-
-SYNCHRONOUS_NAMES = ("off", "normal", "full", "extra")
-"""What SQLite answers is a number."""
+"""What reading a damaged file raises. SQLite may quote bytes of it that are no text."""
 
 FILES = ("", "-wal", "-shm")
-"""What SQLite adds to the name of the file: the file itself, its write-ahead log, and the index of that."""
+"""The endings of the three files of a store: the database, its write-ahead log, and the index of that log."""
 
 WAL_PAGES = 1000
 """With so many in the write-ahead log, a commit goes on to copy them into the database. SQLite's own default."""
@@ -88,12 +59,12 @@ WAL_BYTES_KEPT = 64 << 20
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether another process was in the way, and trying again makes sense."""
+    """Whether the error says that another process has the file locked, so that trying again makes sense."""
     return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def patiently(attempt: Callable[[], T], go_on: Callable[[], bool]) -> T:
-    """Make the attempt again while other processes are in the way and `go_on()` holds."""
+    """Return what `attempt` returns, and try it again while other processes are in the way and `go_on()` is true."""
     pause = PAUSE_SECONDS_MIN
     while True:
         try:
@@ -106,49 +77,39 @@ def patiently(attempt: Callable[[], T], go_on: Callable[[], bool]) -> T:
 
 
 def until(deadline: float) -> Callable[[], bool]:
-    """For `patiently`: to go on until then."""
+    """A `go_on` for `patiently` that is true until the deadline."""
     return lambda: monotonic() < deadline
 
 
-_open_sessions: WeakSet[_Session] = WeakSet()
-"""Of this process. Within a process SQLite shares the index of a file's log, also one that was deleted since: whoever
-opens new files beside it would ruin them."""
+_open_sessions: WeakSet[Session] = WeakSet()
+"""The open connections of this process.
+
+Within a process, SQLite shares the index of a log by the name of its file, also after that file was deleted. A process
+that opened a new file of the same name beside the old one would ruin the new one.
+"""
 _opening = Lock()
 
 
-class _Session:
-    """One connection, opened and used in its thread."""
+class Session:
+    """One connection to the file, opened and used in its thread."""
 
-    def __init__(self, settings: Settings, first: _Session | None = None) -> None:
+    def __init__(self, settings: Settings, first: Session | None = None) -> None:
         self.settings = settings
         self._first = first
-        """The connection before it, if it is to have the same files."""
+        """The connection whose files this one has to find, if it is not the first."""
         self.abandoned = False
-        """Set from outside: nobody waits for `connect` any more."""
+        """Set by another thread when nobody waits for `connect` any more."""
         self._paths = tuple(f"{settings.path}{name}" for name in FILES)
         self.files: tuple[tuple[int, int] | None, ...] = ()
-        """Which files they are, while they are open."""
+        """The identities of the three files that were opened."""
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, waiting for other processes if needed. StorageError says why it can't be."""
-        path, deadline = self.settings.path, monotonic() + self.settings.busy_timeout
+        deadline = monotonic() + self.settings.busy_timeout
         if self._first is not None:
             self._first.look_at_files("open")
-        try:
-            if not path.parent.is_dir():
-                raise StorageError(f"can't open {str(path)!r}: there is no directory {str(path.parent)!r}")
-            if not self.settings.creates and not path.exists():
-                raise StorageError(f"can't open {str(path)!r}: there is no such file")
-        except OSError as error:  # a directory above it can't be entered
-            raise StorageError(f"can't open {str(path)!r}: {error.strerror}") from error
-        # As a URI, so that SQLite holds to the mode also if the file goes away just now.
-        uri = f"file://{quote(os.fsencode(path))}?mode={self.settings.mode}"
-        try:
-            # No transactions but our own, and no waiting inside SQLite, where nothing could stop it. What is used by
-            # one thread at a time may be used by several.
-            connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise self.failure("open", error) from error
+        self._check_place()
+        connection = self._opened()
         try:
             patiently(lambda: self._prepare(connection), lambda: monotonic() < deadline and not self.abandoned)
         except UNREADABLE as error:
@@ -162,15 +123,36 @@ class _Session:
         self.files = tuple(map(_identity, self._paths)) if self._first is None else self._first.files
         try:
             self.look_at_files("open")
-            self._come()
+            self._register()
         except BaseException:
             self.leave()
             connection.close()
             raise
         return connection
 
-    def _come(self) -> None:
-        """StorageError if this process has other files of the same name open still, which were deleted since."""
+    def _check_place(self) -> None:
+        """Raise StorageError if there can be no store at this path, or if there has to be one and is none."""
+        path = self.settings.path
+        try:
+            if not path.parent.is_dir():
+                raise StorageError(f"can't open {str(path)!r}: there is no directory {str(path.parent)!r}")
+            if not self.settings.creates and not path.exists():
+                raise StorageError(f"can't open {str(path)!r}: there is no such file")
+        except OSError as error:  # a directory above it can't be entered
+            raise StorageError(f"can't open {str(path)!r}: {error.strerror}") from error
+
+    def _opened(self) -> sqlite3.Connection:
+        # As a URI, so that SQLite holds to the mode also if the file goes away just now.
+        uri = f"file://{quote(os.fsencode(self.settings.path))}?mode={self.settings.mode}"
+        try:
+            # No transactions but our own, and no waiting inside SQLite, where nothing could stop it. The checks of the
+            # thread are off because a connection is also used by the event loop, never by two threads at once.
+            return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self.failure("open", error) from error
+
+    def _register(self) -> None:
+        """Raise StorageError if this process still has files open that were deleted and had the same name."""
         with _opening:
             if any(other.files[0] == self.files[0] and other.files != self.files for other in _open_sessions):
                 raise self._changed("open", self._paths[0])
@@ -179,17 +161,17 @@ class _Session:
     _looked = float("-inf")
 
     def check_files(self, verb: str) -> None:
-        """StorageError if one of the files was deleted or replaced since it was opened.
+        """Raise StorageError if one of the files was deleted or replaced since it was opened.
 
-        SQLite would go on with what it has open, and neither see nor lock out those who open what is there now: what
-        is written then is lost, or ruins the file. Asking for the files can take as long as a small transaction, so it
-        is not done for every one of many.
+        SQLite would go on with the files that it has open. It would neither see the new ones nor lock out those who
+        open them, so that what it writes is lost or ruins the new file. Looking at the files can take as long as a
+        small transaction, so it is done at most every few milliseconds.
         """
         if monotonic() - self._looked >= LOOK_SECONDS:
             self.look_at_files(verb)
 
     def look_at_files(self, verb: str) -> None:
-        """The same, however short ago that was done."""
+        """Do as `check_files` does, however short ago the last look was."""
         now = monotonic()
         for path, file in zip(self._paths, self.files, strict=True):
             if _identity(path) != file:
@@ -203,31 +185,34 @@ class _Session:
         )
 
     def leave(self) -> None:
-        """What comes before closing, after which nothing may be done with the connection.
+        """Prepare the connection to be closed. Nothing else may be done with it after this.
 
-        The last to close has SQLite copy the log into the database. Where the files are not the ones that were opened,
-        others have written there since: theirs stays. Where they are only gone, nobody has, and nothing is lost.
+        When the last connection is closed, SQLite copies the log into the database. If the files were replaced, others
+        have written to the new ones, and the copying is prevented. If they were only deleted, it can do no harm.
         """
         with _opening:
             _open_sessions.discard(self)
         for path, file in zip(self._paths, self.files, strict=True):
             if _identity(path) not in (None, file) and _size(path):
-                self.connection.interrupt()  # of what is next: the copying
+                self.connection.interrupt()  # which ends the copying that closing begins
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Set up a connection that was just opened. Done again while the file is busy."""
         raise NotImplementedError
 
     def failure(self, verb: str, error: BaseException) -> StorageError:
-        """What the caller is told when SQLite could not `verb` the file."""
-        path = str(self.settings.path)
-        if isinstance(error, StorageError):
-            return StorageError(str(error))  # it says all of this; one for everybody who is told
+        """The error for callers when SQLite could not `verb` the file."""
+        reason = str(error)
         if is_busy(error):
-            return StorageError(f"can't {verb} {path!r}: busy with other processes for {self.settings.busy_timeout} s")
-        return StorageError(f"can't {verb} {path!r}: {error}")
+            reason = f"busy with other processes for {self.settings.busy_timeout} s"
+        # An error of ours says it all already. Each caller gets an exception of its own.
+        is_ours = isinstance(error, StorageError)
+        failure = StorageError(reason if is_ours else f"can't {verb} {str(self.settings.path)!r}: {reason}")
+        failure.__cause__ = error
+        return failure
 
 
-class ReadSession(_Session):
+class ReadSession(Session):
     """The connection that answers `get` and `scan`, each with the state of the last commit."""
 
     _data_version: int | None = None
@@ -237,7 +222,7 @@ class ReadSession(_Session):
         connection.execute("SELECT 1 FROM entry LIMIT 1").fetchall()
 
     def get(self, key: bytes, *, patient: bool = True) -> bytes | None:
-        """The value of `key`. If not `patient`, a lock that is met is an error at once."""
+        """The value of `key`. Without `patient`, a locked file is an error at once."""
         self.check_files("read")
         return self._get(key, patient=patient)
 
@@ -254,12 +239,13 @@ class ReadSession(_Session):
         return self._checked(self._query(SCAN_REVERSE if reverse else SCAN, (begin, end, most), patient=patient))
 
     def peek(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
-        """The values of `keys`; none if no one, in any process, has committed since the last time."""
+        """The values of `keys`, or nothing if no process has committed since the last call."""
         self.check_files("read")
         version: int = self._query("PRAGMA data_version", ())[0][0]
         if version == self._data_version:
             return []
-        # A commit between the two statements is seen now and changes the version for the next time: never too late.
+        # A commit between the two statements is seen by the second one. It also changes the version, so the next call
+        # looks again, which is one time too many but never too late.
         values = [(key, self._get(key)) for key in keys]
         self._data_version = version
         return values
@@ -280,239 +266,78 @@ class ReadSession(_Session):
             raise self.failure("read", error) from error
 
     def _checked(self, rows: list[tuple[bytes, ...]]) -> list[Any]:
-        """The rows, which in a damaged file may be of anything."""
+        """The rows, if they are of bytes: in a damaged file they may be of anything."""
         for row in rows:
             if type(row[0]) is not bytes or type(row[-1]) is not bytes:
                 raise StorageError(f"can't read {str(self.settings.path)!r}: it holds a row that is not of bytes")
         return rows
 
 
-class WriteSession(_Session):
-    """A connection that writes, a group of batches at a time."""
+def make_store(connection: sqlite3.Connection, settings: Settings) -> None:
+    """Make an empty file a store, or see that the file is one, and set up how the connection writes."""
+    path = str(settings.path)
+    connection.execute("BEGIN")  # all answers of one state: another process may be making the tables just now
+    try:
+        new = _is_new(connection, path)
+    finally:
+        roll_back(connection)
+    if new and not settings.creates:
+        raise StorageError(f"can't open {path!r}: the file is empty, and no store yet")
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+        raise StorageError(f"{path!r} is where SQLite can't keep a write-ahead log")
+    connection.execute(f"PRAGMA synchronous = {settings.synchronous}")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    if not new:
+        _check_size(connection, path)
+        # The first read is what makes the log and its index. Where the file kept none until now (a copy made by
+        # `VACUUM INTO` does not), they have to be there before `files` says which they are.
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_new(connection, path):  # no other process came first
+            for statement in SCHEMA:
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
 
-    transactions = 0
-    """How many were committed: what group commit saves can be seen from it."""
 
-    _appended: int | None = None
-    _appended_before: int | None = None
-    _copies = True
-    """Whether a commit may go on to copy the log."""
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        connection.execute(
-            "BEGIN"
-        )  # one state for all that is asked: another process may be making the tables just now
-        try:
-            new = self._is_new(connection)
-        finally:
-            _roll_back(connection)
-        if new and not self.settings.creates:
-            raise StorageError(f"can't open {str(self.settings.path)!r}: the file is empty, and no store yet")
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise StorageError(f"{str(self.settings.path)!r} is where SQLite can't keep a write-ahead log")
-        connection.execute(f"PRAGMA synchronous = {self.settings.synchronous}")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        if not new:
-            self._check_size(connection)
-            # The first read is what makes the log and its index. Where the file kept none until now (a copy made by
-            # `VACUUM INTO` does not), they have to be there before `files` says which they are.
-            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-            return
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if self._is_new(connection):  # no other process came first
-                for statement in SCHEMA:
-                    connection.execute(statement)
-            connection.execute("COMMIT")
-        except BaseException:
-            _roll_back(connection)
-            raise
-
-    def _check_size(self, connection: sqlite3.Connection) -> None:
-        # To SQLite, what is missing of the last page is zero. A crash can leave it like that, but then the log has it.
-        path, log, _ = self._paths
-        page_size = connection.execute("PRAGMA page_size").fetchone()[0]
-        if not _size(log) and _size(path) % page_size:
-            raise StorageError(f"can't open {path!r}: it was cut short, and ends in the middle of a page")
-
-    def _is_new(self, connection: sqlite3.Connection) -> bool:
-        """Whether the file is still empty; StorageError if it isn't one of ours."""
-        path = str(self.settings.path)
-        identity = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if identity == APPLICATION_ID:
-            if version > FORMAT:
-                raise StorageError(
-                    f"{path!r} was written by a newer version (its format is {version}, this one knows {FORMAT})"
-                )
-            return False
-        # Its tables would not be in the way. But its `user_version` would, by which many programs number their own
-        # migrations; and switching it to a write-ahead log is not ours to decide.
-        if identity or version or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-            raise StorageError(f"{path!r} is the database of another program; give the store a file of its own")
-        return True
-
-    def describe(self) -> dict[str, str]:
-        """The file as it is: not what was asked for, but what SQLite answers."""
-        try:
-            mode, number, pages, page = (
-                # With a cursor of its own: a commit may be under way in another thread.
-                self.connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("journal_mode", "synchronous", "page_count", "page_size")
+def _is_new(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the file is still empty. Raises StorageError if it holds anything but a store of ours."""
+    identity = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if identity == APPLICATION_ID:
+        if version > FORMAT:
+            raise StorageError(
+                f"{path!r} was written by a newer version (its format is {version}, this one knows {FORMAT})"
             )
-        except sqlite3.Error as error:
-            raise self.failure("read", error) from error
-        path = self.settings.path
-        log = path.with_name(f"{path.name}-wal")
-        logged = f", and {log.stat().st_size:,} in the log" if log.exists() else ""
-        return {
-            "file": str(path),
-            "journal": f"{mode}, synchronous {SYNCHRONOUS_NAMES[number]}",
-            "size": f"{pages * page:,} bytes{logged}",
-        }
+        return False
+    # The tables of another program would not be in the way. But many programs number their own migrations by
+    # `user_version`, which we would overwrite; and switching its file to a write-ahead log is not ours to decide.
+    if identity or version or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+        raise StorageError(f"{path!r} is the database of another program; give the store a file of its own")
+    return True
 
-    def begin(self, *, copies: bool = True) -> None:
-        """Start the transaction with the lock for writing held, so that nothing it reads can change under it.
 
-        `copies`: its commit may go on to copy the log into the database, which takes far longer than itself.
-        """
-        _roll_back(self.connection)  # only if even the rollback of the one before has failed
-        if copies is not self._copies:
-            self.cursor.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES if copies else 0}")
-            self._copies = copies
-        self.cursor.execute("BEGIN IMMEDIATE")
-        try:
-            self.check_files("write")
-        except StorageError:
-            _roll_back(self.connection)
-            raise
-        self._appended = self._appended_before = None
+def _check_size(connection: sqlite3.Connection, path: str) -> None:
+    """Raise StorageError if the file ends in the middle of a page, of which SQLite would read the rest as zeros."""
+    page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+    # A crash can leave a file like that, but then the missing part is in the log.
+    if not _size(f"{path}-wal") and _size(path) % page_size:
+        raise StorageError(f"can't open {path!r}: it was cut short, and ends in the middle of a page")
 
-    def write(self, batches: Sequence[Batch]) -> list[WorkflowSDKError | None]:
-        """Write the batches one after the other and commit. For each None, or the error that it alone has met.
 
-        Raises if nothing of any of them was written.
-        """
-        try:
-            if len(batches) == 1 and len(batches[0].writes) < WRITES_MERGED:
-                outcome = self._check(batches[0])
-                if outcome is None:
-                    self._write(batches[0].writes)
-                outcomes: list[WorkflowSDKError | None] = [outcome]
-            else:
-                outcomes = self._write_merged(batches) or [self._write_among_others(batch) for batch in batches]
-            if self._appended != self._appended_before:
-                self.cursor.execute("UPDATE meta SET value = ? WHERE name = 'appended'", (self._appended,))
-            self.cursor.execute("COMMIT")
-        except BaseException:
-            _roll_back(self.connection)
-            raise
-        self.transactions += 1
-        return outcomes
-
-    def write_alone(self, batch: Batch) -> None:
-        """Write the batch with what others have written in the transaction, and commit; or raise, and nothing of it is.
-
-        Whoever catches that has to close the connection.
-        """
-        conflict = self._check(batch)
-        if conflict is not None:
-            raise conflict
-        (error,) = self.write([batch])
-        if error is not None:
-            raise error
-
-    def _write_merged(self, batches: Sequence[Batch]) -> list[WorkflowSDKError | None] | None:
-        """Write the batches as one; None if a row can't be written: then they are to be taken apart."""
-        execute = self.cursor.execute
-        merged = Merged(self._stored(expectations(batches)), self._next_key)
-        conflicts = [merged.add(batch) for batch in batches]
-        values = [row for row in merged.rows.items() if row[1] is not None]
-        cleared = [key for key, value in merged.rows.items() if value is None]
-        execute("SAVEPOINT merged")
-        try:
-            for cleared_range in merged.ranges:
-                execute(WRITE[ClearRange], cleared_range)
-            for rows in chunks(values):
-                execute(_many(SET_MANY, 2, len(rows)), [*chain.from_iterable(rows)])
-            for keys in chunks(cleared):
-                execute(_many(CLEAR_MANY, 1, len(keys)), keys)
-        except sqlite3.Error:
-            if not self.connection.in_transaction:  # so grave that SQLite has rolled back everything: a full disk
-                raise
-            execute("ROLLBACK TO merged")
-            execute("RELEASE merged")
-            self._appended = self._appended_before = None
-            return None
-        execute("RELEASE merged")
-        return [None if key is None else _conflict(key) for key in conflicts]
-
-    def _stored(self, expected: dict[bytes, bytes | None]) -> dict[bytes, bytes | None]:
-        """What the keys hold. That it is what is expected is asked first, which takes one answer instead of many."""
-        execute = self.cursor.execute
-        absent = [key for key, value in expected.items() if value is None]
-        present = [row for row in expected.items() if row[1] is not None]
-        count = 0
-        for rows in chunks(present):
-            count += execute(_many(COUNT_EQUAL, 2, len(rows)), [*chain.from_iterable(rows)]).fetchone()[0]
-        for keys in chunks(absent):
-            count -= execute(_many(COUNT_PRESENT, 1, len(keys)), keys).fetchone()[0]
-        if count == len(present):
-            return expected
-        stored: dict[bytes, bytes | None] = dict.fromkeys(expected)
-        for keys in chunks(list(expected)):
-            stored.update(execute(_many(SELECT_MANY, 1, len(keys)), keys).fetchall())
-        return stored
-
-    def _write_among_others(self, batch: Batch) -> WorkflowSDKError | None:
-        # The checks read what the batches before it have written, and need no savepoint: they leave nothing behind.
-        conflict = self._check(batch)
-        if conflict is not None:
-            return conflict
-        self.cursor.execute("SAVEPOINT batch")
-        try:
-            self._write(batch.writes)
-        except sqlite3.Error as error:
-            if not self.connection.in_transaction:  # so grave that SQLite has rolled back everything: a full disk
-                raise
-            self.cursor.execute("ROLLBACK TO batch")
-            self.cursor.execute("RELEASE batch")
-            failure = self.failure("write", error)
-            failure.__cause__ = error
-            return failure
-        self.cursor.execute("RELEASE batch")
-        return None
-
-    def _check(self, batch: Batch) -> ConflictError | None:
-        for key, expected in batch.checks:
-            row = self.cursor.execute(GET, (key,)).fetchone()
-            if (None if row is None else row[0]) != expected:
-                return _conflict(key)
-        return None
-
-    def _write(self, writes: Sequence[Write]) -> None:
-        # One by one: `executemany` saves a tenth at most, and only where many writes of a kind follow each other.
-        execute = self.cursor.execute
-        for write in writes:
-            if type(write) is Append:
-                execute(WRITE[Set], (self._next_key(write.prefix), write.value))
-            else:
-                execute(WRITE[type(write)], write)
-
-    def _next_key(self, prefix: bytes) -> bytes:
-        # Read once in a transaction, since other processes append too, and stored once at its end. A number that a
-        # rolled back batch has taken is left out, which harms nobody.
-        if self._appended is None:
-            row = self.cursor.execute("SELECT value FROM meta WHERE name = 'appended'").fetchone()
-            self._appended = self._appended_before = int(row[0])
-        self._appended += 1
-        # 0x33 and 12 bytes: what `fdb.tuple` reads as a complete versionstamp.
-        return prefix + b"\x33" + self._appended.to_bytes(12, "big")
+def roll_back(connection: sqlite3.Connection) -> None:
+    """End the transaction, if there is one, without its writes."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file it is, whatever its name; None if there is none."""
+    """What tells this file from every other one, whatever its name; None if there is no such file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -521,24 +346,8 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _size(path: str) -> int:
-    """How long the file is; nothing if there is none."""
+    """The size of the file in bytes; 0 if there is none."""
     try:
         return os.path.getsize(path)
     except OSError:
         return 0
-
-
-def _conflict(key: bytes) -> ConflictError:
-    return ConflictError(f"the key {key!r:.200} does not have the value that the batch was to find")
-
-
-@cache
-def _many(sql: str, columns: int, rows: int) -> str:
-    """The statement for so many rows."""
-    row = f"({', '.join('?' * columns)})"
-    return sql.format(", ".join([row] * rows))
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")

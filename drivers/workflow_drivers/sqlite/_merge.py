@@ -1,8 +1,7 @@
-"""Many batches as one: what a group of them comes to, one applied after the other, before anything is written.
+"""Many batches as one: the outcome of applying a group of them, one after the other, worked out in memory.
 
-It is worked out in memory, so that the file is asked once for all checks and told once of all rows. Each statement
-that SQLite steps through lets other threads run, and has to wait for them: a statement for every row takes several
-times as long as one for all.
+So the file is asked once for all checks, and written once with all rows. With every statement, SQLite lets other
+threads run and then has to wait for them, so that a statement for every row takes several times as long as one for all.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Write
 T = TypeVar("T")
 
 SIZES = (128, 32, 8, 2, 1)
-"""How many rows a statement is made for: few enough texts for SQLite to keep them prepared."""
+"""How many rows a statement can be for. These are few enough texts for SQLite to keep all of them prepared."""
 
 
 def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -33,7 +32,7 @@ def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def expectations(batches: Iterable[Batch]) -> dict[bytes, bytes | None]:
-    """What the keys that are checked hold, if the first check of each is right."""
+    """The value that the first check of each key expects."""
     found: dict[bytes, bytes | None] = {}
     for batch in batches:
         for key, expected in batch.checks:
@@ -43,18 +42,18 @@ def expectations(batches: Iterable[Batch]) -> dict[bytes, bytes | None]:
 
 
 class Merged:
-    """What is to be written: first the ranges are cleared, then every row gets its value (None: cleared)."""
+    """What is written for a group: first the ranges are cleared, then each row gets its value (None: cleared)."""
 
     def __init__(self, stored: Mapping[bytes, bytes | None], next_key: Callable[[bytes], bytes]) -> None:
         self.ranges: list[tuple[bytes, bytes]] = []
         self.rows: SortedDict[bytes, bytes | None] = SortedDict()
         self._stored = dict(stored)
-        """What the checked keys hold; where something is cleared or written, as it will be."""
+        """What the keys that are checked hold after the batches that were added."""
         self._checked = sorted(stored)
         self._next_key = next_key
 
     def add(self, batch: Batch) -> bytes | None:
-        """Take in a batch; or return the first key that does not hold what the batch expects, and take in nothing."""
+        """Add a batch. If a key does not hold what the batch expects, add nothing, and return that key."""
         for key, expected in batch.checks:
             if self._stored[key] != expected:
                 return key

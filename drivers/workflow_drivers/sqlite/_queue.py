@@ -22,9 +22,10 @@ from time import monotonic
 
 import anyio
 
-from workflow_drivers.sqlite._file import WriteSession, is_busy, patiently
+from workflow_drivers.sqlite._file import is_busy, patiently
 from workflow_drivers.sqlite._pace import Pace
 from workflow_drivers.sqlite._thread import ConnectionThread
+from workflow_drivers.sqlite._writing import WriteSession
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
 
@@ -43,7 +44,7 @@ HERE_BYTES_MAX = 64_000
 
 
 class _Commit:
-    """A batch, and the one who waits for it."""
+    """A batch, and the future of the caller who waits for it."""
 
     __slots__ = ("batch", "error", "future", "reported", "since", "size")
 
@@ -67,43 +68,48 @@ class CommitQueue:
         self._written = written
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
-        # Both under the lock; `running` says that somebody will look at the queue again: the thread, by itself, or the
-        # event loop, in its next turn.
+        # Both are guarded by the lock. While `running`, somebody will look at the queue again: the thread by itself, or
+        # the event loop in its next turn.
         self._waiting: deque[_Commit] = deque()
         self._running = False
         self._pace = Pace(SHORT_SECONDS, possible=session.settings.inline, most=HERE_MOST)
         self._leads = False
-        """Whether the first who waits will look at the queue, in the next turn of the event loop."""
+        """Whether the first commit in the queue will look at it in the next turn of the event loop."""
 
     async def commit(self, batch: Batch, size: int) -> None:
-        """Return when the batch is committed, or raise why it isn't. Cancelled, it is decided before this returns."""
+        """Commit the batch, or raise why not. If cancelled, this still returns only when that is decided."""
         commit = _Commit(batch, size, self._loop.create_future())
-        with self._lock:
-            self._waiting.append(commit)
-            start, self._running = not self._running, True
-        if start:
-            if self._pace.is_short:
-                self._leads = True
-            else:
-                self._thread.post(self._run)
+        is_first = self._enter(commit)
         try:
-            if start and self._leads:
-                await asyncio.sleep(0)
+            if is_first and self._leads:
+                await asyncio.sleep(0)  # whoever else is ready to commit joins meanwhile
+                # No longer, if one that joined was cancelled, or the queue closed: then the thread has it all.
                 if self._leads:
                     self._run_here()
             if not commit.reported:
                 await commit.future
         except asyncio.CancelledError:
-            if start:
-                self.hand_over()  # those who have joined, if that was not decided yet
+            if is_first:
+                self.hand_over()  # those who have joined must not wait for one that is gone
             if not self._withdraw(commit):
                 await self._decided(commit)
             raise
         if commit.error is not None:
             raise commit.error
 
+    def _enter(self, commit: _Commit) -> bool:
+        """Put the commit in the queue; if it is the first there, have somebody look at the queue, and return True."""
+        with self._lock:
+            self._waiting.append(commit)
+            is_first, self._running = not self._running, True
+        if is_first and self._pace.is_short:
+            self._leads = True
+        elif is_first:
+            self._thread.post(self._run)
+        return is_first
+
     def hand_over(self) -> None:
-        """Leave what waits for the event loop to the thread. What that is given after this, comes after it."""
+        """Have the thread commit what waits for the event loop, before anything that it is given after this."""
         if self._leads:
             self._leads = False
             self._thread.post(self._run)
@@ -129,7 +135,7 @@ class CommitQueue:
         commits = self._take()
         errors = self._written_or_not(commits)
         self._pace.note(monotonic() - began, here=True)
-        self._more()  # there is none: all that could come, comes from the thread that we are in
+        self._more()  # notes that nobody runs: nothing can have come, since callers are in the thread that we are in
         self._report(commits, errors)
 
     def _withdraw(self, commit: _Commit) -> bool:
@@ -140,8 +146,8 @@ class CommitQueue:
         return False
 
     async def _decided(self, commit: _Commit) -> None:
-        # It has been taken: what the caller reads next would be undecided if it didn't wait. The wait is short, since
-        # the file's lock is already held.
+        # The batch is being written. If the caller went on now, it could not know what it would read next. The wait is
+        # short, since the lock of the file is already held.
         with anyio.CancelScope(shield=True):
             while not commit.reported:
                 commit.future = self._loop.create_future()  # the one before was cancelled
@@ -174,11 +180,11 @@ class CommitQueue:
                 continue
             commits = self._take()  # none, if all have been withdrawn by now; then nothing is written
             errors = self._written_or_not(commits)
-            # Many at once are worth the way, however short it is: there will be as many again.
+            # Many at once are worth the way to the thread, however short they took: there will be as many again.
             seconds = monotonic() - began if len(commits) <= HERE_BATCHES_MAX else inf
             self._pace.note(seconds, here=False)
             more = self._more()
-            # The last thing of all, if there is no more: the loop wakes up at once, and would have to wait for us.
+            # Last of all: it wakes the event loop, which would then compete with us for the interpreter.
             self._loop.call_soon_threadsafe(self._report, commits, errors)
 
     def _written_or_not(self, commits: Sequence[_Commit]) -> Sequence[Exception | None]:
@@ -205,7 +211,7 @@ class CommitQueue:
         return taken
 
     def _in_time(self) -> bool:
-        """Whether the one who waits longest is ready to wait on."""
+        """Whether there is time left for the commit that waits longest."""
         with self._lock:
             return bool(self._waiting) and not self._is_late(self._waiting[0])
 
@@ -221,6 +227,4 @@ class CommitQueue:
         self._loop.call_soon_threadsafe(self._report, refused, [self._failure(error) for _ in refused])
 
     def _failure(self, error: Exception) -> StorageError:
-        failure = self._session.failure("write", error)
-        failure.__cause__ = error
-        return failure
+        return self._session.failure("write", error)

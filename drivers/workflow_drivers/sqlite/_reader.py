@@ -1,7 +1,7 @@
-"""Reads, in the thread of their connection; in the event loop, where they have proved to be short.
+"""Reads: in the event loop if reads have been short of late, and else in the thread of their connection.
 
-The rows that a workflow asks for are mostly few, and in the memory of the process already: they are read in less time
-than it takes to wake a thread.
+Mostly, a workflow asks for few rows, which are in the memory of the process already. Reading them takes less time than
+waking a thread.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SHORT_SECONDS = 0.0001
-"""As long as this, a read may hold up the event loop."""
+"""How long a read may hold up the event loop."""
 HERE_ROWS_MAX = 64
-"""What has more rows than this is read in the thread."""
+"""A scan of more rows than this is made in the thread."""
 
 Peeked = Callable[[Sequence[tuple[bytes, "bytes | None"]], "Exception | None", float], None]
 
 
 class Reader:
-    """Reads through one connection, each of the state of the last commit."""
+    """Reads through one connection. Each sees the state of the last commit."""
 
     def __init__(self, session: ReadSession, thread: ConnectionThread) -> None:
         self._session = session
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._pace = Pace(SHORT_SECONDS, possible=session.settings.inline)
-        # What the thread was given, counted here, and what it has done, counted there: each has one writer. A read that
-        # is cancelled is done all the same.
+        # How many reads the thread was given, and how many it has done. While they differ, the thread may be using the
+        # connection. Each is counted by one thread only, so no lock is needed. A read that is cancelled is still done.
         self._given = 0
         self._done = 0
 
@@ -45,7 +45,7 @@ class Reader:
         if self._may_be_here():
             try:
                 value = self._timed(partial(self._session.get, key, patient=False), here=True)
-            except Exception:  # noqa: BLE001  # the thread has the time to try again, and to tell
+            except Exception:  # noqa: BLE001  # it is tried again in the thread, which has the time to wait
                 pass
             else:
                 await asyncio.sleep(0)

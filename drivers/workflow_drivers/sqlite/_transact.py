@@ -1,7 +1,7 @@
-"""Others' writes in the transaction of a batch, through a connection that is for this alone.
+"""Authors' writes in the transaction of a batch, through a connection that is used for nothing else.
 
-An author's function may do with it what it likes, but for what would take the transaction apart or touch the tables of
-the store: that SQLite refuses. Whatever it leaves set on the connection goes with the connection, which is closed then.
+An author's function may do what it likes with the connection, except end the transaction or touch the tables of the
+store: SQLite refuses that. After an error, the connection is closed, since nobody knows what was left set on it.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import anyio
 
-from workflow_drivers.sqlite._file import WriteSession, is_busy, patiently, until
-from workflow_drivers.sqlite._finished import finished
-from workflow_drivers.sqlite._thread import ConnectionThread
+from workflow_drivers.sqlite._file import is_busy, patiently, until
+from workflow_drivers.sqlite._thread import ConnectionThread, finished
+from workflow_drivers.sqlite._writing import WriteSession
 from workflow_sdk.driver import Batch, check_limits
 from workflow_sdk.errors import StorageError
 
 T = TypeVar("T")
 
 TABLES = frozenset({"entry", "meta"})
-_WRITES = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
-_SHAPES = frozenset({sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_TRIGGER})
-_WHOLE = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
+"""The tables of the store."""
 _PRAGMAS = frozenset(
     {
         "data_version",
@@ -41,11 +39,40 @@ _PRAGMAS = frozenset(
         "table_xinfo",
     }
 )
-"""Those that only tell, or that are of the transaction."""
+"""The pragmas that only tell something, or whose effect ends with the transaction."""
+
+_Refuses: TypeAlias = "Callable[[str | None, str | None], bool]"
+"""Whether an action is refused, from the two texts that SQLite gives of it: mostly a table, and something beside it."""
+
+
+def _of_ours(what: str | None, detail: str | None) -> bool:
+    return what in TABLES
+
+
+def _near_ours(what: str | None, detail: str | None) -> bool:
+    return what in TABLES or detail in TABLES
+
+
+_REFUSED: dict[int, _Refuses] = {
+    # What would end the transaction, or reach beyond the file.
+    sqlite3.SQLITE_TRANSACTION: lambda what, detail: True,
+    sqlite3.SQLITE_ATTACH: lambda what, detail: True,
+    sqlite3.SQLITE_DETACH: lambda what, detail: True,
+    # What would change rows of the store.
+    sqlite3.SQLITE_INSERT: _of_ours,
+    sqlite3.SQLITE_UPDATE: _of_ours,
+    sqlite3.SQLITE_DELETE: _of_ours,
+    # What would change its tables. Which of the two texts is the table is another one for each action.
+    sqlite3.SQLITE_DROP_TABLE: _near_ours,
+    sqlite3.SQLITE_CREATE_INDEX: _near_ours,
+    sqlite3.SQLITE_CREATE_TRIGGER: _near_ours,
+    sqlite3.SQLITE_ALTER_TABLE: lambda what, detail: detail in TABLES,
+    sqlite3.SQLITE_PRAGMA: lambda what, detail: what is not None and what.lower() not in _PRAGMAS,
+}
 
 
 class Transactions:
-    """The connection, opened when it is first needed, and lent to one transaction at a time."""
+    """The connection for transactions of authors: opened when it is first needed, and used by one at a time."""
 
     def __init__(self, first: WriteSession, written: Callable[[Sequence[Batch]], None]) -> None:
         self._first = first
@@ -54,9 +81,9 @@ class Transactions:
         self._open: tuple[WriteSession, ConnectionThread] | None = None
 
     async def transact(self, fn: Callable[[sqlite3.Connection], T], finish: Callable[[T], Batch]) -> None:
-        """As the driver promises it."""
+        """Do what the driver promises of its method of that name."""
         async with self._lock:
-            # What was begun is ended: a cancelled caller could not know what is stored.
+            # A caller that is cancelled waits for the end all the same: it could not know what is stored.
             await finished(asyncio.create_task(self._transact(fn, finish)))
 
     async def _transact(self, fn: Callable[[sqlite3.Connection], T], finish: Callable[[T], Batch]) -> None:
@@ -80,7 +107,7 @@ class Transactions:
         return self._open
 
     async def _drop(self) -> None:
-        # Closing rolls back. It is also how a connection ends that was left in a state that nobody knows.
+        # Closing rolls back, and ends a connection of which nobody knows what was left set on it.
         if self._open is not None:
             session, thread = self._open
             self._open = None
@@ -93,7 +120,7 @@ class Transactions:
             await self._drop()
 
 
-# In the thread of the connection.
+# What follows runs in the thread of the connection.
 
 
 def _begin(session: WriteSession, fn: Callable[[sqlite3.Connection], T]) -> T:
@@ -108,10 +135,10 @@ def _begin(session: WriteSession, fn: Callable[[sqlite3.Connection], T]) -> T:
     try:
         return fn(connection)
     except StopIteration as error:
-        # No future takes it, and whoever waits for this one would wait for ever, with the file locked.
+        # A future refuses a StopIteration, so that the caller would wait for ever, and the file would stay locked.
         raise RuntimeError("the function raised StopIteration") from error
     except sqlite3.Error as error:
-        # So grave that SQLite has rolled back everything: not the author's mistake, but a full disk, or a broken one.
+        # If SQLite has rolled back everything, that is no mistake of the author's, but a full disk or a broken one.
         if _is_lost(connection) or is_busy(error):
             raise session.failure("write", error) from error
         raise
@@ -133,14 +160,9 @@ def _end(session: WriteSession, batch: Batch) -> None:
 
 
 def _authorize(action: int, what: str | None, detail: str | None, *_: str | None) -> int:
-    """What SQLite asks before it prepares a statement."""
-    refused = (
-        action in _WHOLE
-        or (action in _WRITES and what in TABLES)
-        or (action in _SHAPES and (what in TABLES or detail in TABLES))
-        or (action == sqlite3.SQLITE_ALTER_TABLE and detail in TABLES)
-        or (action == sqlite3.SQLITE_PRAGMA and what is not None and what.lower() not in _PRAGMAS)
-    )
+    """Answer SQLite, which asks this for every action of a statement before it prepares it."""
+    refuses = _REFUSED.get(action)
+    refused = refuses is not None and refuses(what, detail)
     return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
 

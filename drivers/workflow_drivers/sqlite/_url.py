@@ -5,29 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
+from workflow_sdk.driver import url_options
 from workflow_sdk.errors import DefinitionError
 
 SCHEME = "sqlite://"
 SYNCHRONOUS = ("full", "normal")
 MODES = ("rwc", "rw")
-"""As SQLite has them in its own URIs: read, write, and create or not."""
+"""The modes of SQLite's own URIs: read, write, and create the file or not."""
 INLINE = {"auto": True, "no": False}
 KNOWN = ("busy_timeout", "inline", "mode", "synchronous")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which file, and how to treat it."""
+    """Which file, and how it is used."""
 
     path: Path
     synchronous: str = "full"
     busy_timeout: float = 30.0
-    """Seconds to wait for another process that holds the file, before it is an error."""
+    """How many seconds another process may keep the file locked before it is an error."""
     mode: str = "rwc"
     inline: bool = True
-    """Whether commits may be made in the event loop, where they have proved to be short."""
+    """Whether reads and commits may be made in the event loop if they are short."""
 
     @property
     def creates(self) -> bool:
@@ -36,8 +37,8 @@ class Settings:
 
 
 def parse(url: str) -> Settings:
-    """The settings in a URL; DefinitionError, saying what is wrong with it, if it can't be read."""
-    location, _, query = url.removeprefix(SCHEME).partition("?")
+    """The settings in a URL. Raises DefinitionError, which says what is wrong, if it can't be read."""
+    location = url.removeprefix(SCHEME).partition("?")[0]
     if not url.startswith(SCHEME) or not location.startswith("/"):
         raise DefinitionError(f"write sqlite:///relative.db or sqlite:////absolute/app.db, not {url!r}")
     name = unquote(location[1:], errors="surrogateescape")
@@ -46,18 +47,11 @@ def parse(url: str) -> Settings:
     if not name or name.endswith("/") or "\0" in name:
         raise DefinitionError(f"{url!r} names no file")
     # Absolute from now on: the process may change its directory while the store is open.
-    return _with_options(Settings(Path(name).absolute()), url, query)
+    return _with_options(Settings(Path(name).absolute()), url)
 
 
-def _with_options(settings: Settings, url: str, query: str) -> Settings:
-    options = parse_qsl(query, keep_blank_values=True)
-    names = [name for name, _ in options]
-    for name in names:
-        if name not in KNOWN:
-            raise DefinitionError(f"unknown option {name!r} in {url!r}; there are: {', '.join(KNOWN)}")
-        if names.count(name) > 1:
-            raise DefinitionError(f"the option {name!r} is there twice in {url!r}")
-    values = dict(options)
+def _with_options(settings: Settings, url: str) -> Settings:
+    values = url_options(url, KNOWN)
     synchronous = values.get("synchronous", settings.synchronous).lower()
     if synchronous not in SYNCHRONOUS:
         raise DefinitionError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {values['synchronous']!r}")

@@ -85,7 +85,7 @@ async def _replay(setting: Setting, count: int, runs: int) -> Figures:
 
 
 async def replay_1000(setting: Setting) -> Figures:
-    """A workflow that was put away."""
+    """A workflow that was evicted."""
     return await _replay(setting, 1_000, runs=3)
 
 

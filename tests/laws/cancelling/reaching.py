@@ -23,9 +23,9 @@ from workflow_sdk import (
     WorkflowCancelledError,
     workflow,
 )
-from workflow_sdk.core.keys import ROOT
-from workflow_sdk.core.tuples import pack
 from workflow_sdk.driver import Batch
+from workflow_sdk.rows.keys import ROOT
+from workflow_sdk.rows.location import pack
 
 __all__ = ["REACHING", "WORKFLOWS", "all_run", "answers"]
 
@@ -186,7 +186,7 @@ async def _child_cancelled(stage: Stage) -> None:
         await client.handle(keeps, "i").cancel()
     async with Runtime(stage.driver, workflows=WORKFLOWS):
         await stage.until("child", Status.CANCELLED)
-    assert await stage.parts(12) == [], "an errand is left"
+    assert await stage.parts(12) == [], "a cleanup is left"
     await stage.nothing_left()
 
 
@@ -206,7 +206,7 @@ async def _completed_once(stage: Stage) -> None:
     await _is_whole(stage)
 
 
-async def _with_mail(stage: Stage) -> None:
+async def _with_messages(stage: Stage) -> None:
     await _waiting(stage)
     async with stage.client() as client:
         await client.handle(waits, "i").send("other", "unasked")
@@ -341,8 +341,8 @@ REACHING = [
     ),
     Case("handle.wake", _handle("wake"), _is_whole, _waiting),
     Case("handle.evict", _handle("evict"), _is_whole, _waiting),
-    Case("handle.inbox", _handle("inbox"), _is_whole, _with_mail),
-    Case("handle.discard", _discard, _discarded_once, _with_mail),
+    Case("handle.inbox", _handle("inbox"), _is_whole, _with_messages),
+    Case("handle.discard", _discard, _discarded_once, _with_messages),
     Case("handle.recover", _handle("recover", workflow=breaks), _recovered, _failed),
     Case("handle.restart_from", _handle("restart_from"), _rewound, _waiting),
 ]

@@ -21,7 +21,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
 from workflow_sdk.testing import FaultyDriver
 
 __all__ = ["RUNNING", "Stages", "asks", "child", "fails", "order", "parent", "peer", "waits"]
@@ -130,7 +130,7 @@ async def retries(ctx: Context) -> str:
 
 
 @workflow
-async def slips(ctx: Context) -> None:
+async def mistakes(ctx: Context) -> None:
     """Is stuck."""
     await ctx.step("one", charge, "one")
     await ctx.step("one", charge, "two")
@@ -277,7 +277,7 @@ RUNNING = [
     *_both("task", asks, Status.COMPLETED, "yes", _completes),
     *_both("rollback", fails, Status.ROLLED_BACK),
     *_both("retry", retries, Status.COMPLETED, "done"),
-    *_both("slip", slips, Status.STUCK),
+    *_both("mistake", mistakes, Status.STUCK),
     *_both("again", again, Status.COMPLETED, 3),
     *_both("loop", loops, Status.COMPLETED, 3),
     Case("parent in yield", _call(parent, "yield"), _check(parent, Status.COMPLETED, "child"), _with_peer),

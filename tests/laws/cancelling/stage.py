@@ -13,21 +13,22 @@ from typing import Any
 import anyio
 
 from tests.laws.cancelling.moments import Cancelled
-from tests.laws.model.invariants import check_standing
+from tests.laws.model.invariants import check_heads
 from tests.patience import PATIENCE
 from tests.runtime.polling import until
 from tests.support import open_store
 from workflow_sdk import Client, Driver, Status, Workflow, run_workflow
-from workflow_sdk.core.keys import ROOT, SCHEDULES_BELL, Field, InstanceKeys
-from workflow_sdk.core.tuples import unpack
 from workflow_sdk.driver import Batch
+from workflow_sdk.rows.keys import ROOT, Field, InstanceKeys
+from workflow_sdk.rows.location import unpack
+from workflow_sdk.rows.schedule_keys import SCHEDULES_SIGNAL
 
 __all__ = ["Case", "Stage", "open_stage"]
 
 WORKERS = (6, 7, 8, 9)
-"""What is stored of workers: heartbeats, claims, bells and letters."""
+"""What is stored of workers: heartbeats, claims, stamps and signals."""
 ANSWERS = 11
-BELLS = 10
+SIGNALS = 10
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Stage:
         keys = InstanceKeys(id)
         assert await self.driver.get(keys.lease) is None, "the lease is kept"
         assert await self.driver.get(keys.field(Field.DEATHS)) is None, "it counts as a death"
-        check_standing(await self.rows())
+        check_heads(await self.rows())
 
     async def no_worker(self) -> None:
         """Nothing is left of a worker."""
@@ -113,7 +114,7 @@ class Stage:
         left = [
             key
             for key in await self.rows()
-            if not (key.startswith(ROOT) and unpack(key[len(ROOT) :])[0] == BELLS) and key != SCHEDULES_BELL
+            if not (key.startswith(ROOT) and unpack(key[len(ROOT) :])[0] == SIGNALS) and key != SCHEDULES_SIGNAL
         ]
         assert left == [], "rows are left over"
 

@@ -82,7 +82,7 @@ FOREIGN: Final[dict[str, bytes]] = {
     "a pattern": _tag(35, b"\x61a"),
     "a pattern that takes hours": _tag(35, _text("(?i)" + "[\x00-\U0010ffff]" * 2000)),
     "a deep pattern": _tag(35, _text("(" * DEEP)),
-    "a mail": _tag(36, _text("a: b\n\nc")),
+    "a email": _tag(36, _text("a: b\n\nc")),
     "a UUID": _tag(37, b"\x50" + bytes(16)),
     "an address": _tag(52, b"\x44" + bytes(4)),
     "an address of six": _tag(54, b"\x50" + bytes(16)),

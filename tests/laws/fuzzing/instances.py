@@ -26,7 +26,7 @@ from workflow_sdk import (
     send_message,
     workflow,
 )
-from workflow_sdk.core.keys import ASIDE, INBOX, InstanceKeys
+from workflow_sdk.rows.keys import ASIDE, INBOX, InstanceKeys
 
 __all__ = ["ACTIONS", "FLOWS", "Row", "act", "do", "rows_of", "stored"]
 
@@ -148,13 +148,13 @@ async def unwinds(ctx: Context) -> None:
 
 
 @workflow
-async def slips(ctx: Context) -> None:
+async def mistakes(ctx: Context) -> None:
     await ctx.step("first", value)
     await ctx.sleep("", 1)
 
 
 FLOWS: dict[str, Workflow[Any, Any]] = {
-    flow.name: flow for flow in (parks, completes, rolls_back, dies, unwinds, slips)
+    flow.name: flow for flow in (parks, completes, rolls_back, dies, unwinds, mistakes)
 }
 
 

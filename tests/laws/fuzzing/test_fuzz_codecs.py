@@ -12,8 +12,8 @@ from tests.core.test_codec_sealing import CODECS
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import hostile
 from workflow_sdk.codecs import plain
-from workflow_sdk.core.codec import Codec, SealedError
 from workflow_sdk.errors import CodecError
+from workflow_sdk.values import Codec, SealedError
 
 pytestmark = pytest.mark.law(18)
 

@@ -14,8 +14,8 @@ from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import SURROGATE, mutated
 from tests.laws.fuzzing.instances import ACTIONS, FLOWS, act, do, rows_of
 from workflow_sdk import RunResult, Status, WorkflowSDKError
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.keys import (
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import (
     ASIDE,
     BASES,
     COMPENSATIONS,
@@ -29,9 +29,8 @@ from workflow_sdk.core.keys import (
     field_key,
     waits_of,
 )
-from workflow_sdk.core.location import pack_segment
-from workflow_sdk.core.tuples import pack
-from workflow_sdk.core.wire import pack_record, unpack_record
+from workflow_sdk.rows.location import pack, pack_segment
+from workflow_sdk.rows.wire import pack_record, unpack_record
 
 pytestmark = pytest.mark.law(17)
 
@@ -130,7 +129,7 @@ def has_failure(key: bytes, raw: bytes) -> bool:
     return key.startswith(HISTORY) and unpack_record(raw)[7] is not None
 
 
-def test_there_is_mail_of_every_kind() -> None:
+def test_there_are_messages_of_every_kind() -> None:
     start = len(InstanceKeys("parks").space)
     found = {key[start : start + 2] for key, _ in rows_of("parks")}
     assert found >= {INBOX, ASIDE, TAKINGS}
@@ -143,7 +142,7 @@ def field(field: Field, *fields: Any) -> tuple[bytes, bytes]:
 
 def head(**wrong: object) -> tuple[bytes, bytes]:
     """The head of an instance with fields that are none."""
-    right = structs.asdict(Head("slips", 1, "x", 1.5, Status.RUNNING, 1, 1.5))
+    right = structs.asdict(Head("mistakes", 1, "x", 1.5, Status.RUNNING, 1, 1.5))
     return field(Field.HEAD, *{**right, **wrong}.values())
 
 
@@ -176,42 +175,46 @@ def test_an_id_that_is_none_is_a_clear_error(id: str, action: str) -> None:
 
 @given(texts, texts, texts | st.binary().map(bytes.hex))
 @examples(60)
-def test_a_letter_to_nobody_is_a_clear_error(message: str, key: str, token: str) -> None:
+def test_a_message_to_nobody_is_a_clear_error(message: str, key: str, token: str) -> None:
     with suppress(WorkflowSDKError):
         do(lambda driver, client: client.handle("", "parks").send(message, 1, key=key, token=token))
 
 
 SLEEPING = waits_of("") + pack_segment(1)
 DAMAGED: dict[str, tuple[str, str, tuple[bytes, bytes]]] = {
-    "a head that is empty, run": ("run", "slips", field(Field.HEAD)),
-    "a head with fields less, run": ("run", "slips", field(Field.HEAD, "slips", 1, "x", 1.5, "running", 1)),
-    "a head with fields more, info": ("info", "slips", head(more=1)),
+    "a head that is empty, run": ("run", "mistakes", field(Field.HEAD)),
+    "a head with fields less, run": ("run", "mistakes", field(Field.HEAD, "mistakes", 1, "x", 1.5, "running", 1)),
+    "a head with fields more, info": ("info", "mistakes", head(more=1)),
     "a head with fields more, cancel": ("cancel", "unwinds", head(workflow="unwinds", more=1)),
-    "a status that is none, run": ("run", "slips", head(status="x")),
-    "a status that is none, info": ("info", "slips", head(status=11)),
-    "a status that is none, list": ("list", "slips", head(status=None)),
-    "a status that is none, history": ("history", "slips", head(status=7)),
-    "a status that is none, send": ("send", "slips", head(status=[])),
-    "a status that is none, result": ("result", "slips", head(status=None)),
-    "a status that is none, recover": ("recover", "slips", head(status=1)),
-    "a head of another time, info": ("info", "slips", head(changed_at=1e300)),
-    "a head of no time, list": ("list", "slips", head(created_at=b"x")),
-    "a head whose time is not a number, info": ("info", "slips", head(created_at=float("nan"))),
-    "a head whose count is none, send": ("send", "slips", head(changes=b"\x01")),
+    "a status that is none, run": ("run", "mistakes", head(status="x")),
+    "a status that is none, info": ("info", "mistakes", head(status=11)),
+    "a status that is none, list": ("list", "mistakes", head(status=None)),
+    "a status that is none, history": ("history", "mistakes", head(status=7)),
+    "a status that is none, send": ("send", "mistakes", head(status=[])),
+    "a status that is none, result": ("result", "mistakes", head(status=None)),
+    "a status that is none, recover": ("recover", "mistakes", head(status=1)),
+    "a head of another time, info": ("info", "mistakes", head(changed_at=1e300)),
+    "a head of no time, list": ("list", "mistakes", head(created_at=b"x")),
+    "a head whose time is not a number, info": ("info", "mistakes", head(created_at=float("nan"))),
+    "a head whose count is none, send": ("send", "mistakes", head(changes=b"\x01")),
     "a birth of no time, recover": ("recover", "dies", field(Field.BIRTH, b"\xf6", b"y", None, 1, [])),
     "a birth with fields more, run": ("run", "parks", field(Field.BIRTH, *range(20))),
     "a birth that is empty, delete": ("delete", "completes", field(Field.BIRTH)),
     "an alarm of no time, run": ("run", "parks", head(workflow="parks", alarm="x")),
     "an alarm of no time, send": ("send", "parks", head(workflow="parks", alarm=[])),
     "an alarm of no time, cancel": ("cancel", "unwinds", head(workflow="unwinds", alarm=1e300)),
-    "a result of nothing, recover": ("recover", "slips", field(Field.RESULT)),
-    "a result with fields more, run": ("run", "slips", field(Field.RESULT, None, None, None, [], 1)),
-    "a result of culprits that are none, recover": ("recover", "dies", field(Field.RESULT, None, None, None, 1.5)),
-    "an input that is none, info": ("info", "slips", field(Field.BIRTH, None, b"y")),
+    "a result of nothing, recover": ("recover", "mistakes", field(Field.RESULT)),
+    "a result with fields more, run": ("run", "mistakes", field(Field.RESULT, None, None, None, [], 1)),
+    "a result of operations that are none, recover": (
+        "recover",
+        "dies",
+        field(Field.RESULT, None, None, None, 1.5),
+    ),
+    "an input that is none, info": ("info", "mistakes", field(Field.BIRTH, None, b"y")),
     "an input that is none, start": ("start", "completes", field(Field.BIRTH, "x", b"y")),
     "an output that is none, run": ("run", "completes", field(Field.RESULT, 7)),
-    "a name that is empty, history": ("history", "slips", (NAMES + pack_segment(0), pack_record([]))),
-    "a name that is none, restart from": ("restart from", "slips", (NAMES + pack_segment(0), pack_record([[1]]))),
+    "a name that is empty, history": ("history", "mistakes", (NAMES + pack_segment(0), pack_record([]))),
+    "a name that is none, restart from": ("restart from", "mistakes", (NAMES + pack_segment(0), pack_record([[1]]))),
     "a wait with fields less, info": ("info", "parks", (SLEEPING, pack_record(["sleep"]))),
     "a wait until no time, info": ("info", "parks", (SLEEPING, pack_record(["sleep", "n", "n", "x", 1, 0]))),
 }
@@ -225,11 +228,11 @@ def test_a_field_that_was_damaged_is_a_clear_error(what: str) -> None:
 
 
 def test_a_failure_that_was_damaged_does_not_fail_the_instance() -> None:
-    keys = InstanceKeys("slips")
+    keys = InstanceKeys("mistakes")
     key = keys.space + HISTORY + pack_segment(0)
-    fields = unpack_record(dict(rows_of("slips"))[key])
+    fields = unpack_record(dict(rows_of("mistakes"))[key])
     fields[3], fields[7] = "failed", b"\x80"
-    result = outcome("run", "slips", key, pack_record(fields))
+    result = outcome("run", "mistakes", key, pack_record(fields))
     assert not (isinstance(result, RunResult) and result.status in (Status.FAILED, Status.ROLLED_BACK))
 
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import SURROGATE, bounded, mutated
-from workflow_sdk.core.keys import ROOT, InstanceKeys, WorkerKeys, last_of, worker_of
-from workflow_sdk.core.location import escape, pack_pair, pack_segment, segments, split_last
-from workflow_sdk.core.tuples import pack, unpack
 from workflow_sdk.errors import CodecError
+from workflow_sdk.rows.keys import ROOT, InstanceKeys, WorkerKeys, last_of, worker_of
+from workflow_sdk.rows.location import escape, pack, pack_pair, pack_segment, segments, split_last, unpack
 
 pytestmark = pytest.mark.law(17)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -12,17 +11,18 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import hostile
 from tests.laws.fuzzing.instances import FLOWS, undo
 from tests.runtime.parts import opened
 from workflow_sdk import Batch, Status, run_workflow
-from workflow_sdk.core.compensation import Compensation, HandlerRef
-from workflow_sdk.core.keys import COMPENSATIONS, InstanceKeys
 from workflow_sdk.definitions import Step
-from workflow_sdk.execution.load import sequence_of
+from workflow_sdk.instance.loading import sequence_of
+from workflow_sdk.journal.compensation import Compensation, HandlerRef
 from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.rows.keys import COMPENSATIONS, InstanceKeys
 
 pytestmark = pytest.mark.law(18)
 

@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 
 from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, hostile, mutated
-from workflow_sdk.changes.keyed import unpack_key
+from workflow_sdk.changes.deliver import unpack_key
 from workflow_sdk.changes.workers import Heartbeat
-from workflow_sdk.core.answers import Answer, AnswerKind
-from workflow_sdk.core.bases import pack_bases, unpack_bases
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.compensation import Compensation, HandlerRef, Progress
-from workflow_sdk.core.deaths import Death, Deaths, Try
-from workflow_sdk.core.entries import (
+from workflow_sdk.client.history import build_history
+from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, StepExhaustedError
+from workflow_sdk.instance.loading import HistoryCursor
+from workflow_sdk.journal.compensation import Compensation, HandlerRef, Progress
+from workflow_sdk.journal.inbox import Answer, AnswerKind, InboxMessage, SetAside, counted, messages_in
+from workflow_sdk.journal.journal import Journal
+from workflow_sdk.journal.loop_states import pack_bases, unpack_bases
+from workflow_sdk.journal.names import Names
+from workflow_sdk.journal.public_state import PublicState
+from workflow_sdk.rows.entries import (
     BranchesData,
     ChildData,
     Entry,
@@ -32,35 +36,30 @@ from workflow_sdk.core.entries import (
     Taken,
     TaskData,
 )
-from workflow_sdk.core.error_row import ErrorRow
-from workflow_sdk.core.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
-from workflow_sdk.core.history import build_history
-from workflow_sdk.core.inbox import InboxMessage, SetAside
-from workflow_sdk.core.instance import (
+from workflow_sdk.rows.instance import (
     Birth,
     CountRow,
+    Death,
+    Deaths,
     Head,
     InstanceRows,
     Lease,
     Result,
     Shown,
     Tally,
+    Try,
     WaitRow,
     Watchers,
 )
-from workflow_sdk.core.journal import Journal
-from workflow_sdk.core.keys import HISTORY, TAKINGS, Field, InstanceKeys
-from workflow_sdk.core.limits import counted, messages_in
-from workflow_sdk.core.loading import HistoryCursor
-from workflow_sdk.core.location import pack_pair, pack_segment
-from workflow_sdk.core.names import Names
-from workflow_sdk.core.outside import Ending, Errand, Hanging, TaskDone
-from workflow_sdk.core.schedules import ScheduleRow
-from workflow_sdk.core.status import EntryStatus, Kind, Status
-from workflow_sdk.core.tasks import TaskEvent, TaskRow
-from workflow_sdk.core.wire import FORMAT, Text, pack_record, unpack_cbor, unpack_record
-from workflow_sdk.core.world import World
-from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, StepExhaustedError
+from workflow_sdk.rows.keys import HISTORY, TAKINGS, Field, InstanceKeys
+from workflow_sdk.rows.location import pack_pair, pack_segment
+from workflow_sdk.rows.outside import Cleanup, Ending, Hanging, TaskDone, TaskEvent, TaskRow
+from workflow_sdk.rows.schedules import ScheduleRow
+from workflow_sdk.rows.status import EntryStatus, Kind, Status
+from workflow_sdk.rows.wire import FORMAT, ErrorRow, Text, pack_record, unpack_record
+from workflow_sdk.values import Codec
+from workflow_sdk.values.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
+from workflow_sdk.values.sealing import unpack_cbor
 
 pytestmark = pytest.mark.law(17)
 
@@ -137,15 +136,15 @@ def read_failure(raw: bytes) -> Exception:
     return failure
 
 
-def apply_change(raw: bytes) -> World:
-    world = World(CODEC)
+def apply_change(raw: bytes) -> PublicState:
+    world = PublicState(CODEC)
     world.apply({LOOP: raw})
     assert isinstance(dict(world.state), dict)
     return world
 
 
 def change() -> bytes:
-    world = World(CODEC)
+    world = PublicState(CODEC)
     world.state["a"] = [1, {"b": 2}]
     world.refer("r-1")
     world.advance(1, 2.5, "half")
@@ -175,7 +174,7 @@ ROWS: Mapping[str, tuple[Callable[[bytes], Any], list[bytes]]] = {
     "name": (load_name, [pack_record(["charge"]), pack_record(["charge", LOOP, True, 7])]),
     "error": (read_error_info, [ERROR.pack()]),
     "outside": (Hanging.unpack, [Hanging("child", "i/c", ends=True, since=4).pack()]),
-    "errand": (Errand.unpack, [Errand("task", "t", "i", TOKEN, rollback=False).pack()]),
+    "cleanup": (Cleanup.unpack, [Cleanup("task", "t", "i", TOKEN, rollback=False).pack()]),
     "ending": (Ending.unpack, [Ending(Status.FAILED, None, ERROR).pack()]),
     "task done": (TaskDone.unpack, [TaskDone(b"\x01", "anna", 2.5).pack()]),
     "task": (TaskRow.unpack, [TASK.pack()]),

@@ -15,19 +15,19 @@ import anyio.to_thread
 
 from tests.laws.model.messages import Messages
 from tests.laws.model.space import Space, Store
-from workflow_sdk.core.compensation import Progress
-from workflow_sdk.core.entries import Entry, ListenData, LoopData, SleepData
-from workflow_sdk.core.instance import Lease
-from workflow_sdk.core.keys import ATTIC, BASES, COMPENSATIONS, HISTORY, LEASE, METADATA, NAMES, TAKINGS
-from workflow_sdk.core.status import STATUS_MOVES, Kind, Status
-from workflow_sdk.core.tuples import unpack
 from workflow_sdk.driver import Append, Batch, Clear, ClearRange, Driver, Set
+from workflow_sdk.journal.compensation import Progress
+from workflow_sdk.rows.entries import Entry, ListenData, LoopData, SleepData
+from workflow_sdk.rows.instance import Lease
+from workflow_sdk.rows.keys import ARCHIVE, BASES, COMPENSATIONS, HISTORY, LEASE, METADATA, NAMES, TAKINGS
+from workflow_sdk.rows.location import unpack
+from workflow_sdk.rows.status import STATUS_MOVES, Kind, Status
 
-__all__ = ["CheckedDriver", "check_standing"]
+__all__ = ["CheckedDriver", "check_heads"]
 
 COUNTED = (1, 2, 5, 6, 7, 11, 12, 13, 14, 20)
 """The parts of what an instance has done; not what is copied of them for a rollback."""
-OWNED_PARTS = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ATTIC, BASES)
+OWNED_PARTS = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES)
 """Written by nobody but who has the instance."""
 
 
@@ -112,7 +112,7 @@ class CheckedDriver:
             _check_outside(after, after.space(id))
 
 
-def check_standing(rows: dict[bytes, bytes]) -> None:
+def check_heads(rows: dict[bytes, bytes]) -> None:
     """What holds of every instance that is stored, whatever has happened to it: it waits, is woken and is listed."""
     store = Store(rows)
     for id in store.spaces:

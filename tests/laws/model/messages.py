@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.laws.model.space import Location, Space
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.entries import ListenData
-from workflow_sdk.core.inbox import SetAside, TakingRow
-from workflow_sdk.core.status import Kind
+from workflow_sdk.journal.inbox import SetAside, TakingRow
+from workflow_sdk.rows.entries import ListenData
+from workflow_sdk.rows.status import Kind
+from workflow_sdk.values import Codec
 
 __all__ = ["BAD", "Messages"]
 

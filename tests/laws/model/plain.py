@@ -20,10 +20,10 @@ from tests.laws.model.programs import (
     Checkpoint,
     Facts,
     Join,
-    Letter,
     Listen,
     Loop,
     Map,
+    NewMessage,
     Op,
     Program,
     Race,
@@ -88,7 +88,7 @@ class Trace:
 
     rows: dict[str, Row] = field(default_factory=dict[str, Row])
     earned: list[Earned] = field(default_factory=list[Earned])
-    taken: list[tuple[int, Letter]] = field(default_factory=list[tuple[int, Letter]])
+    taken: list[tuple[int, NewMessage]] = field(default_factory=list[tuple[int, NewMessage]])
     spent: dict[int, float] = field(default_factory=dict[int, float])
     """The messages that were taken in turns which are forgotten, and since when: they are not given back."""
 
@@ -190,7 +190,7 @@ class Model:
     """Goes through one program."""
 
     def __init__(self, program: Program) -> None:
-        self.inbox: dict[int, Letter] = dict(enumerate(program.letters))
+        self.inbox: dict[int, NewMessage] = dict(enumerate(program.notes))
 
     def block(self, block: Block, scope: Scope, at: float, trace: Trace) -> End:
         values: list[Any] = []
@@ -274,7 +274,7 @@ class Model:
 
     def listen(self, node: Listen, here: Scope, at: float, trace: Trace) -> End:
         names = {f"{here.pool}:{number}" for number in node.messages}
-        found = sorted((letter.at, number) for number, letter in self.inbox.items() if letter.name in names)
+        found = sorted((note.at, number) for number, note in self.inbox.items() if note.name in names)
         deadline = inf if node.timeout is None else at + node.timeout
         if any(abs(sent - deadline) < MARGIN for sent, _ in found):
             raise Ambiguous
@@ -291,7 +291,7 @@ class Model:
             return End(at, None, ("ListenTimeoutError", here.path))
         taken = [(number, self.inbox.pop(number)) for _, number in found]
         trace.taken += taken
-        payloads = [letter.payload for _, letter in taken]
+        payloads = [note.payload for _, note in taken]
         value = payloads if node.count > 1 else payloads[0]
         trace.rows[here.path] = Row("listen", "completed", value)
         return End(at, value)
@@ -479,7 +479,7 @@ def expected(program: Program) -> Expected:
     unwinds = status == "rolled_back" or (cancel is not None and cancel.rollback)
     if unwinds and any(item.undo is not None and item.undo.fails == ALWAYS for item in earned):
         status = "stuck"
-    if any(letter.at and abs(letter.at - end.at) < MARGIN for letter in program.letters):
+    if any(note.at and abs(note.at - end.at) < MARGIN for note in program.notes):
         raise Ambiguous
-    unread = [letter.payload for _, letter in sorted(model.inbox.items()) if letter.at < end.at or not letter.at]
+    unread = [note.payload for _, note in sorted(model.inbox.items()) if note.at < end.at or not note.at]
     return Expected(status, end.at, end.value, end.failure, rows, earned, unread)

@@ -23,10 +23,10 @@ __all__ = [
     "Checkpoint",
     "Facts",
     "Join",
-    "Letter",
     "Listen",
     "Loop",
     "Map",
+    "NewMessage",
     "Node",
     "Op",
     "Program",
@@ -169,7 +169,7 @@ Block: TypeAlias = tuple[Op, ...]
 
 
 @dataclass(frozen=True)
-class Letter:
+class NewMessage:
     """A message that is sent, so many seconds after the beginning. At 0 it is there before the first run."""
 
     at: int
@@ -190,12 +190,12 @@ class Program:
     """A workflow, and what comes to it from outside."""
 
     body: Block
-    letters: tuple[Letter, ...] = ()
+    notes: tuple[NewMessage, ...] = ()
     cancel: Cancel | None = None
 
     def all_early(self) -> Program:
         """The same, with every message there before the first run."""
-        return replace(self, letters=tuple(replace(letter, at=0) for letter in self.letters))
+        return replace(self, notes=tuple(replace(note, at=0) for note in self.notes))
 
 
 STYLES = ["", "a/b ", "~", "%2F ", "é\t"]
@@ -343,18 +343,18 @@ class _Maker:
         count = self.draw(st.integers(least, 3))
         return tuple(self.block(depth, times, in_loop=in_loop) for _ in range(count))
 
-    def letters(self, body: Block) -> tuple[Letter, ...]:
+    def notes(self, body: Block) -> tuple[NewMessage, ...]:
         """Messages for most of the listens, and some that nobody wants."""
         draw = self.draw
-        found: list[Letter] = []
+        found: list[NewMessage] = []
         for pool, node, times in listens(body):
             for _ in range(node.count * times):
                 if len(found) < 20 and (node.timeout is None or draw(st.booleans())):
                     name = f"{pool}:{draw(st.sampled_from(node.messages))}"
-                    found.append(Letter(draw(st.just(0) | TIMES), name, len(found)))
+                    found.append(NewMessage(draw(st.just(0) | TIMES), name, len(found)))
         if draw(st.integers(0, 4)) == 0:
-            found.append(Letter(draw(st.just(0) | TIMES), "for nobody", len(found)))
-        return tuple(sorted(found, key=lambda letter: letter.at))
+            found.append(NewMessage(draw(st.just(0) | TIMES), "for nobody", len(found)))
+        return tuple(sorted(found, key=lambda note: note.at))
 
 
 @st.composite
@@ -367,7 +367,7 @@ def programs(draw: Draw, *, cancelled: bool = False) -> Program:
     if draw(st.integers(0, 2)) == 0:
         body += (Op(Raise("trouble")),)
     cancel = Cancel(draw(st.just(0) | TIMES), draw(st.booleans())) if cancelled else None
-    return Program(body, maker.letters(body), cancel)
+    return Program(body, maker.notes(body), cancel)
 
 
 PROGRAMS: st.SearchStrategy[Program] = programs()

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from workflow_sdk.core.compensation import Compensation
-from workflow_sdk.core.entries import BranchesData, Entry, LoopData
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.instance import InstanceRows, WaitRow
-from workflow_sdk.core.keys import ROOT, Field
-from workflow_sdk.core.location import escape, join_path
-from workflow_sdk.core.names import NameRow
-from workflow_sdk.core.status import Kind, Status
-from workflow_sdk.core.tuples import pack, unpack
+from workflow_sdk.journal.compensation import Compensation
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.journal.names import NameRow
+from workflow_sdk.rows.entries import BranchesData, Entry, LoopData
+from workflow_sdk.rows.instance import InstanceRows, WaitRow
+from workflow_sdk.rows.keys import ROOT, Field
+from workflow_sdk.rows.location import escape, join_path, pack, unpack
+from workflow_sdk.rows.status import Kind, Status
 
 __all__ = ["Location", "Space", "Store", "prefixes"]
 

@@ -33,7 +33,7 @@ from tests.laws.model.programs import (
 )
 from tests.laws.model.trial import NO_FAULT, Fault, Trial
 from tests.support import open_store
-from workflow_sdk.execution.execution import Mode
+from workflow_sdk.instance.execution import Mode
 
 MODES: list[Mode] = ["yield", "live"]
 
@@ -56,7 +56,7 @@ YIELDING = Place("memory", "asyncio", "yield")
 FAULTS: st.SearchStrategy[list[Fault]] = st.lists(
     st.builds(
         Fault,
-        st.sampled_from(["none", "crash before", "crash after", "fail", "conflict", "slow", "fight", "mail"]),
+        st.sampled_from(["none", "crash before", "crash after", "fail", "conflict", "slow", "fight", "email"]),
         st.integers(1, 8),
     ),
     min_size=1,
@@ -129,11 +129,11 @@ def test_no_fault_changes_how_a_program_ends(program: Program, place: Place, fau
 @pytest.mark.law(6)
 @examples(120)
 @given(program=PROGRAMS, at=st.integers(1, 4), faults=FAULTS | st.just([]))
-def test_no_message_is_lost_that_comes_while_the_instance_is_put_away(
+def test_no_message_is_lost_that_comes_while_the_instance_is_evicted(
     program: Program, at: int, faults: list[Fault]
 ) -> None:
-    assume(any(letter.at == 0 for letter in program.letters))
-    run(program, YIELDING, [Fault("mail", at), *faults])
+    assume(any(note.at == 0 for note in program.notes))
+    run(program, YIELDING, [Fault("email", at), *faults])
 
 
 @pytest.mark.law(9, 11)

@@ -14,7 +14,7 @@ from tests.laws.model.engine import Interpreter
 from tests.laws.model.invariants import CheckedDriver
 from tests.laws.model.messages import BAD
 from tests.laws.model.plain import MARGIN, Expected, Row
-from tests.laws.model.programs import Cancel, Letter, Program
+from tests.laws.model.programs import Cancel, NewMessage, Program
 from tests.leftovers import check_nothing_left
 from tests.patience import PATIENCE
 from workflow_sdk import (
@@ -35,12 +35,12 @@ from workflow_sdk import (
     run_workflow,
     send_message,
 )
-from workflow_sdk.core.codec import Codec
-from workflow_sdk.core.inbox import InboxMessage
-from workflow_sdk.core.keys import INBOX, InstanceKeys
-from workflow_sdk.execution.execution import Mode
-from workflow_sdk.runtime import control
+from workflow_sdk.client import handle as control
+from workflow_sdk.instance.execution import Mode
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.rows.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
+from workflow_sdk.values import Codec
 
 __all__ = ["Fault", "Trial"]
 
@@ -56,7 +56,7 @@ QUIET = 5.0
 class Fault:
     """What goes wrong in one run: at its commit of that number; in a fight, after so many turns of the event loop."""
 
-    kind: Literal["none", "crash before", "crash after", "fail", "conflict", "slow", "fight", "mail"]
+    kind: Literal["none", "crash before", "crash after", "fail", "conflict", "slow", "fight", "email"]
     at: int = 1
 
     def over(self, driver: Driver, send: Callable[[], Awaitable[None]]) -> Driver:
@@ -72,8 +72,8 @@ class Fault:
                 return FaultyDriver(driver, conflict_at={self.at}, latency=1e-9)
             case "slow" | "fight":
                 return FaultyDriver(driver, latency=1e-4, seed=self.at)
-            case "mail":
-                return MailedDriver(driver, self.at, send)
+            case "email":
+                return MessagingDriver(driver, self.at, send)
             case "none":
                 return driver
 
@@ -83,7 +83,7 @@ NOISE = "noise"
 FLOOD = 8
 
 
-class MailedDriver(FaultyDriver):
+class MessagingDriver(FaultyDriver):
     """Before some of its commits, a message comes."""
 
     def __init__(self, driver: Driver, number: int, send: Callable[[], Awaitable[None]]) -> None:
@@ -113,7 +113,7 @@ class Trial:
         self.driver: Driver = self.checked or driver
         self.faults: list[Fault] = []
         self.had: list[Fault] = []
-        self.held: list[Letter] = []
+        self.held: list[NewMessage] = []
         self.unwanted = 0
         self.refused: set[int] = set()
         """The payloads of the messages that came when it had ended."""
@@ -127,16 +127,16 @@ class Trial:
 
     async def start(self) -> None:
         """Have the instance there, with what was sent to it before its first run."""
-        early = [letter for letter in self.program.letters if letter.at == 0]
-        if self.faults and self.faults[0].kind == "mail" and self.mode == "yield":
+        early = [note for note in self.program.notes if note.at == 0]
+        if self.faults and self.faults[0].kind == "email" and self.mode == "yield":
             # They come while it runs for the first time.
             self.held, early = early, []
         if not early and self.program.cancel is None and len(self.program.body) % 2:
             return  # the first run creates it
         async with Client(self.driver, clock=self.clock) as client:
             await client.start(self.interpreter.workflow, id=ID)
-        for letter in early:
-            await self.send(letter)
+        for note in early:
+            await self.send(note)
 
     async def run(self, faults: list[Fault]) -> RunResult[Any]:
         """Run it to its end, or until it is stuck or waits for what nobody sends."""
@@ -169,7 +169,7 @@ class Trial:
 
     def coming(self) -> list[tuple[float, Any]]:
         """What comes from outside, in order of time."""
-        found: list[tuple[float, Any]] = [(float(letter.at), letter) for letter in self.program.letters if letter.at]
+        found: list[tuple[float, Any]] = [(float(note.at), note) for note in self.program.notes if note.at]
         if self.program.cancel is not None:
             found.append((float(self.program.cancel.at), self.program.cancel))
         return sorted(found, key=lambda item: item[0])
@@ -231,7 +231,7 @@ class Trial:
         return result
 
     async def serve(self, pauses: list[int]) -> None:
-        """Have two runtimes run it to its end, and put it away now and then: after so many turns of the event loop."""
+        """Have two runtimes run it to its end, and evict it now and then: after so many turns of the event loop."""
         await self.start()
         flow = self.interpreter.workflow
         async with (
@@ -258,7 +258,7 @@ class Trial:
     @property
     def was_clean(self) -> bool:
         """Whether nothing went wrong."""
-        return all(fault.kind in ("none", "slow", "mail") for fault in self.had)
+        return all(fault.kind in ("none", "slow", "email") for fault in self.had)
 
     async def check(self, right: Expected) -> None:
         """It has come to what the model says."""

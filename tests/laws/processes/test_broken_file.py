@@ -19,7 +19,7 @@ from tests.ledger import read
 from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import Batch, Client, StorageError, WorkflowSDKError
-from workflow_sdk.core.keys import Field, InstanceKeys
+from workflow_sdk.rows.keys import Field, InstanceKeys
 
 pytestmark = pytest.mark.law(3)
 

@@ -13,8 +13,8 @@ from tests.ledger import read
 from tests.patience import PATIENCE
 from tests.runtime.parts import opened
 from workflow_sdk import Client, Driver, StorageError
-from workflow_sdk.core.keys import ROOT
-from workflow_sdk.core.tuples import unpack
+from workflow_sdk.rows.keys import ROOT
+from workflow_sdk.rows.location import unpack
 
 pytestmark = pytest.mark.law(10)
 

@@ -14,7 +14,7 @@ from tests.chaos import effort
 from tests.laws.simulation.test_simulation import OUTPUT, TTL, Schedule, job
 from tests.laws.simulation.world import Simulated, Worker, current, in_virtual_time
 from workflow_sdk import Break, Client, Context, Continue, Runtime, Status, WorkflowSDKError, run_workflow, workflow
-from workflow_sdk.core.keys import TRIES, Field, InstanceKeys
+from workflow_sdk.rows.keys import TRIES, Field, InstanceKeys
 from workflow_sdk.testing import SimulatedCrash
 
 pytestmark = pytest.mark.law(10, 16, 17)

@@ -22,7 +22,7 @@ from tests.chaos import effort
 from tests.laws.simulation.world import Laws, Simulated, Worker, current, in_virtual_time
 from tests.leftovers import check_nothing_left
 from workflow_sdk import Break, Client, Context, Continue, Runtime, Workflow, WorkflowSDKError, workflow
-from workflow_sdk.core.keys import INBOX, InstanceKeys
+from workflow_sdk.rows.keys import INBOX, InstanceKeys
 from workflow_sdk.testing import SimulatedCrash
 
 pytestmark = pytest.mark.law(1, 9, 10, 20)

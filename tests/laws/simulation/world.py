@@ -27,18 +27,20 @@ import trio.testing
 
 from workflow_drivers import memory
 from workflow_drivers.memory import MemoryDriver
-from workflow_sdk.core.entries import Entry
-from workflow_sdk.core.instance import Head
-from workflow_sdk.core.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, TAKINGS, WAITS, Field, InstanceKeys
-from workflow_sdk.core.location import segments
-from workflow_sdk.core.names import NameRow
-from workflow_sdk.core.status import Kind, Status
 from workflow_sdk.driver import Batch, Set
 from workflow_sdk.errors import StorageError
-from workflow_sdk.execution import calling, execution, idling, lease, living, stalls
-from workflow_sdk.execution.clock import Activity, Timeout
-from workflow_sdk.runtime import runtime
+from workflow_sdk.instance import waits as turns
+from workflow_sdk.instance.clock import Activity, Timeout
+from workflow_sdk.journal.names import NameRow
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, TAKINGS, WAITS, Field, InstanceKeys
+from workflow_sdk.rows.location import segments
+from workflow_sdk.rows.status import Kind, Status
 from workflow_sdk.testing import SimulatedCrash
+from workflow_sdk.worker import lease, runtime, stalls
+from workflow_sdk.worker import lease as living
+from workflow_sdk.worker import run_workflow as calling
 
 __all__ = ["Laws", "Simulated", "Worker", "current", "in_virtual_time"]
 
@@ -311,8 +313,7 @@ def _by_seed(seed: int) -> Generator[None]:
         patch.setattr(stalls, "_watchdog", _Nobody())
         patch.setattr(stalls.Watched, "go_round", _go_round)
         # Turns are by the clock on the wall.
-        patch.setattr(execution, "TURN_SECONDS", 1e9)
-        patch.setattr(idling, "TURN_SECONDS", 1e9)
+        patch.setattr(turns, "TURN_SECONDS", 1e9)
         state = random.getstate()
         random.seed(seed)
         try:

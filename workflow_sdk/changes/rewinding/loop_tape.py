@@ -1,31 +1,31 @@
 """A recorded loop that is to begin again with one of its turns: which turns there are, and what they began with.
 
-A turn can be begun again if its history is kept, and either the state that it began with is known, or one that a turn
-before it began with, from where it is repeated out of its history.
+A turn can be begun again if its history is kept, and the state that it began with is known. It is enough to know the
+state of an earlier turn whose history is kept: the turns from there on are repeated out of that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from workflow_sdk.core.bases import Base, pack_bases, unpack_bases
-from workflow_sdk.core.entries import Entry, LoopData
-from workflow_sdk.core.keys import BASES, CHANGES, FOLDED, HISTORY, METADATA, InstanceKeys
-from workflow_sdk.core.location import pack_pair, segments, split_last, subtree
-from workflow_sdk.core.status import EntryStatus
-from workflow_sdk.driver import Batch
+from workflow_sdk.driver import Clear, ClearRange, Set, Write
+from workflow_sdk.journal.loop_states import Base, pack_bases, unpack_bases
+from workflow_sdk.rows.entries import Entry, LoopData
+from workflow_sdk.rows.keys import BASES, CHANGES, FOLDED, HISTORY, METADATA, InstanceKeys
+from workflow_sdk.rows.location import pack_pair, segments, split_last, subtree
+from workflow_sdk.rows.status import EntryStatus
 
-__all__ = ["LoopTape", "turn_of"]
+__all__ = ["LoopStart", "LoopTape", "turn_of"]
 
 Row: TypeAlias = tuple[int, list[Base]]
-"""The last turn that it is for, and what it holds."""
+"""A row of states: the last turn that it is for, and the states."""
 
 
 def turn_of(loop: bytes, location: bytes) -> int:
-    """In which turn of a loop a location is."""
+    """The turn of a loop that a location is in."""
     turn = next(iter(segments(location[len(loop) :])))
     assert isinstance(turn, tuple), "under a loop there are turns"
     return turn[1]
@@ -37,13 +37,13 @@ class LoopTape:
     def __init__(
         self, location: bytes, entry: Entry, inside: Mapping[bytes, Entry], rows: Iterable[tuple[bytes, bytes]]
     ) -> None:
-        """With the entries inside, and the rows of its bases, in order."""
+        """`inside`: the entries in the loop. `rows`: its rows of states, in order."""
         assert isinstance(entry.data, LoopData), "a loop knows its turn"
         self.location = location
         self.data: LoopData = entry.data
         self._entry = entry
         self._turns: dict[int, list[Entry]] = {}
-        """The operations of the turns themselves, not what is under those."""
+        """The operations of each turn, without what is inside them."""
         for at, found in inside.items():
             turn = turn_of(location, at)
             if split_last(at)[0] == self.turn_location(turn):
@@ -56,7 +56,7 @@ class LoopTape:
             self._last = max(self._last, self.data.turn)
 
     def turn_location(self, turn: int) -> bytes:
-        """Where the entries of a turn are."""
+        """The location of a turn."""
         _, own = split_last(self.location)
         (index,) = segments(own)
         assert isinstance(index, int), "a loop has a name"
@@ -64,31 +64,41 @@ class LoopTape:
 
     def startable(self) -> list[int]:
         """The turns that it can begin again with."""
-        return [turn for turn in range(self.data.first, self._last + 1) if self.from_turn(turn) is not None]
+        return [turn for turn in range(self.data.first, self._last + 1) if self.start(turn) is not None]
 
-    def from_turn(self, turn: int) -> LoopData | None:
-        """The loop as it is to be stored to begin again with this turn, or None if that can't be."""
+    def first_start(self, turn: int) -> LoopStart | None:
+        """Begin again with this turn, or with the first one after it that can be begun with; None if there is none."""
+        starts = map(self.start, range(max(turn, self.data.first), self._last + 1))
+        return next((start for start in starts if start is not None), None)
+
+    def start(self, turn: int) -> LoopStart | None:
+        """Begin again with this turn; None if it can't be begun with."""
         data = self.data
         if not data.first <= turn <= self._last:
             return None
         if turn >= data.turn and self._entry.status is not EntryStatus.COMPLETED:
-            return data
-        best: Base | None = None
-        for base, last in self._bases():
-            if base.first <= turn <= last:
-                at = base.at if base.turn == turn else self._began(turn)
-                return replace(
-                    data, turn=turn, state=base.state, at=at, since=base.first, coarse=min(data.coarse, turn)
-                )
-            if data.first <= base.turn <= turn and (best is None or best.turn < base.turn):
-                best = base
-        if best is None:
+            # What it has stored begins with this turn, or with one before it.
+            return LoopStart(self, turn, data)
+        exact = next((base for base, last in self._bases() if base.first <= turn <= last), None)
+        if exact is None:
+            return self._repeated(turn)
+        at = exact.at if exact.turn == turn else self._began(turn)
+        return LoopStart(self, turn, self._begun_with(exact, turn, at))
+
+    def _repeated(self, turn: int) -> LoopStart | None:
+        """Begin with the nearest earlier turn whose state is known, to repeat the turns up to this one from history."""
+        before = [base for base, _ in self._bases() if self.data.first <= base.turn <= turn]
+        if not before:
             return None
-        coarse = min(data.coarse, best.turn)
-        return replace(data, turn=best.turn, state=best.state, at=best.at, since=best.first, coarse=coarse)
+        nearest = max(before, key=lambda base: base.turn)
+        return LoopStart(self, turn, self._begun_with(nearest, nearest.turn, nearest.at))
+
+    def _begun_with(self, base: Base, turn: int, at: float) -> LoopData:
+        coarse = min(self.data.coarse, turn)
+        return replace(self.data, turn=turn, state=base.state, at=at, since=base.first, coarse=coarse)
 
     def _bases(self) -> list[tuple[Base, int]]:
-        """Every state that is known, and the last turn that began with it."""
+        """Every state that is known, with the last turn that began with it."""
         found: list[tuple[Base, int]] = []
         for last, bases in self._rows:
             ends = [*(following.first - 1 for following in bases[1:]), last]
@@ -98,7 +108,7 @@ class LoopTape:
         return found
 
     def _began(self, turn: int) -> float:
-        """When a turn began: with the end of what was done before it, as far as that is still known."""
+        """When a turn began: when everything in the turns before it had ended, as far as that is still known."""
         known = [base.at for base, _ in self._bases() if base.turn <= turn]
         before = [entry.finished_at or 0.0 for number, found in self._turns.items() if number < turn for entry in found]
         if turn and turn - 1 not in self._turns:
@@ -107,7 +117,7 @@ class LoopTape:
         return max([self._entry.created_at, *known, *before])
 
     def ended(self, turn: int) -> float:
-        """When a turn ended; when it began, if it has not."""
+        """When a turn ended; if it has not, when it began."""
         found = self._turns.get(turn, [])
         is_over = turn < self._last or self._entry.is_final
         ends = [entry.finished_at for entry in found if entry.finished_at is not None]
@@ -115,16 +125,31 @@ class LoopTape:
             return max(ends)
         return min((entry.created_at for entry in found), default=self._began(turn))
 
-    def rewind(self, batch: Batch, keys: InstanceKeys, turn: int, data: LoopData) -> None:
-        """Forget the turns after this one, and the states of those from which on `data` goes on."""
+    def rewind(self, turn: int, data: LoopData, keys: InstanceKeys) -> list[Write]:
+        """The writes that forget the turns after this one, and the states that `data` takes the place of."""
         begin, end = self.turn_location(turn + 1), subtree(self.location)[1]
-        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
-            batch.clear_range(keys.space + part + begin, keys.space + part + end)
+        spaces = [keys.space + part for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED)]
+        writes: list[Write] = [ClearRange(space + begin, space + end) for space in spaces]
         for last, bases in self._rows:
             if last < data.since:
                 continue
-            batch.clear(keys.space + BASES + self.turn_location(last))
+            writes.append(Clear(keys.space + BASES + self.turn_location(last)))
             last = min(last, data.since - 1)
             kept = [base for base in bases if base.first <= last]
             if kept and last >= data.first:
-                batch.set(keys.space + BASES + self.turn_location(last), pack_bases(kept))
+                writes.append(Set(keys.space + BASES + self.turn_location(last), pack_bases(kept)))
+        return writes
+
+
+class LoopStart(NamedTuple):
+    """A loop that begins again with one of its turns."""
+
+    loop: LoopTape
+    turn: int
+    """The turn that happens again, from its beginning or, if only a part of it is forgotten, from there."""
+    data: LoopData
+    """What is stored of the loop then. If its turn is an earlier one, history is repeated from there."""
+
+    def rewind(self, keys: InstanceKeys) -> list[Write]:
+        """The writes that forget what the loop has recorded of later turns."""
+        return self.loop.rewind(self.turn, self.data, keys)

@@ -1,0 +1,212 @@
+"""What a rewind forgets of a history so that a part of it happens again, and what it keeps.
+
+A restart forgets what is at the target and what came after it. Loops can't forget just anything: what they keep of
+their turns decides which of them they can begin again with. So each loop around the target, or beside it, gets a turn
+to begin again with, and that in turn decides what more is forgotten in it.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct, field
+
+from workflow_sdk.changes.rewinding.loop_tape import LoopStart, turn_of
+from workflow_sdk.changes.rewinding.record import Record, Tree, scopes_around
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.journal.compensation import Progress
+from workflow_sdk.rows.entries import BranchesData, Entry, LoopData
+from workflow_sdk.rows.location import split_last
+from workflow_sdk.rows.status import Kind
+
+__all__ = ["Cut", "Remainder", "cut_failures", "cut_from"]
+
+_SIDE_BY_SIDE = (Kind.JOIN, Kind.RACE, Kind.MAP)
+"""In these, several branches are under way at once."""
+
+
+def cut_failures(record: Record, failed_operations: tuple[str, ...]) -> Cut:
+    """Forget the failures at these paths, so that they are tried again."""
+    paths = record.tree.paths
+    return Cut(record.tree, {paths[path] for path in failed_operations if path in paths})
+
+
+def cut_from(record: Record, path: str) -> Cut:
+    """Forget the entry at a path, or the turn of a loop, and all that finished after it."""
+    tree = record.tree
+    target = tree.locate(path)
+    cut = Cut(tree, target=target)
+    # In this order: each step asks what the ones before have forgotten. Loops beside the target come last: of what is
+    # to be forgotten in them, they may have to keep some.
+    cut.begin_around(target, path)
+    cut.dropped |= _came_after(tree, target) | record.orphans()
+    cut.drop_undone(record)
+    cut.begin_beside()
+    return cut
+
+
+class Cut(Struct):
+    """What a rewind forgets."""
+
+    tree: Tree
+    dropped: set[bytes] = field(default_factory=set[bytes])
+    """The entries that are forgotten."""
+    target: bytes | None = None
+    """What is restarted from: an entry, or a turn of a loop, or a branch that is under way."""
+    loops: dict[bytes, LoopStart] = field(default_factory=dict[bytes, LoopStart])
+    """The loops that begin again with one of their turns."""
+
+    def is_dropped(self, location: bytes) -> bool:
+        """Whether a location, or something around it, is forgotten."""
+        return not self.dropped.isdisjoint([location, *scopes_around(location)])
+
+    def begin_around(self, location: bytes, path: str) -> None:
+        """Have the loops around a location begin again with the turns that it is in, or with earlier ones."""
+        for around in scopes_around(location):
+            if self.tree.is_loop(around):
+                start = self.loops.get(around)
+                turn = turn_of(around, location)
+                if start is None or turn < start.turn:
+                    self.loops[around] = self.tree.start(around, turn, path)
+
+    def drop_undone(self, record: Record) -> None:
+        """Forget what was undone, since it has to happen again, and what finished after it."""
+        for compensation in record.compensations:
+            at, path = compensation.location, compensation.path
+            if compensation.progress is not Progress.DONE or self.is_dropped(at):
+                continue
+            try:
+                self.begin_around(at, path)
+            except DefinitionError as error:
+                outermost = next(around for around in scopes_around(at) if self.tree.is_loop(around))
+                raise DefinitionError(
+                    f"{path!r} was undone, and so it has to happen again. But {error}. Restart from "
+                    f"{self.tree.path(outermost)!r}, or from the beginning"
+                ) from None
+            if at in self.tree.entries:
+                self.dropped |= _came_after(self.tree, at)
+        # What was undone before a loop takes the loop with it, even the one that is restarted from.
+        for location in self.loops.keys() & self.dropped:
+            del self.loops[location]
+
+    def begin_beside(self) -> None:
+        """Have loops that are not around the target begin again with the first turn in which something is forgotten."""
+        beside = {around for at in self.dropped for around in scopes_around(at) if self.tree.is_loop(around)}
+        # Outer loops first: what they forget takes the loops in it along.
+        for location in sorted(beside - self.loops.keys(), key=len):
+            if location not in self.dropped:
+                self._begin_again(location)
+
+    def _begin_again(self, location: bytes) -> None:
+        turns = {at: turn_of(location, at) for at in self.tree.inside(location)}
+        hit = [turn for at, turn in turns.items() if at in self.dropped]
+        if not hit:
+            return  # a loop around it has kept all of it
+        start = self.tree.loop(location).first_start(min(hit))
+        if start is None:
+            # It can begin again with none of them: it goes on from where it is, and nothing of it is forgotten.
+            self.dropped -= turns.keys()
+            return
+        self.dropped -= {at for at, turn in turns.items() if turn < start.turn}
+        self.dropped |= {at for at, turn in turns.items() if turn > start.turn}
+        self.loops[location] = start
+
+
+def _came_after(tree: Tree, location: bytes) -> set[bytes]:
+    """The entries at or under a location, and those that came after it."""
+    target = _Target(tree, location)
+    dropped: set[bytes] = set()
+    for at, entry in tree.entries.items():
+        # Sorted by location: what is around an entry comes before it.
+        if not dropped.isdisjoint(scopes_around(at)) or target.is_before(at, entry):
+            dropped.add(at)
+    return dropped
+
+
+class _Target:
+    """A place in a history, to tell what came after it."""
+
+    def __init__(self, tree: Tree, location: bytes) -> None:
+        self._tree = tree
+        self._line = [*scopes_around(location), location]
+        self._ended = _ended(tree, location)
+
+    def is_before(self, at: bytes, entry: Entry) -> bool:
+        """Whether an entry came after this place, or is at or under it.
+
+        The innermost scope that is around both says how their order is known.
+        """
+        if at.startswith(self._line[-1]):
+            return True
+        depth = max(number for number, around in enumerate(self._line) if at.startswith(around))
+        fork, own = self._line[depth], self._line[depth + 1]
+        if at == fork:
+            return False  # it is around this place
+        kind = self._tree.kind(fork)
+        if kind is Kind.LOOP:
+            return turn_of(fork, at) > turn_of(fork, own)
+        if kind in _SIDE_BY_SIDE:
+            return self._saw_the_end(entry)
+        entries = self._tree.entries
+        return entries[fork + _first_segment(at[len(fork) :])].ordinal > entries[own].ordinal
+
+    def _saw_the_end(self, entry: Entry) -> bool:
+        """Whether an entry of another branch began or finished after what is here had ended: it may depend on it.
+
+        Of a scope that began before, only what is in it is asked; the scope itself may go on.
+        """
+        if entry.created_at > self._ended:
+            return True
+        return not entry.kind.is_composite and entry.finished_at is not None and entry.finished_at > self._ended
+
+
+def _ended(tree: Tree, location: bytes) -> float:
+    """When what is at a location ended; if it has not, when it began."""
+    entry = tree.entries.get(location)
+    if entry is not None:
+        return entry.created_at if entry.finished_at is None else entry.finished_at
+    around, _ = split_last(location)
+    if tree.is_loop(around):
+        return tree.loop(around).ended(turn_of(around, location))
+    return inf  # a branch that is under way: nothing came after it
+
+
+def _first_segment(packed: bytes) -> bytes:
+    return [*scopes_around(packed), packed][1]
+
+
+class Remainder(Struct, frozen=True):
+    """The history that a cut leaves."""
+
+    entries: dict[bytes, Entry]
+    reopened: set[bytes]
+    """Scopes that had ended, and that go on since something in them happens again."""
+    loops: dict[bytes, LoopData]
+    """The loops that begin again with one of their turns, as they are stored then."""
+
+    @classmethod
+    def after(cls, cut: Cut) -> Remainder:
+        """What a cut leaves."""
+        entries = {at: entry for at, entry in cut.tree.entries.items() if at not in cut.dropped}
+        reopened: set[bytes] = set()
+        again = cut.dropped if cut.target is None else {*cut.dropped, cut.target}
+        for around in {around for at in again for around in scopes_around(at)} & entries.keys():
+            entry = entries[around]
+            if entry.kind is Kind.BRANCH:
+                del entries[around]  # it is nothing but an outcome
+            elif entry.is_final:
+                reopened.add(around)
+                entries[around] = _reopened(entry)
+        return cls(entries, reopened, {at: start.data for at, start in cut.loops.items()})
+
+    def is_open(self, location: bytes) -> bool:
+        """Whether the code comes to this scope again, and goes on in it."""
+        return location in self.reopened or location in self.loops
+
+
+def _reopened(entry: Entry) -> Entry:
+    """A scope that had ended, as it is before its outcome."""
+    data = entry.data
+    if isinstance(data, BranchesData):
+        data = BranchesData(data.names, data.count)  # which branch won, and in what order they ended, is open again
+    return Entry(entry.kind, entry.ordinal, entry.created_at, data=data)

@@ -1,0 +1,1 @@
+"""Starting, reaching and looking at instances, without running them."""

@@ -1,0 +1,229 @@
+"""The handle of one instance, by which any process reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from workflow_sdk.changes import decide, rewind
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.instances import read_about
+from workflow_sdk.client import handle as control
+from workflow_sdk.client.access import Access
+from workflow_sdk.client.asking import Delivery, NewMessage, ask, deliver, encode_payload
+from workflow_sdk.client.history import History, read_history
+from workflow_sdk.client.inboxes import QueuedMessage, discard, read_inbox
+from workflow_sdk.client.info import InstanceInfo, read_info
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import (
+    DefinitionError,
+    InstanceNotFoundError,
+    WorkflowCancelledError,
+    WorkflowFailedError,
+    WorkflowStuckError,
+)
+from workflow_sdk.instance.cleanups import cancelled_by_request, run_cleanups
+from workflow_sdk.journal.names import name_problem
+from workflow_sdk.rows.instance import InstanceRows
+from workflow_sdk.rows.keys import Field, InstanceKeys
+from workflow_sdk.rows.retry import Duration, seconds
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import shown
+from workflow_sdk.values import Codec
+from workflow_sdk.values.failures import unpack_error_info
+
+__all__ = ["Handle", "cancel", "restart_from"]
+
+
+async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, rollback: bool) -> None:
+    """End an instance, and its children. With `rollback`, what they did is undone first."""
+    cancelled, cleanups, tries = cancelled_by_request(codec), None, 0
+    while cleanups is None:  # it does not stand still, and is taken away first
+        cleanups = await apply(driver, decide.cancel(instance_id, cancelled, now, rollback=rollback, tries=tries))
+        tries += 1
+    await run_cleanups(driver, codec, lambda: now, cleanups)
+
+
+async def restart_from(driver: Driver, instance_id: str, path: str | None, now: float) -> None:
+    """Forget the entry at `path` (all, if none) and what finished after it, and have the instance run again."""
+    change = rewind.restart_from(instance_id, path, now)
+    while (cleanups := await apply(driver, change)) is None:
+        pass  # it was taken away, to be read again
+    await run_cleanups(driver, Codec(), lambda: now, cleanups)
+
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Handle(Generic[T_co]):
+    """An instance, whichever process runs it."""
+
+    def __init__(self, access: Access, id: str, workflow: Workflow[Any, T_co] | None) -> None:
+        self._access: Access = access
+        self.id: str = id
+        self._workflow: Workflow[Any, T_co] | None = workflow
+
+    async def result(self, timeout: Duration | None = None) -> T_co:
+        """Wait for the end, and return the output; or raise how else it ended.
+
+        A timeout, or a cancellation of the call, leaves the instance alone.
+        """
+        if timeout is None:
+            return await self._result()
+        limit = seconds(timeout, "timeout")
+        if limit <= 0:
+            # Not to wait is no reason not to look.
+            about = await read_about(self._access.looking, InstanceKeys(self.id))
+            if (status := self._status(about)).is_terminal or status is Status.STUCK:
+                return self._outcome(status, about)
+            raise TimeoutError
+        with anyio.fail_after(limit):
+            return await self._result()
+
+    def _status(self, about: InstanceRows) -> Status:
+        """The status of the instance; an error if there is none, or if it runs another workflow than this handle."""
+        if not about:
+            raise InstanceNotFoundError(f"there is no instance {self.id!r}")
+        recorded = about.head.workflow
+        if self._workflow is not None and self._workflow.name != recorded:
+            raise DefinitionError(f"instance {self.id!r} runs workflow {recorded!r}, not {self._workflow.name!r}")
+        return about.status
+
+    async def _result(self) -> T_co:
+        driver, here = self._access.driver, self._access.here
+        keys = InstanceKeys(self.id)
+        while True:
+            about = None if here is None else await here.until_ended(self.id)
+            if about is None:
+                about = await read_about(driver, keys)
+            status = self._status(about)
+            if status.is_terminal or status is Status.STUCK:
+                return self._outcome(status, about)
+            await driver.changed(keys.field(Field.HEAD), about.raw[Field.HEAD])
+
+    def _outcome(self, status: Status, about: InstanceRows) -> T_co:
+        """The output, or the exception that tells how else it ended."""
+        codec, result = self._access.codec, about.result
+        if status is Status.COMPLETED:
+            hint = Any if self._workflow is None else self._workflow.output_hint
+            output: T_co = codec.decode(result.output or b"", hint, plain=self._workflow is None)
+            return output
+        info = unpack_error_info(about.error, codec)
+        if status is Status.STUCK:
+            raise WorkflowStuckError(self.id, status, info)
+        kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
+        raise kind(self.id, status, info)
+
+    async def send(
+        self,
+        message: str,
+        payload: object = None,
+        *,
+        key: str | None = None,
+        token: str | None = None,
+        expected_version: int | None = None,
+    ) -> Delivery:
+        """Put a message into the inbox of the instance. It is stored when this returns."""
+        if key is not None and (problem := name_problem(key)) is not None:
+            raise DefinitionError(f"the key of a message can't be {shown(key)}: {problem}")
+        if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"a token is a text, as `info().waits` has it, not {shown(token)}")
+        version = expected_version
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"expected_version is a number, as `info().version` has it, not {shown(version)}")
+        raw = encode_payload(self._access.codec, self.id, message, payload)
+        new = NewMessage(message, raw, key, token, expected_version)
+        return await self._deliver(new)
+
+    async def _deliver(self, new: NewMessage) -> Delivery:
+        access = self._access
+        return await deliver(access.driver, self.id, new, access.clock.time(), access.here)
+
+    async def ask(self, message: str, payload: object = None, *, timeout: Duration | None = None) -> Any:
+        """Send a message, and wait for the answer. An instance that ends without one is `InstanceStateError`."""
+        raw = encode_payload(self._access.codec, self.id, message, payload)
+        with anyio.fail_after(None if timeout is None else seconds(timeout, "timeout")):
+            answer = await ask(self._access, self.id, message, raw)
+        return self._access.codec.decode(answer)
+
+    async def inbox(self, *, limit: int = 1000, after: str | None = None) -> list[QueuedMessage]:
+        """What has come and was not taken, oldest first; messages that were set aside have a `reason`.
+
+        With `after`, the id of a message, only those that came after it: so a long list is read in parts.
+        """
+        return await read_inbox(self._access, self.id, limit, after)
+
+    async def discard(self, message_id: str) -> bool:
+        """Take a message out of the inbox, set aside or not; False if it is not there. Its key stays used."""
+        return await discard(self._access, self.id, message_id)
+
+    async def info(self) -> InstanceInfo:
+        """What can be seen of it now."""
+        return await read_info(self._access.looking, self.id, self._access.codec, self._workflow)
+
+    async def watch(self) -> AsyncIterator[InstanceInfo]:
+        """What can be seen of it now, and again whenever that changes, until it has ended."""
+        driver, keys = self._access.driver, InstanceKeys(self.id)
+        last: InstanceInfo | None = None
+        while True:
+            # Read before what is shown: what changes meanwhile is seen the next time.
+            about = await read_about(driver, keys)
+            info = await self.info()
+            if info != last:
+                yield info
+            last = info
+            if info.status.is_terminal:
+                return
+            await self._until_changed(keys, about)
+
+    async def _until_changed(self, keys: InstanceKeys, about: InstanceRows) -> None:
+        """Return once the instance has changed: its state by a commit, or its status."""
+        failures: list[Exception] = []
+        async with anyio.create_task_group() as group:
+
+            async def changed(field: Field) -> None:
+                try:
+                    await self._access.driver.changed(keys.field(field), about.raw.get(field))
+                except Exception as error:  # noqa: BLE001  # the store failed: raised as it is, and not in a group
+                    failures.append(error)
+                group.cancel_scope.cancel()
+
+            for field in (Field.TALLY, Field.HEAD):
+                group.start_soon(changed, field)
+        if failures:
+            raise failures[0]
+
+    async def history(self) -> History:
+        """Everything that is recorded of it; `print` draws it."""
+        return await read_history(self._access.looking, self.id, codec=self._access.codec.wrapper)
+
+    async def cancel(self, *, rollback: bool = False) -> None:
+        """End it, whatever it does. With `rollback`, what it did is undone first. Doing it twice is fine."""
+        access = self._access
+        await control.cancel(access.driver, self.id, access.codec, access.clock.time(), rollback=rollback)
+
+    async def wake(self) -> None:
+        """Have it run now. Timers that are not due go on waiting."""
+        await apply(self._access.driver, decide.wake(self.id, self._access.clock.time()))
+
+    async def evict(self) -> None:
+        """Have it evicted by whoever has it in memory. A running step may end first."""
+        await apply(self._access.driver, decide.evict(self.id))
+
+    async def restart_from(self, path: str | None = None) -> None:
+        """Forget the entry at `path` (all, if none) and what finished after it, give back messages, run again.
+
+        A run in progress is over at once. Any status will do.
+        """
+        await control.restart_from(self._access.driver, self.id, path, self._access.clock.time())
+
+    async def recover(self) -> None:
+        """Have it run again after it failed or got stuck, with fresh attempts for what made it fail."""
+        await apply(self._access.driver, rewind.recover(self.id, self._access.clock.time()))
+
+    def __repr__(self) -> str:
+        return f"<handle of {self.id!r}>"

@@ -1,0 +1,346 @@
+"""The history of an instance, as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from workflow_sdk.changes.instances import read_about
+from workflow_sdk.changes.rewinding.record import compensations_in, texts_in
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError, JoinError
+from workflow_sdk.journal.compensation import Compensation, Progress
+from workflow_sdk.rows.entries import BranchesData, Entry, EntryTrouble, ListenData
+from workflow_sdk.rows.instance import InstanceRows
+from workflow_sdk.rows.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, InstanceKeys
+from workflow_sdk.rows.location import escape, join_path, segments, split_last
+from workflow_sdk.rows.status import EntryStatus, Kind, Status
+from workflow_sdk.rows.wire import damaged, time_of
+from workflow_sdk.values import Codec, Wrappers
+from workflow_sdk.values.basics import short
+from workflow_sdk.values.failures import describe, unpack_error_info, unpack_failure
+from workflow_sdk.values.kinds import kind_of
+from workflow_sdk.values.sealing import unpack_cbor
+
+__all__ = ["History", "HistoryCompensation", "HistoryEntry", "build_history", "read_history"]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One recorded operation."""
+
+    path: str
+    name: str
+    kind: Kind
+    status: EntryStatus
+    attempts: int
+    created_at: datetime
+    finished_at: datetime | None
+    value: Any
+    """Plain data: what an object was written as."""
+    error: ErrorInfo | None
+    children: tuple[HistoryEntry, ...] = ()
+
+    def __iter__(self) -> Iterator[HistoryEntry]:
+        """This entry and everything under it, depth first."""
+        yield self
+        for child in self.children:
+            yield from child
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryCompensation:
+    """Something that is to be undone, or was, if the workflow fails."""
+
+    path: str
+    """Of the step that is undone."""
+    progress: str
+    """`open`, `retrying`, `done` or `exhausted`."""
+    attempts: int
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Everything that is recorded of an instance. Iterating gives the entries, depth first in order of creation."""
+
+    instance_id: str
+    workflow: str
+    status: Status
+    error: ErrorInfo | None
+    roots: tuple[HistoryEntry, ...]
+    compensations: tuple[HistoryCompensation, ...] = ()
+    """In the order in which they are undone."""
+    _by_path: dict[str, HistoryEntry] = field(default_factory=dict[str, HistoryEntry], repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._by_path.update((entry.path, entry) for entry in self)
+
+    def __iter__(self) -> Iterator[HistoryEntry]:
+        for root in self.roots:
+            yield from root
+
+    def __len__(self) -> int:
+        return len(self._by_path)
+
+    def __getitem__(self, path: str) -> HistoryEntry:
+        return self._by_path[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._by_path
+
+    def __str__(self) -> str:
+        lines = [f"{self.workflow} {self.instance_id}: {self.status.value}"]
+        if self.error is not None:
+            lines[0] += f" ({_short(str(self.error))})"
+        _draw(self.roots, "", "", lines)
+        lines.extend(
+            f"undo {item.path}: {item.progress}" + (f" ({_short(str(item.error))})" if item.error else "")
+            for item in (() if self.status is Status.COMPLETED else self.compensations)
+        )
+        return "\n".join(lines)
+
+
+def _short(text: str, width: int = 72) -> str:
+    line = text.replace("\n", " ")
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def _text(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return short(value)
+
+
+def _draw(entries: Iterable[HistoryEntry], parent: str, indent: str, lines: list[str]) -> None:
+    entries = list(entries)
+    for entry in entries:
+        last = entry is entries[-1]
+        label = entry.path[len(parent) :].lstrip("/")
+        lines.append(f"{indent}{'└─' if last else '├─'} {label}  {_summary(entry)}")
+        _draw(entry.children, entry.path, indent + ("   " if last else "│  "), lines)
+
+
+def _summary(entry: HistoryEntry) -> str:
+    text = f"{entry.kind.value} {entry.status.value}"
+    if entry.attempts > 1:
+        text += f", {entry.attempts} attempts"
+    if entry.error is not None:
+        return f"{text}: {_short(str(entry.error))}"
+    if entry.value is not None and entry.status is EntryStatus.COMPLETED and not entry.children:
+        return f"{text}: {_short(_text(entry.value))}"
+    return text
+
+
+def _branch_names(entry: Entry) -> tuple[str, ...]:
+    data = entry.data
+    if not isinstance(data, BranchesData):
+        return ()
+    return data.names if entry.kind is not Kind.MAP else tuple(map(str, range(data.count)))
+
+
+class _Builder:
+    """Puts the entries of one instance together as a tree, and reads what they hold."""
+
+    def __init__(self, texts: Mapping[int, str], codec: Codec, troubles: Mapping[bytes, EntryTrouble]) -> None:
+        self.texts = texts
+        self.codec = codec
+        self.troubles = troubles
+        self.children: dict[bytes, dict[bytes, Entry]] = {}
+
+    def add(self, location: bytes, entry: Entry) -> None:
+        """Put an entry under its parent. A branch that has no entry yet gets one that is made up."""
+        while True:
+            parent, segment = split_last(location)
+            seen = parent in self.children
+            known = self.children.setdefault(parent, {})
+            if entry.ordinal >= 0 or segment not in known:
+                known[segment] = entry
+            if seen or not parent:
+                return
+            location, entry = parent, Entry(Kind.BRANCH, -1, entry.created_at)
+
+    def tree(self, scope: bytes, path: str, branches: tuple[str, ...] = ()) -> tuple[HistoryEntry, ...]:
+        """The entries of a scope, in order. A branch under way has no entry of its own, so its name gives its place."""
+        rows = self.children.get(scope, {})
+        places = {name: place for place, name in enumerate(branches)}
+        ordered = sorted(
+            (places.get(name, entry.ordinal), segment, name, entry)
+            for segment, entry in rows.items()
+            for name in [self.label(segment)]
+        )
+        return tuple(self.entry(scope + segment, name, path, entry) for _, segment, name, entry in ordered)
+
+    def label(self, segment: bytes) -> str:
+        """The name of a segment, as it is in the code."""
+        (only,) = segments(segment)
+        text = str(only[1]) if isinstance(only, tuple) else self.texts.get(only, f"?{only}")
+        if not isinstance(text, str):
+            raise damaged("a name")
+        return text
+
+    def entry(self, location: bytes, name: str, parent: str, entry: Entry) -> HistoryEntry:
+        path = join_path(parent, escape(name))
+        children: tuple[HistoryEntry, ...] = ()
+        if entry.kind is Kind.LOOP:
+            children = self.turns(location, path)
+        elif entry.kind.is_composite:
+            children = self.tree(location, path, _branch_names(entry))
+        trouble = self.troubles.get(location)
+        return HistoryEntry(
+            path=path,
+            name=name,
+            kind=entry.kind,
+            status=entry.status,
+            attempts=entry.attempts,
+            created_at=time_of(entry.created_at),
+            finished_at=None if entry.finished_at is None else time_of(entry.finished_at),
+            value=self.value(entry),
+            error=self.error(entry, trouble),
+            children=children,
+        )
+
+    def turns(self, location: bytes, path: str) -> tuple[HistoryEntry, ...]:
+        """The entries of a loop, turn by turn."""
+        numbers: list[tuple[int, bytes]] = []
+        for segment in self.children.get(location, {}):
+            (only,) = segments(segment)
+            if not isinstance(only, tuple):
+                raise damaged("the entry of what is no loop")
+            numbers.append((only[1], segment))
+        return tuple(
+            entry
+            for number, segment in sorted(numbers)
+            for entry in self.tree(location + segment, join_path(path, f"~{number}"))
+        )
+
+    def plain(self, raw: bytes | None) -> Any:
+        return None if raw is None else self.codec.decode(raw, plain=True)
+
+    def value(self, entry: Entry) -> Any:
+        """What an operation gave, as plain data: messages, the values of branches, or its own value."""
+        if isinstance(entry.data, ListenData):
+            return self.messages(entry, entry.data)
+        if isinstance(entry.data, BranchesData) and entry.status is EntryStatus.COMPLETED:
+            return self.branch_values(entry, entry.data)
+        return self.plain(entry.value)
+
+    def messages(self, entry: Entry, data: ListenData) -> Any:
+        if data.timed_out and entry.value is not None:
+            return self.plain(entry.value)
+        payloads = [self.plain(taken.payload) for taken in data.taken]
+        return payloads if data.count > 1 else next(iter(payloads), None)
+
+    def branch_values(self, entry: Entry, data: BranchesData) -> Any:
+        if data.winner is not None:
+            return {data.names[data.winner]: self.plain(entry.value)}
+        values = [self.plain(value) for value, _ in data.outcomes or ()]
+        return dict(zip(data.names, values, strict=False)) if entry.kind is Kind.JOIN else values
+
+    def error(self, entry: Entry, trouble: EntryTrouble | None) -> ErrorInfo | None:
+        """Why an operation failed, or why it is tried again."""
+        if entry.error is not None:
+            failure = unpack_failure(unpack_cbor(entry.error), self.codec)
+            info = getattr(failure, "error", None)
+            return info if isinstance(info, ErrorInfo) else describe(failure, self.codec)
+        if entry.status is EntryStatus.FAILED and isinstance(entry.data, BranchesData):
+            return self.branch_errors(entry, entry.data)
+        if trouble is not None and not entry.is_final:
+            return unpack_error_info(trouble.error, self.codec)
+        return None
+
+    def branch_errors(self, entry: Entry, data: BranchesData) -> ErrorInfo:
+        kind = "RaceError" if entry.kind is Kind.RACE else "JoinError"
+        names = data.names or tuple(map(str, range(data.count)))
+        failed = {
+            name: unpack_failure(unpack_cbor(error), self.codec)
+            for name, (_, error) in zip(names, data.outcomes or (), strict=False)
+            if error is not None
+        }
+        which = f": {', '.join(map(escape, list(failed)[:10]))}" if failed else ""
+        common = kind_of(JoinError("", failed)) if failed else "application"
+        return ErrorInfo(f"workflow_sdk.errors.{kind}", f"branches failed{which}", kind=common)
+
+
+def build_history(
+    *,
+    instance_id: str,
+    workflow: str,
+    status: Status,
+    error: ErrorInfo | None,
+    texts: Mapping[int, str],
+    entries: Iterable[tuple[bytes, bytes]],
+    troubles: Mapping[bytes, EntryTrouble],
+    compensations: Iterable[Compensation],
+    codec: Codec,
+) -> History:
+    """The history in the rows of an instance. `entries` are packed locations and bytes, in the order of their keys."""
+    builder = _Builder(texts, codec, troubles)
+    for location, raw in entries:
+        entry = Entry.unpack(raw)
+        entry.check()
+        builder.add(location, entry)
+    undo = tuple(
+        HistoryCompensation(
+            path=item.path,
+            progress=Progress(item.progress).name.lower(),
+            attempts=item.attempts,
+            error=unpack_error_info(item.error, codec) if item.error else None,
+        )
+        for item in sorted(compensations, key=lambda item: -item.sequence)
+    )
+    return History(instance_id, workflow, status, error, builder.tree(b"", ""), undo)
+
+
+LOOKS_MAX = 5
+"""How often an instance is read again, if it changes while it is read."""
+
+
+async def read_history(driver: Driver, instance_id: str, *, codec: Wrappers | None = None) -> History:
+    """The recorded operations of an instance, as a tree; `print` draws it."""
+    keys = InstanceKeys(instance_id)
+    values = Codec(wrapper=codec)
+    about, parts = await _read(driver, keys)
+    error = about.result.error
+    return build_history(
+        instance_id=instance_id,
+        workflow=about.head.workflow,
+        status=about.status,
+        error=None if error is None else unpack_error_info(error, values),
+        texts=texts_in(parts[NAMES]),
+        entries=parts[HISTORY],
+        troubles={key: EntryTrouble.unpack(raw) for key, raw in parts[METADATA]},
+        compensations=compensations_in(parts[COMPENSATIONS]),
+        codec=values,
+    )
+
+
+async def _read(driver: Driver, keys: InstanceKeys) -> tuple[InstanceRows, dict[bytes, list[tuple[bytes, bytes]]]]:
+    """Read an instance and its history as they were at one moment; or if they change all the time, nearly so."""
+    about = await read_about(driver, keys)
+    if not about:
+        raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r}")
+    looks = 0
+    while True:
+        parts = await _read_parts(driver, keys)
+        looks += 1
+        after = await read_about(driver, keys)
+        if not after:
+            return about, parts  # deleted just now: as it was before
+        if after.tally == about.tally or looks == LOOKS_MAX:
+            return after, parts
+        about = after
+
+
+async def _read_parts(driver: Driver, keys: InstanceKeys) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    """Read the rows of a history. The inbox, which lies between them, is not read: it may be large."""
+    start = len(keys.space)
+    parts: dict[bytes, list[tuple[bytes, bytes]]] = {}
+    for first, last in ((NAMES, HISTORY), (METADATA, COMPENSATIONS)):
+        parts[first], parts[last] = [], []
+        for key, raw in await driver.scan(keys.range(first)[0], keys.range(last)[1]):
+            parts[key[start : start + 2]].append((key[start + 2 :], raw))
+    return parts

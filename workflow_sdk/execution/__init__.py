@@ -1,1 +1,0 @@
-"""Running one instance, one go: load, replay, branches, parking, unwinding, settling."""

@@ -1,0 +1,1 @@
+"""One run of one instance: load, run, park, flush, release, undo."""

@@ -1,0 +1,91 @@
+"""Running cleanups: see `workflow_sdk.changes.cleanups`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+import anyio
+
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.cleanups import run_cleanup
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import CodecError, ErrorInfo
+from workflow_sdk.rows.instance import Result
+from workflow_sdk.rows.keys import CLEANUPS
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.values import Codec
+from workflow_sdk.values.failures import result_of
+
+__all__ = ["cancelled_by_request", "run_cleanups", "run_cleanups_left"]
+
+
+_log = logging.getLogger("workflow_sdk.execution")
+
+AT_ONCE = 32
+PAGE = 256
+
+
+async def run_cleanups(
+    driver: Driver, codec: Codec, now: Callable[[], float], cleanups: Iterable[bytes], said: set[bytes] | None = None
+) -> None:
+    """Run cleanups by their keys, and those that come of them.
+
+    `said`: those that can't be run, and of which that has been logged.
+    """
+    todo = list(cleanups)
+    told = set[bytes]() if said is None else said
+    while todo:
+        found: list[bytes] = []
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+
+        async def one(key: bytes, limiter: anyio.CapacityLimiter = limiter, found: list[bytes] = found) -> None:
+            async with limiter:
+                found += await _run(driver, codec, now(), key, told)
+
+        if len(todo) == 1:
+            await one(todo[0])
+        else:
+            async with anyio.create_task_group() as group:
+                for key in todo:
+                    group.start_soon(one, key)
+        todo = found
+
+
+async def run_cleanups_left(
+    driver: Driver, codec: Codec, now: Callable[[], float], said: set[bytes] | None = None
+) -> None:
+    """Run what others have left. `said` as for `run_cleanups`; what is not left any more is taken out of it."""
+    left: set[bytes] = set()
+    begin, end = subtree(CLEANUPS)
+    while rows := await driver.scan(begin, end, limit=PAGE):
+        left.update(key for key, _ in rows)
+        await run_cleanups(driver, codec, now, [key for key, _ in rows], said)
+        begin = rows[-1][0] + b"\x00"
+    if said is not None:
+        said &= left
+
+
+async def _run(driver: Driver, codec: Codec, now: float, key: bytes, said: set[bytes]) -> list[bytes]:
+    try:
+        return await _do(driver, codec, now, key)
+    except CodecError as error:
+        # It can't be read, or what it is about can't. The others are run all the same.
+        if key not in said:
+            said.add(key)
+            _log.error("a cleanup is left where it is until it can be read: %r: %s", key, error)
+        return []
+
+
+async def _do(driver: Driver, codec: Codec, now: float, key: bytes) -> list[bytes]:
+    cancelled, cleanups, tries = cancelled_by_request(codec), None, 0
+    while cleanups is None:  # the child did not stand still, and is taken away first
+        cleanups = await apply(driver, run_cleanup(key, cancelled, now, tries))
+        tries += 1
+    return cleanups
+
+
+def cancelled_by_request(codec: Codec) -> Result:
+    """What an instance has come to that was cancelled."""
+    info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
+    return result_of(info, codec)

@@ -1,0 +1,350 @@
+"""What an instance does to others: messages, children, tasks, answers; and telling its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from workflow_sdk.changes import tasks
+from workflow_sdk.changes.change import Assume, Change, Get, Steps, Writing, change
+from workflow_sdk.changes.decide import new_cleanup_key
+from workflow_sdk.changes.deliver import NewMessage, Posted, deliver
+from workflow_sdk.changes.ending import ending_of, purge_time, tell_watchers
+from workflow_sdk.changes.instances import Snapshot, create, find, new_rows
+from workflow_sdk.driver import Set
+from workflow_sdk.errors import AlreadyExistsError, InboxFullError, InstanceNotFoundError
+from workflow_sdk.instance.cleanups import run_cleanups
+from workflow_sdk.instance.inbox_reader import InboxReader
+from workflow_sdk.instance.parking import RunParking
+from workflow_sdk.instance.session import HeadWriter, RunState, Session
+from workflow_sdk.instance.staging import Staged
+from workflow_sdk.journal.inbox import Answer, is_answer
+from workflow_sdk.operations.cancelling import come_what_may
+from workflow_sdk.operations.inputs import check_same_start
+from workflow_sdk.operations.types import Effect, Start, new_seed
+from workflow_sdk.rows.instance import InstanceRows, Watchers
+from workflow_sdk.rows.keys import Field, InstanceKeys
+from workflow_sdk.rows.location import pack_segment
+from workflow_sdk.rows.outside import Cleanup, Ending, TaskEvent, TaskRow, proof_of, task_key, task_log
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import due_at_once
+
+__all__ = ["Finish", "RunOutside"]
+
+
+T = TypeVar("T")
+
+LIVES_MAX = 1000
+"""So many children may have had the id that is derived for one: each after a restart of the parent."""
+
+_FOR_AUTHORS: Final = (AlreadyExistsError, InboxFullError, InstanceNotFoundError)
+"""What a change that reaches others may raise in the author's code. Anything else is a failure of the store."""
+
+
+class _Begun(Struct, frozen=True):
+    """An instance that was started, or was there already."""
+
+    id: str
+    ending: Ending | None = None
+    """How it ended, if it has. Then nothing was recorded."""
+    is_new: bool = False
+
+
+class RunOutside:
+    """What one run does to others: messages, children, successors, tasks, answers."""
+
+    __slots__ = ("_parking", "_session", "_state", "left_something")
+
+    def __init__(self, session: Session, parking: RunParking, state: RunState) -> None:
+        self._session = session
+        self._parking = parking
+        self._state = state
+        self.left_something: bool = False
+        """A wait ended early, and of what hung on it the end may have come that was not read."""
+
+    @property
+    def _id(self) -> str:
+        return self._session.journal.keys.instance_id
+
+    @property
+    def children(self) -> Iterable[str]:
+        """The instances that it waits for."""
+        return [what.id for what in self._session.journal.outside.values() if what.kind == "child"]
+
+    async def _make(
+        self, change: Change[T], effect: Effect, *, weight: int = 0, stored: Callable[[T], None] | None = None
+    ) -> T:
+        """Make a change in one commit with the rest: what came of it. It writes the record of the effect as well.
+
+        `stored` is called once it is in the store, cancelled or not.
+        """
+
+        def done(value: T) -> None:
+            if stored is not None:
+                stored(value)
+
+        staged = Staged(change, effect.is_wanted, done, weight)
+        await self._session.flusher.make(staged, self._parking.flush)
+        outcome = staged.outcome
+        if outcome is None or (outcome.error is None and not staged.is_stored):
+            await self._session.life.never()
+        if outcome.error is not None and not isinstance(outcome.error, _FOR_AUTHORS):
+            self._session.life.storage_failed(outcome.error)
+            await self._session.life.never()
+        return outcome.get()
+
+    @property
+    def _version(self) -> int:
+        """The number of the state of the instance that begins with the next commit."""
+        return self._session.journal.unwritten.version + 1
+
+    def _record(self, effect: Effect, outcome: str) -> list[Writing]:
+        """Record what came of an effect."""
+        return [Set(key, raw) for key, raw in effect.rows(self._version, outcome)]
+
+    async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
+        @change
+        def send() -> Steps[Posted]:
+            posted = yield from deliver(InstanceKeys(target), NewMessage(message, payload), now, self.is_here)
+            yield self._record(effect, posted.delivery.value)
+            return posted
+
+        def stored(posted: Posted) -> None:
+            effect.stored()
+            if posted.worker is not None and self.is_here(posted.worker):
+                self.message_came(target)
+            elif posted.is_stored:
+                self._session.host.is_due(target)
+
+        now = self._session.clock.time()
+        await self._make(send(), effect, weight=len(payload), stored=stored)
+
+    async def expire(self, effect: Effect) -> bool:
+        stamp = self._parking.stamp
+
+        @change
+        def expire() -> Steps[bool]:
+            if (yield Assume(self._session.journal.keys.stamp, stamp)) != stamp:
+                return False
+            yield self._record(effect, "")
+            return True
+
+        return await self._make(expire(), effect, stored=partial(_stored_if, effect))
+
+    async def begin(self, start: Start, effect: Effect) -> Ending | None:
+        # What it starts is kept as long as itself, where nothing else is said.
+        retention = self._session.journal.about.birth.retention
+        now = self._session.clock.time()
+        rows = new_rows(start.workflow, Status.PENDING, start.input, now, new_seed(), retention, due_at_once(now))
+
+        def stored(begun: _Begun) -> None:
+            if begun.ending is None:
+                effect.stored()
+            if begun.is_new:
+                self._session.host.is_due(begun.id)
+
+        begun = await self._make(self._begin(start, rows, effect), effect, weight=len(start.input), stored=stored)
+        return begun.ending
+
+    @change
+    def _begin(self, start: Start, rows: InstanceRows, effect: Effect) -> Steps[_Begun]:
+        for number in range(1 if start.is_given else LIVES_MAX):
+            id = f"{start.id}:{number}" if number else start.id
+            keys = InstanceKeys(id)
+            if start.is_given:
+                found = yield from find(keys)
+                if found.about:
+                    return (yield from self._adopt(found, start, effect))
+            if (yield from create(keys, rows)):
+                yield self._record(effect, id)
+                if start.is_watched:
+                    yield _watch(keys, (), (self._id, pack_segment(self._version) + start.location))
+                return _Begun(id, is_new=True)
+            # It is of an earlier life of this instance.
+        raise AlreadyExistsError(f"instance {start.id!r} and its namesakes exist already")
+
+    def _adopt(self, found: Snapshot, start: Start, effect: Effect) -> Steps[_Begun]:
+        """Wait for the end of an instance that was started by someone else; or see how it ended."""
+        keys, id = found.keys, found.keys.instance_id
+        if id == self._id:
+            raise AlreadyExistsError(f"instance {id!r} can't start itself; to start over, return ContinueAsNew")
+        name = start.workflow if isinstance(start.workflow, str) else start.workflow.name
+        check_same_start(self._session.codec, id, found.about, (name, start.input))
+        if not start.is_watched:
+            yield self._record(effect, id)
+            return _Begun(id)
+        # Its end is a change of its status; and whoever ends it looks at who waits for that.
+        yield Get(keys.field(Field.HEAD))
+        yield Get(keys.field(Field.WATCHERS))
+        if found.status.is_terminal:
+            return _Begun(id, ending_of(found.about))
+        yield self._record(effect, id)
+        watcher = (self._id, pack_segment(self._version) + effect.location)
+        yield _watch(keys, found.about.watchers, watcher)
+        return _Begun(id)
+
+    def is_here(self, worker: str) -> bool:
+        return worker == self._session.worker or self._session.host.is_here(worker)
+
+    def message_came(self, id: str) -> None:
+        if id == self._id:
+            self._parking.signal(lease=False)
+        else:
+            self._session.host.message_came(id)
+
+    async def answer(self, key: bytes, raw: bytes) -> None:
+        """Give an answer to whoever waits for it under this key; it is stored that it was given when this returns."""
+        take = self._session.host.answers.pop(key, None)
+        if take is not None:
+            self._session.journal.write_outside(key, None)
+            self._state.show()
+            # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
+            handed_over = partial(take, Answer(raw).pack())
+            if not await self._session.flusher.flush(alone=self._parking.active == 1, then=handed_over):
+                await self._session.life.never()
+            return
+        try:
+            asked = await self._session.driver.get(key)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self._session.life.storage_failed(error)
+            await self._session.life.never()
+        if asked is not None and not is_answer(asked):
+            self._session.journal.write_outside(key, Answer(raw).pack())
+        await self._parking.flush()
+
+    # Tasks.
+
+    def open_task(self, row: TaskRow, location: bytes) -> None:
+        journal, seed, id = self._session.journal, self._session.facts.seed, self._id
+
+        def pack(version: int) -> bytes:
+            token = pack_segment(version) + location
+            return replace(row, token=token, proof=proof_of(seed, id, token)).pack()
+
+        journal.write_outside(task_key(row.id), pack)
+        for place in (*row.places(), row.own_place):
+            journal.write_outside(place, b"")
+        created = TaskEvent("created", None, row.created_at, row.assignee)
+        # Before everything that is appended.
+        journal.write_outside(task_log(row.id) + pack_segment(0), created.pack())
+
+    async def expire_task(self, id: str, effect: Effect) -> bool:
+        now = self._session.clock.time()
+
+        @change
+        def expire() -> Steps[bool]:
+            if not (yield from tasks.expire(id, now)):
+                return False
+            yield self._record(effect, id)
+            return True
+
+        return await self._make(expire(), effect, stored=partial(_stored_if, effect))
+
+    # What lies outside and is not waited for any more.
+
+    def abandon(self, location: bytes, *, rollback: bool = False) -> list[bytes]:
+        journal = self._session.journal
+        cleanups: list[bytes] = []
+        for at, what in journal.drop_outside(location):
+            self.left_something = True
+            if what.ends:
+                cleanups.append(new_cleanup_key())
+                token = pack_segment(what.since) + at
+                cleanup = Cleanup(what.kind, what.id, self._id, token, rollback)
+                journal.write_outside(cleanups[-1], cleanup.pack())
+        return cleanups
+
+    async def clean_up(self, cleanups: list[bytes]) -> None:
+        try:
+            await run_cleanups(self._session.driver, self._session.codec, self._session.clock.time, cleanups)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self._session.life.storage_failed(error)
+            await self._session.life.never()
+
+
+def _watch(keys: InstanceKeys, others: Iterable[tuple[str, bytes]], watcher: tuple[str, bytes]) -> Set:
+    """Have an instance tell one more of its end."""
+    return Set(keys.field(Field.WATCHERS), Watchers((*others, watcher)).pack())
+
+
+def _stored_if(effect: Effect, is_recorded: bool) -> None:
+    if is_recorded:
+        effect.stored()
+
+
+class Finish:
+    """Of one run."""
+
+    __slots__ = ("_head", "_outside", "_reader", "_session", "_state")
+
+    def __init__(
+        self, session: Session, reader: InboxReader, head: HeadWriter, state: RunState, outside: RunOutside
+    ) -> None:
+        self._session = session
+        self._reader = reader
+        self._head = head
+        self._state = state
+        self._outside = outside
+
+    async def finish(self, status: Status) -> None:
+        """Store the status, which is an end or `STUCK`, and release the instance.
+
+        Whoever cancels the run waits for it: a status that is an end must not be stored without what goes with it.
+        """
+        now = self._session.clock.time()
+        cancelled = await come_what_may(lambda: self._finish(status, now))
+        if cancelled is not None:
+            raise cancelled
+
+    async def _finish(self, status: Status, now: float) -> None:
+        """May be called again by whoever insists: it does the same then."""
+        if self._session.life.is_away or self._session.life.failure is not None:
+            return
+        self._session.life.get_past_deaths()
+        self._head.become(status)
+        if status is not Status.STUCK:
+            self._state.show()
+        self._head.due(None)
+        if not status.is_terminal:
+            error = await self._session.flusher.try_commit(self._release(), self._released, insisted=True)
+        else:
+            if self._outside.left_something:
+                with suppress(Exception):  # the store failed: it will say so again
+                    await self._reader.refresh(with_lease=False, all=True)
+            self._session.journal.drop_endings()
+            about = self._session.journal.about
+            if (purge := purge_time(about, now)) is not None:
+                self._head.purge(purge)
+            change = self._release_for_good(ending_of(about), now)
+            error = await self._session.flusher.try_commit(change, self._released, insisted=True)
+        if error is not None:
+            self._session.life.storage_failed(error)
+
+    @change
+    def _release(self) -> Steps[list[str]]:
+        yield self._head.let_go()
+        return []
+
+    @change
+    def _release_for_good(self, ending: Ending, now: float) -> Steps[list[str]]:
+        """Tell those who wait for the end. Returns those of them who are to be told in memory as well."""
+        about, keys = self._session.journal.about, self._session.journal.keys
+        # Others may have begun to wait while it ran.
+        raw = yield Assume(keys.field(Field.WATCHERS), about.raw.get(Field.WATCHERS))
+        here: list[str] = []
+        if raw is not None:
+            watchers = Watchers.unpack(raw).watchers
+            here = yield from tell_watchers(keys.instance_id, ending, watchers, now, self._outside.is_here)
+        yield self._head.let_go()
+        return here
+
+    def _released(self, here: Iterable[str]) -> None:
+        """The last commit is in the store. `here`: who of those who wait for the end is to be told here as well."""
+        self._session.life.is_away = True
+        for id in here:
+            self._outside.message_came(id)

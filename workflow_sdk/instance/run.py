@@ -1,0 +1,398 @@
+"""One claimed instance, from loading it to giving it back: what whoever runs instances has in common."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import anyio
+from msgspec import structs
+from msgspec.structs import replace
+
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.change import Steps, change
+from workflow_sdk.changes.claim import Claim, give_back
+from workflow_sdk.changes.deaths import take_back_death
+from workflow_sdk.changes.instances import read_about, read_snapshot
+from workflow_sdk.context import Context
+from workflow_sdk.definitions import ContinueAsNew, Workflow
+from workflow_sdk.driver import ConflictError, Driver
+from workflow_sdk.errors import (
+    CodecError,
+    DefinitionError,
+    ErrorInfo,
+    InputError,
+    LeaseLostError,
+)
+from workflow_sdk.instance.clock import Clock
+from workflow_sdk.instance.execution import Execution, Mode
+from workflow_sdk.instance.host import Host
+from workflow_sdk.instance.loading import load_for_run
+from workflow_sdk.instance.results import RunResult, innermost, stopping, stored_result
+from workflow_sdk.instance.unwinding import Unwinding
+from workflow_sdk.journal.journal import Journal
+from workflow_sdk.operations.cancelling import come_what_may, is_failure_of_scope, take_back_cancellations
+from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.operations.inputs import encode_input
+from workflow_sdk.operations.place import about
+from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.types import Facts, new_seed
+from workflow_sdk.rows.instance import Result
+from workflow_sdk.rows.keys import Field, InstanceKeys
+from workflow_sdk.rows.status import Status
+from workflow_sdk.rows.wire import deadline_of, due_at_once
+from workflow_sdk.values import Codec, SealedError
+from workflow_sdk.values.failures import describe, result_of, unpack_error_info
+
+__all__ = ["Run"]
+
+
+_log = logging.getLogger("workflow_sdk.execution")
+
+
+class Run:
+    """One claimed instance, from loading it to giving it back."""
+
+    __slots__ = ("_lease", "began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
+
+    def __init__(
+        self,
+        workflow: Workflow[Any, Any],
+        driver: Driver,
+        keys: InstanceKeys,
+        codec: Codec,
+        known: KnownHandlers,
+        clock: Clock,
+        claimed: Claim,
+        mode: Mode,
+        host: Host,
+    ) -> None:
+        assert claimed.lease is not None, "only a claimed instance is run"
+        self._lease = claimed.lease
+        self.workflow: Workflow[Any, Any] = workflow
+        self.driver: Driver = driver
+        self.codec: Codec = codec
+        self.claimed: Claim = claimed
+        self.journal: Journal = Journal(keys)
+        about, birth = claimed.about, claimed.about.birth
+        self.began_at: float = about.began_at
+        """When this generation of it has begun."""
+        lenient = workflow.divergence == "lenient"
+        self.execution: Execution = Execution(
+            driver=driver,
+            journal=self.journal,
+            codec=codec,
+            known=known,
+            clock=clock,
+            facts=Facts(
+                keys.instance_id,
+                workflow.name,
+                workflow.version,
+                about.head.created_at,
+                lenient,
+                birth.seed,
+                birth.generation,
+                birth.restarts,
+            ),
+            lease=claimed.lease,
+            mode=mode,
+            host=host,
+        )
+
+    async def go(self) -> None:
+        """Run, and give the instance back whatever happens."""
+        execution = self.execution
+        try:
+            try:
+                await self._load()
+            except CodecError as error:
+                execution.life.storage_failed(error)
+            if execution.life.failure is None:
+                await execution.session.host.run(execution, self._root)
+            if execution.life.stuck is not None:
+                await self._stick(*execution.life.stuck)
+        except BaseException as error:
+            reason = (
+                innermost(cast("BaseExceptionGroup[BaseException]", error))
+                if isinstance(error, BaseExceptionGroup)
+                else error
+            )
+            if isinstance(reason, CodecError) and not execution.life.is_away:
+                # Of the engine: what the author's code raises does not come here.
+                execution.life.failure = execution.life.failure or reason
+            else:
+                # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the
+                # middle.
+                cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+                await self._release(write=cancelled and execution.life.failure is None and execution.life.stuck is None)
+                raise
+        if execution.life.failure is not None and not execution.life.is_away:
+            failure = execution.life.failure
+            stops = stopping(failure, execution.session.flusher.largest)
+            if stops is not None and await self._stick_as_stored(*stops):
+                return
+            not_released = await self._release(write=False)
+            reason = await self._why(failure, not_released)
+            if isinstance(reason, LeaseLostError):
+                await self._live_on()
+            raise reason
+        # If it was given up, nothing is to be changed any more, and whoever comes next goes on.
+        await self._release(write=True)
+
+    async def _stick_as_stored(self, error: Exception, kind: str) -> bool:
+        """Have the instance stuck, and otherwise as the store has it; False if it can't be written even so.
+
+        What this run remembers is forgotten: it is what can't be stored, or comes from what can't be read.
+        """
+        execution = self.execution
+        with anyio.CancelScope(shield=True):
+            try:
+                found = await read_snapshot(self.driver, self.journal.keys)
+            except Exception:  # noqa: BLE001  # the store failed, or its rows can't be read: what is known is the first error
+                return False
+            if found.lease != self._lease:
+                return False
+            self.journal.unwritten.discard()
+            self.journal.load(found.about)
+            execution.life.failure = None
+            await self._stick(error, kind)
+        if execution.life.is_away:
+            _log.error("instance %s is stuck: %s", self.journal.keys.instance_id, error)
+        return execution.life.is_away
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the instance has ended or is stuck, and was not only evicted."""
+        return self.execution.life.is_away and self.execution.parking.idle_result is None
+
+    def result(self) -> RunResult[Any]:
+        """How the run left the instance."""
+        execution = self.execution
+        id = self.journal.keys.instance_id
+        if not execution.life.is_away:
+            return RunResult(execution.head.status, wake_at=deadline_of(execution.clock.time()), instance_id=id)
+        if execution.parking.idle_result is not None:
+            status, wake_at, waiting_for = execution.parking.idle_result
+            when = None if wake_at is None else deadline_of(wake_at)
+            return RunResult(status, None, self._error(), when, waiting_for, id)
+        return stored_result(self.workflow, self.codec, self.journal.about, id)
+
+    async def _load(self) -> None:
+        journal = self.journal
+        if self.claimed.created:
+            journal.load(self.claimed.about)
+            return
+        rows = self.claimed.rows
+        about = self.claimed.about
+        if rows is None:
+            # Whoever had it may have written until it was claimed.
+            about = await read_about(self.driver, journal.keys)
+        await load_for_run(rows or self.driver, journal, about)
+        if journal.loaded or about.birth.generation > 1:
+            self.claimed.checked = True
+        if rows is None:
+            await self.execution.reader.refresh(with_lease=True)
+        else:
+            self.execution.reader.take_in(rows, self.claimed.stamp, self.claimed.sent)
+            self.claimed.rows = None
+        if journal.about.deaths.deaths:
+            await self.execution.calls.beware(rows or self.driver, journal, self._lease.name)
+
+    def _root(self) -> Awaitable[None]:
+        if self.claimed.status is Status.ROLLING_BACK:
+            return Unwinding(self.execution, self._bound(), self.began_at).go_on()
+        return self._generations()
+
+    async def _generations(self) -> None:
+        """Run the author's function, again whenever the instance starts over."""
+        execution = self.execution
+        again = True
+        while again:
+            scope = Scope(execution, b"", self.began_at)
+            token = current_scope.set(scope)
+            failure: BaseException | None = None
+            value: Any = None
+            try:
+                value = await self._bound()(scope)
+            except BaseException as error:
+                # Whatever the author's code raises ends the workflow.
+                is_ours = execution.life.halted and not isinstance(error, Exception)
+                if is_ours or not is_failure_of_scope(error, execution.life, is_own_task=True):
+                    scope.forgotten()
+                    raise
+                failure = error
+            finally:
+                current_scope.reset(token)
+            await take_back_cancellations(execution.life)
+            if execution.life.halted or not scope.end(failure):
+                return
+            again = await self._end(value, failure)
+
+    async def _end(self, value: Any, failure: BaseException | None) -> bool:
+        """Record what the author's function has come to; whether the instance starts over."""
+        execution = self.execution
+        execution.state.show()
+        if execution.life.halted:
+            return False
+        if failure is not None:
+            await Unwinding(execution, self._bound(), self.began_at).fail(failure)
+            return False
+        if isinstance(value, ContinueAsNew):
+            return await self._start_over(value)
+        try:
+            raw = self.codec.encode(value, self.workflow.output_hint)
+        except CodecError as error:
+            execution.life.mistake(about(f"the output of workflow {self.workflow.name!r}", error))
+            return False
+        self.journal.set_row(Field.RESULT, Result(raw))
+        await execution.finish(Status.COMPLETED)
+        return False
+
+    async def _start_over(self, again: ContinueAsNew) -> bool:
+        """A fresh history, in one commit. What others see of the instance remains."""
+        execution, journal, workflow = self.execution, self.journal, self.workflow
+        try:
+            raw = encode_input(self.codec, workflow, again.input)
+        except (CodecError, DefinitionError) as error:
+            execution.life.mistake(DefinitionError(f"ContinueAsNew of workflow {workflow.name!r}: {error}"))
+            return False
+        # A run that has not looked at the state hands on what it began with.
+        base = journal.about.birth.base if execution.state.public is None else execution.state.public.whole()
+        journal.start_over()
+        journal.drop_endings()
+        now = execution.clock.time()
+        facts = replace(execution.facts, seed=new_seed(), generation=execution.facts.generation + 1)
+        birth = journal.about.birth
+        # Whoever starts it again asks for the first one.
+        first = birth.input if birth.first_input is None else birth.first_input
+        journal.set_row(
+            Field.BIRTH,
+            structs.replace(
+                birth,
+                input=raw,
+                seed=facts.seed,
+                generation=facts.generation,
+                began_at=float(now),
+                first_input=first,
+                base=base,
+            ),
+        )
+        execution.begin_again(facts)
+        self.began_at = now
+        await execution.parking.flush()
+        return True
+
+    def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
+        """The author's function, of a scope, with the input that is stored."""
+        fn = self.workflow.fn
+        raw = self.journal.about.birth.input
+        if not self.workflow.takes_input:
+            if not self.claimed.checked:
+                return lambda scope: fn(Context(scope, *self._no_input(raw)))
+            return lambda scope: fn(Context(scope))
+        default = self.workflow.default_input
+
+        def call(scope: Scope) -> Awaitable[Any]:
+            try:
+                if default is not None and self.codec.decode(raw, plain=True) is None:
+                    # It was started by someone who does not know the workflow.
+                    return fn(Context(scope), default)
+                value = self.codec.decode_checked(raw, self.workflow.input_hint)
+            except CodecError as error:
+                is_sealed = isinstance(error, SealedError)
+                if not is_sealed and not self.claimed.checked and self._is_a_value(raw):
+                    raise InputError(f"the input of workflow {self.workflow.name!r}: {error}") from None
+                what = "the input of the instance can't be read as the type that the workflow gives it now"
+                raise self.execution.life.misread(error, what) from None
+            return fn(Context(scope), value)
+
+        return call
+
+    def _no_input(self, raw: bytes) -> tuple[()]:
+        """Nothing, if that is what a workflow was given that takes no input."""
+        given = self.codec.decode(raw, plain=True)
+        if given is not None:
+            raise InputError(f"workflow {self.workflow.name!r} takes no input, and was given {given!r:.100}")
+        return ()
+
+    def _is_a_value(self, raw: bytes) -> bool:
+        """Whether the bytes are some value, whatever its type. If not they are damaged."""
+        try:
+            self.codec.decode(raw, plain=True)
+        except CodecError:
+            return False
+        return True
+
+    async def _stick(self, error: Exception, kind: str) -> None:
+        """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
+        execution = self.execution
+        original = self.journal.about.result.error if execution.head.status is Status.ROLLING_BACK else None
+        self.journal.unwritten.discard(keep_fields=True)
+        self.journal.forget_waits()
+        info = describe(error, self.codec, kind)
+        self.journal.set_row(Field.RESULT, result_of(info, self.codec, original))
+        execution.life.is_away = False
+        with anyio.CancelScope(shield=True):
+            execution.life.stuck = None
+            await execution.finish(Status.STUCK)
+
+    def _error(self) -> ErrorInfo | None:
+        error = self.journal.about.result.error
+        return None if error is None else unpack_error_info(error, self.codec)
+
+    async def _release(self, *, write: bool) -> Exception | None:
+        """Give the instance back; whoever comes next goes on. The error, as far as the store does not let us.
+
+        Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
+        """
+        execution = self.execution
+        # What is in flight may change what is to be written; and may evict it.
+        cancelled: BaseException | None = None
+        if execution.session.flusher.is_writing:
+            cancelled = await come_what_may(execution.session.flusher.until_landed)
+        not_released: Exception | None = None
+        if not execution.life.is_away:
+            if write:
+                execution.head.due(due_at_once(execution.clock.time()))
+                not_released = await execution.session.flusher.try_commit(self._give_back())
+            else:
+                self.journal.unwritten.discard()
+                not_released = await execution.session.flusher.try_commit(self._give_back_as_stored())
+            if isinstance(not_released, ConflictError) and write:
+                await self._live_on()
+        if cancelled is not None:
+            raise cancelled
+        return not_released
+
+    @change
+    def _give_back(self) -> Steps[None]:
+        yield self.execution.head.let_go()
+
+    @change
+    def _give_back_as_stored(self) -> Steps[None]:
+        """Nothing that this run remembers is written: the status of the instance is what the store has."""
+        keys, host, now = self.journal.keys, self.execution.session.host, self.execution.clock.time()
+        if not (yield from give_back(keys, self._lease, now, forgets_worker=not host.beats)):
+            raise ConflictError("the lease is lost")
+
+    async def _live_on(self) -> None:
+        """Others have taken the instance over: say that this worker has not died, if they took it for dead."""
+        now = self.execution.clock.time()
+        with anyio.CancelScope(shield=True), suppress(Exception):  # the store failed: then it counts as a death
+            await apply(self.driver, take_back_death(self.journal.keys.instance_id, self._lease.name, now))
+
+    async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
+        """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""
+        if isinstance(error, ConflictError) and not_released is not None:
+            try:
+                lease = await self.driver.get(self.journal.keys.lease)
+            except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict
+                return error
+            # None: whoever took it over has given it back by now.
+            if lease != self._lease.pack():
+                return LeaseLostError(
+                    f"another worker has taken over instance {self.journal.keys.instance_id!r}; nothing was written"
+                )
+        return error

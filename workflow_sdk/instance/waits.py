@@ -1,0 +1,251 @@
+"""What the parked branches of an instance wait for, and whose turn it is to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from time import monotonic
+from typing import Protocol
+
+import anyio
+
+from workflow_sdk.instance.host import Host, Waiting
+from workflow_sdk.instance.inbox_reader import InboxReader
+from workflow_sdk.journal.inbox import Fit, InboxMessage
+from workflow_sdk.journal.journal import Journal
+from workflow_sdk.operations.types import Wait
+from workflow_sdk.rows.instance import WaitRow
+
+__all__ = ["TURN_SECONDS", "Turns", "Waits"]
+
+
+_STALE_TIMERS = 64
+# Shared by all, and never written to.
+_NONE_REFUSES: dict[Wait, None] = {}
+
+
+class Waits:
+    """The waits of one run. Adding and ending one costs the same, however many there are."""
+
+    __slots__ = ("_by_message", "_count", "_journal", "_timers", "_waiting", "active", "refusing")
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.active: int = 1
+        """How many branches run, and are not parked."""
+        self._by_message: dict[str | bytes, Wait | dict[Wait, None]] = {}
+        """Mostly it is one that waits for a name; a table for several takes more than the wait itself."""
+        self._timers: list[tuple[float, int, Wait]] = []
+        self._count = 0
+        self._waiting = 0
+        self.refusing: dict[Wait, None] = _NONE_REFUSES
+        """The waits that have refused messages, and wait for others."""
+
+    def others_take(self, message: InboxMessage, fit: Fit) -> bool:
+        """Whether another wait than the one with this fit can take the message."""
+        return any(
+            wait.fit is None or (wait.fit is not fit and wait.fit.takes(message))
+            for wait in self._waits_for(message.name)
+        )
+
+    def add(self, wait: Wait) -> None:
+        """A branch begins to wait. Everybody can see that with the next commit."""
+        self._waiting += 1
+        about = WaitRow(wait.kind, wait.who.name, wait.who.path, wait.until, wait.count, 0)
+        self._journal.begin_wait(wait.who.location, wait.messages, about, wait.entry)
+        for name in wait.messages:
+            others = self._by_message.get(name)
+            if others is None:
+                self._by_message[name] = wait
+            elif isinstance(others, Wait):
+                self._by_message[name] = {others: None, wait: None}
+            else:
+                others[wait] = None
+        if wait.until is not None:
+            self._count += 1
+            heappush(self._timers, (wait.until, self._count, wait))
+
+    def remove(self, wait: Wait) -> None:
+        """A branch waits no more."""
+        wait.fired = True
+        self._waiting -= 1
+        if wait in self.refusing:
+            del self.refusing[wait]
+        self._journal.end_wait(wait.who.location, wait.messages)
+        for name in wait.messages:
+            waits = self._by_message[name]
+            if isinstance(waits, dict):
+                del waits[wait]
+            if waits is wait or not waits:
+                del self._by_message[name]
+        if len(self._timers) > 2 * self._waiting + _STALE_TIMERS:
+            # Waits that ended early leave their timers behind.
+            self._timers = [timer for timer in self._timers if not timer[2].fired]
+            heapify(self._timers)
+
+    def show(self, wait: Wait) -> None:
+        """A branch waits for something of the worker's: everybody can see that, and it does not count as parked."""
+        about = WaitRow(wait.kind, wait.who.name, wait.who.path, wait.until, wait.count, 0)
+        self._journal.begin_wait(wait.who.location, wait.messages, about, wait.entry)
+
+    def hide(self, wait: Wait) -> None:
+        """It waits no more."""
+        self._journal.end_wait(wait.who.location, wait.messages)
+
+    def let_all_go(self) -> None:
+        """The run is over: whoever waits is told, and finds that there is nothing to go on with."""
+        # Each waits for a message or a time.
+        for name in self._by_message:
+            for wait in self._waits_for(name):
+                wait.wakeup.wake()
+        for _, _, wait in self._timers:
+            wait.wakeup.wake()
+
+    @property
+    def next_time(self) -> float | None:
+        """When the first timer is due."""
+        while self._timers and self._timers[0][2].fired:
+            heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def messages(self) -> list[str]:
+        """The names of the messages that are awaited."""
+        return sorted(name for name in self._by_message if isinstance(name, str))
+
+    @property
+    def listens(self) -> bool:
+        """Whether a message is awaited."""
+        return bool(self._by_message)
+
+    def needed(self, message: str) -> int:
+        """How many messages with this name are awaited; of the empty name, how many names."""
+        return sum(wait.count for wait in self._waits_for(message)) if message else len(self._by_message)
+
+    def waiting_in_vain(self, reader: InboxReader) -> list[str]:
+        """The names of messages that are awaited and were passed over, and of which there are too few in memory."""
+        return [
+            name
+            for name in self.messages
+            if reader.has_passed((name,)) and any(map(self._lacks, self._waits_for(name)))
+        ]
+
+    def _lacks(self, wait: Wait) -> bool:
+        found = self._journal.inbox.find(wait.messages, wait.count, wait.at, wait.fit)
+        return not wait.fired and len(found) < wait.count
+
+    def awaits(self, message: str | bytes) -> bool:
+        """Whether the message is awaited."""
+        return message in self._by_message
+
+    def due(self, now: float) -> list[Wait]:
+        """The waits whose time has come."""
+        found: list[Wait] = []
+        while (time := self.next_time) is not None and time <= now:
+            found.append(heappop(self._timers)[2])
+        return found
+
+    def _waits_for(self, name: str | bytes) -> Iterable[Wait]:
+        found = self._by_message.get(name, ())
+        return (found,) if isinstance(found, Wait) else found
+
+    def served(self) -> list[Wait]:
+        """The waits that there are messages for; no more of them than there are messages."""
+        inbox = self._journal.inbox
+        found: list[Wait] = []
+        for name in inbox.names():
+            left = inbox.count(name)
+            for wait in self._waits_for(name):
+                if left <= 0:
+                    break
+                if wait.fired:
+                    # It was woken for a message that it has not taken yet.
+                    left -= wait.count
+                elif len(inbox.find(wait.messages, wait.count, wait.at, wait.fit)) >= wait.count:
+                    left -= wait.count
+                    found.append(wait)
+                elif wait.fit is not None and wait.fit.refused:
+                    if self.refusing is _NONE_REFUSES:
+                        self.refusing = {}
+                    self.refusing[wait] = None
+        return found
+
+
+TURN_SECONDS = 0.005
+"""How long an instance goes on while others are ready and there is no room for them."""
+GATHER_SECONDS = 0.05
+"""How long the branches of an instance that is to let others go first wait for each other."""
+APART_SECONDS = 0.5
+"""How long they go on if they did not meet: one of them may be in a long step."""
+
+
+class Branches(Waiting, Protocol):
+    """The branches of one run."""
+
+    @property
+    def active(self) -> int:
+        """How many branches run, and are not parked."""
+        ...
+
+
+class Turns:
+    """Of one run. It steps back as a whole: while one of its branches is in a step, the instance runs."""
+
+    __slots__ = ("_branches", "_gathered", "_host", "_since", "_turn", "steps_back")
+
+    def __init__(self, host: Host, branches: Branches) -> None:
+        self._host = host
+        self._branches = branches
+        self._turn: anyio.Event | None = None
+        """Set when it is the turn of this instance again, while it lets others go first."""
+        self._gathered = 0
+        """How many branches are ready to let others go first."""
+        self.steps_back: bool = False
+        """All of them are, and the instance has given up its turn."""
+        self._since = monotonic()
+        """When its turn began."""
+
+    def begin(self) -> None:
+        """The instance goes on after a wait: its turn begins."""
+        self._since = monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others wait, and the instance has had its turn."""
+        return self._host.crowded and monotonic() - self._since > TURN_SECONDS
+
+    async def let_others_go(self) -> None:
+        """Called by a branch: return when it is the turn of this instance again.
+
+        If its branches don't meet soon, it goes on.
+        """
+        turn = self._turn
+        if turn is None:
+            turn = self._turn = anyio.Event()
+        self._gathered += 1
+        try:
+            self.look()
+            with anyio.move_on_after(GATHER_SECONDS):
+                await turn.wait()
+            if self.steps_back:
+                await turn.wait()
+        finally:
+            if not turn.is_set():
+                self._gathered -= 1
+                self._since = monotonic() + APART_SECONDS
+
+    def look(self) -> None:
+        """One branch less is active, or one more is ready: if all are ready, the instance steps back."""
+        if self._gathered and self._gathered == self._branches.active and not self.steps_back:
+            self.steps_back = True
+            self._host.queue(self._branches, self.go_on)
+
+    def go_on(self) -> None:
+        """It is the turn of this instance, or it is over: wake its branches."""
+        self._since = monotonic()
+        self.steps_back = False
+        self._gathered = 0
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.set()
+            self._branches.fire()

@@ -1,0 +1,1 @@
+"""What one instance remembers, in memory: no input or output."""

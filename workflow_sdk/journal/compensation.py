@@ -1,0 +1,120 @@
+"""What has to be undone if the workflow fails: data, written in the commit that completes the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from functools import partial
+from typing import Any, ClassVar
+
+from msgspec import Struct, structs
+from msgspec.structs import replace
+
+from workflow_sdk.errors import CodecError
+from workflow_sdk.rows.wire import Count, ErrorRow, Row
+from workflow_sdk.values import Codec
+
+__all__ = ["Compensation", "HandlerRef", "Progress"]
+
+
+class Progress(IntEnum):
+    """How far a compensation is. The numbers stand on the wire."""
+
+    OPEN = 1
+    RETRYING = 2
+    DONE = 3
+    EXHAUSTED = 4
+
+
+class HandlerRef(Row, frozen=True):
+    """A handler by its name, with the arguments that a `partial` of it holds."""
+
+    name: str
+    args: tuple[bytes, ...] = ()
+    kwargs: tuple[tuple[str, bytes], ...] = ()
+
+    @classmethod
+    def of(
+        cls, handler: Callable[..., Any], codec: Codec, name_of: Callable[[Callable[..., Any]], str | None]
+    ) -> HandlerRef | None:
+        """The reference to a handler, or None if only the code that made it can give it again.
+
+        `name_of` gives the name that leads back to a function, or None.
+        """
+        args: tuple[object, ...] = ()
+        kwargs: dict[str, object] = {}
+        while isinstance(handler, partial):
+            args = (*handler.args, *args)
+            kwargs = {**handler.keywords, **kwargs}
+            handler = handler.func
+        name = name_of(handler)
+        if name is None:
+            return None
+        try:
+            packed = tuple(codec.encode(arg) for arg in args)
+            return cls(name, packed, tuple((key, codec.encode(value)) for key, value in kwargs.items()))
+        except CodecError:
+            return None
+
+
+class _CompensationRow(Row, frozen=True):
+    """A compensation as it is stored: without its place in the order, which is the end of its key."""
+
+    WHAT: ClassVar[str] = "a compensation"
+
+    location: bytes
+    path: str
+    handler: HandlerRef | None
+    result: bytes
+    tagged: bool
+    progress: Progress
+    attempts: Count
+    retry_at: float | None
+    error: ErrorRow | None
+
+
+class Compensation(Struct, frozen=True):
+    """One thing to undo."""
+
+    sequence: int
+    """Its place in the order of completion: the newest is undone first."""
+    location: bytes
+    """Of the step."""
+    path: str
+    handler: HandlerRef | None
+    """None: found by walking the workflow's code over its history."""
+    result: bytes
+    """The step's value, which the handler is given."""
+    tagged: bool
+    """Whether `result` can be read without the step's type hint."""
+    progress: Progress = Progress.OPEN
+    attempts: int = 0
+    retry_at: float | None = None
+    error: ErrorRow | None = None
+    """The last failure."""
+
+    def pack(self) -> bytes:
+        return _CompensationRow(
+            self.location,
+            self.path,
+            self.handler,
+            self.result,
+            self.tagged,
+            self.progress,
+            self.attempts,
+            self.retry_at,
+            self.error,
+        ).pack()
+
+    @classmethod
+    def unpack(cls, sequence: int, raw: bytes) -> Compensation:
+        return cls(sequence, *structs.astuple(_CompensationRow.unpack(raw)))
+
+    def failed(self, error: ErrorRow, retry_at: float | None) -> Compensation:
+        """After one more failed attempt; without a `retry_at` it was the last."""
+        progress = Progress.EXHAUSTED if retry_at is None else Progress.RETRYING
+        return replace(self, progress=progress, attempts=self.attempts + 1, retry_at=retry_at, error=error)
+
+    def done(self) -> Compensation:
+        """After the handler has run."""
+        return replace(self, progress=Progress.DONE, attempts=self.attempts + 1, retry_at=None)

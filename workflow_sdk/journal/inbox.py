@@ -1,0 +1,284 @@
+"""Messages that have come and not been taken, in the order in which they came."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from heapq import merge
+from itertools import chain, islice
+from typing import ClassVar, TypeGuard
+
+from msgspec import Struct
+
+from workflow_sdk.rows.instance import CountRow, InstanceRows
+from workflow_sdk.rows.location import check_location
+from workflow_sdk.rows.wire import Moment, Row
+
+__all__ = [
+    "INBOX_MAX_DEFAULT",
+    "SENT_ROWS",
+    "UNREAD",
+    "Answer",
+    "AnswerKind",
+    "Fit",
+    "Inbox",
+    "InboxMessage",
+    "SetAside",
+    "TakingRow",
+    "counted",
+    "is_answer",
+    "messages_in",
+    "still_waiting",
+]
+
+
+WAITING = b"\x00"
+"""The first byte of a row without an answer, once the asker has written to it. Before that the row is empty."""
+
+
+class AnswerKind(StrEnum):
+    """What became of a question."""
+
+    ANSWERED = "answered"
+    UNFIT = "unfit"
+    """No wait could take it, and it was set aside."""
+    DISCARDED = "discarded"
+    """Somebody took it out of the inbox."""
+
+
+def still_waiting(chance: bytes) -> bytes:
+    """The row of a question without an answer. Writing it with other bytes each time shows that the asker is alive."""
+    return WAITING + chance
+
+
+def is_answer(raw: bytes | None) -> TypeGuard[bytes]:
+    """Whether a row holds an answer. It holds none while the asker waits, and is gone when nobody asks any more."""
+    return raw is not None and raw != b"" and not raw.startswith(WAITING)
+
+
+class Answer(Row, frozen=True):
+    """An answer, or why there is none."""
+
+    WHAT: ClassVar[str] = "an answer"
+
+    value: bytes
+    """The encoded answer; if there is none, the encoded text that says why."""
+    kind: AnswerKind = AnswerKind.ANSWERED
+
+
+INBOX_MAX_DEFAULT = 10_000
+SENT_ROWS = 32
+
+
+def counted(raw: bytes | None) -> int:
+    """The number in a row that counts; 0 if there is no such row."""
+    return 0 if raw is None else CountRow.unpack(raw).count
+
+
+def messages_in(rows: InstanceRows, sent: Mapping[bytes, bytes]) -> int:
+    """How many messages the inbox of an instance holds, by its rows and the rows in which senders count."""
+    return max(0, sum(map(counted, sent.values())) + (rows.handed or 0) - rows.tally.taken)
+
+
+class _MessageRow(Row, frozen=True):
+    """A message as it is stored: without its id, which is the end of its key."""
+
+    WHAT: ClassVar[str] = "a message"
+
+    name: str
+    payload: bytes
+    sent_at: Moment
+    reply_to: bytes | None = None
+    only_for: bytes | None = None
+    ended: bytes | None = None
+    """In place of a name, of the end of a child or a task: the token of the wait for it."""
+
+
+class InboxMessage(Struct, frozen=True):
+    """A message as it lies in the inbox. Its id is the end of its key, which sorts by arrival."""
+
+    id: bytes
+    name: str | bytes
+    """Of the end of a child or a task: the token of the wait for it."""
+    payload: bytes
+    sent_at: float
+    reply_to: bytes | None = None
+    only_for: bytes | None = None
+    """The token of the one wait that may take it; None for any."""
+
+    def __lt__(self, other: InboxMessage) -> bool:
+        return self.id < other.id
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether there is a limit for such messages: not for the ends of children and tasks, which are waited for."""
+        return isinstance(self.name, str)
+
+    def pack(self) -> bytes:
+        # Compared with what is stored: there, a time is always a float.
+        name, ended = (self.name, None) if isinstance(self.name, str) else ("", self.name)
+        return _MessageRow(name, self.payload, float(self.sent_at), self.reply_to, self.only_for, ended).pack()
+
+    @classmethod
+    def unpack(cls, id: bytes, raw: bytes) -> InboxMessage:
+        row = _MessageRow.unpack(raw)
+        if row.only_for is not None:
+            check_location(row.only_for)
+        if row.ended is not None:
+            check_location(row.ended)
+        return cls(
+            id, row.name if row.ended is None else row.ended, row.payload, row.sent_at, row.reply_to, row.only_for
+        )
+
+
+class TakingRow(Row, frozen=True):
+    """A message that was taken where a race can still be lost."""
+
+    WHAT: ClassVar[str] = "a message that was taken"
+
+    id: bytes
+    message: bytes
+    """As it was stored in the inbox."""
+
+
+class SetAside(Row, frozen=True):
+    """A message that fitted no wait, and is kept for whoever looks into the inbox."""
+
+    WHAT: ClassVar[str] = "a message that was set aside"
+
+    name: str
+    """Of the message; of the result of a task, the name of the task."""
+    payload: bytes
+    sent_at: Moment
+    reason: bytes
+    """Why it was set aside: a text, encoded like other values."""
+
+
+# Shared by all, and never written to: most instances have no message.
+_NO_NAMES: dict[str | bytes, list[InboxMessage]] = {}
+_NO_IDS: set[bytes] = set()
+_NONE_REFUSED: dict[bytes, tuple[InboxMessage, str]] = {}
+
+FITTING_MAX = 64
+UNREAD = "it can't be read here"
+"""What is said of a message that was encoded with a codec which this worker has not."""
+
+
+class Fit:
+    """Which messages one wait can take. To judge a message means to decode it, so what was found is kept."""
+
+    __slots__ = ("_fitting", "_problem", "_unread", "refused")
+
+    def __init__(self, problem: Callable[[InboxMessage], str | None]) -> None:
+        self._problem = problem
+        self._fitting: set[bytes] = _NO_IDS
+        self._unread: set[bytes] = _NO_IDS
+        """Messages that another worker may be able to read: they are left to it."""
+        self.refused: dict[bytes, tuple[InboxMessage, str]] = _NONE_REFUSED
+        """Messages that do not fit, by id, each with the reason."""
+
+    def takes(self, message: InboxMessage) -> bool:
+        """Whether the wait can take the message."""
+        return self.reason(message) is None
+
+    def reason(self, message: InboxMessage) -> str | None:
+        """Why the wait can't take the message, or None if it can."""
+        if message.id in self._fitting:
+            return None
+        known = self.refused.get(message.id)
+        if known is not None:
+            return known[1]
+        if message.id in self._unread:
+            return UNREAD
+        reason = self._problem(message)
+        if reason is UNREAD:
+            self._unread = self._unread | {message.id}
+            return UNREAD
+        if reason is not None:
+            if self.refused is _NONE_REFUSED:
+                self.refused = {}
+            self.refused[message.id] = (message, reason)
+            return reason
+        if self._fitting is _NO_IDS or len(self._fitting) >= FITTING_MAX:
+            self._fitting = set()
+        self._fitting.add(message.id)
+        return None
+
+
+class Inbox:
+    """The messages of one instance, by name."""
+
+    __slots__ = ("_addressed", "_by_name", "_ids", "weight")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str | bytes, list[InboxMessage]] = _NO_NAMES
+        self._ids: set[bytes] = _NO_IDS
+        self._addressed = 0
+        """How many are for one listen only."""
+        self.weight: int = 0
+        """How many bytes their payloads have."""
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, message: InboxMessage) -> bool:
+        """Put a message at its place; False if it is there already."""
+        if self._ids is _NO_IDS:
+            self._ids, self._by_name = set(), {}
+        if message.id in self._ids:
+            return False
+        self._ids.add(message.id)
+        self._addressed += message.only_for is not None
+        self.weight += len(message.payload)
+        insort(self._by_name.setdefault(message.name, []), message)
+        return True
+
+    def names(self) -> list[str | bytes]:
+        """The names that there are messages with."""
+        return list(self._by_name)
+
+    def count(self, name: str | bytes) -> int:
+        """How many messages have this name."""
+        return len(self._by_name.get(name, ()))
+
+    def has(self, message: InboxMessage) -> bool:
+        """Whether the message is there."""
+        return message.id in self._ids
+
+    def find(
+        self, names: Iterable[str | bytes], count: int = 1, at: bytes = b"", fit: Fit | None = None
+    ) -> list[InboxMessage]:
+        """Up to `count` messages with one of the names that the wait with this token may take, oldest first.
+
+        With `fit`, messages that do not fit are passed over.
+        """
+        queues = [queue for name in names if (queue := self._by_name.get(name))]
+        if not queues:
+            return []
+        messages = self._in_turn(queues, at)
+        return list(islice(messages if fit is None else filter(fit.takes, messages), count))
+
+    def _in_turn(self, queues: list[list[InboxMessage]], at: bytes) -> Iterable[InboxMessage]:
+        """The messages that the wait with this token may take, in the order in which it takes them."""
+        if self._addressed:
+            allowed = [[message for message in queue if message.only_for in (None, at)] for queue in queues]
+            # What is for this wait goes first: nobody else can take it.
+            return sorted(chain(*allowed), key=lambda message: (message.only_for is None, message.id))
+        return queues[0] if len(queues) == 1 else merge(*queues)
+
+    def addressed_to(self, at: bytes) -> int:
+        """How many are for the wait with this token only."""
+        if not self._addressed:
+            return 0
+        return sum(message.only_for == at for queue in self._by_name.values() for message in queue)
+
+    def take(self, message: InboxMessage) -> None:
+        """Remove a message."""
+        queue = self._by_name[message.name]
+        queue.remove(message)
+        self._ids.discard(message.id)
+        self._addressed -= message.only_for is not None
+        self.weight -= len(message.payload)
+        if not queue:
+            del self._by_name[message.name]

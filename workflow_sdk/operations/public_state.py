@@ -1,0 +1,95 @@
+"""`ctx.state`, `ctx.reference` and `ctx.progress`, as scopes assign them.
+
+What a scope has assigned is kept with it when it ends, since a replay does not enter it again; and is gone if it has
+lost a race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.journal.public_state import PublicState
+from workflow_sdk.operations.engine import Reader
+from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.types import Unwound
+from workflow_sdk.rows.keys import FOLDED
+
+__all__ = ["assigned", "check_assigning", "fold", "note_turn", "public_state", "undo", "unfold"]
+
+
+def public_state(scope: Scope) -> PublicState:
+    """The public state, to be read or assigned in a scope."""
+    # What was assigned elsewhere meanwhile has been noted there.
+    return scope.engine.state.public or scope.engine.state.see()
+
+
+def check_assigning(scope: Scope) -> None:
+    """The public state is assigned where a replay assigns it again: not in a step, which a replay does not run."""
+    caller = current_scope.get()
+    if isinstance(caller, Scope) and not caller.ended:
+        return
+    where = "where no function of the workflow runs" if caller is None else "inside a step"
+    if isinstance(caller, Scope):
+        where = "after the end of the function around it"
+    raise DefinitionError(
+        f"ctx.state, ctx.reference or ctx.progress of {scope.path or 'the workflow'!r} was assigned {where}; assign "
+        "it in the function that was given the ctx"
+    )
+
+
+def assigned(scope: Scope) -> None:
+    """The public state was assigned by whoever runs now."""
+    caller = current_scope.get()
+    if isinstance(caller, Scope) and scope.engine.state.public is not None:
+        caller.note(scope.engine.state.public)
+
+
+def fold(scope: Scope, location: bytes) -> None:
+    """Keep what was assigned in what is under a location: that is over."""
+    engine = scope.engine
+    if engine.state.public is None:
+        return
+    try:
+        folded = engine.state.public.fold(location)
+    except CodecError as error:
+        raise engine.life.mistake(error) from None
+    if folded is not None:
+        engine.journal.keep_changes(location, *folded)
+
+
+def note_turn(scope: Scope, loop: bytes, turn: bytes) -> None:
+    """Keep what was assigned in the turns of a loop before this one, so that this one can begin again."""
+    engine = scope.engine
+    # What is recorded in the turn came after this.
+    if engine.state.public is None or turn in engine.journal.loaded:
+        return
+    try:
+        changes = engine.state.public.merge(loop)
+    except CodecError as error:
+        raise engine.life.mistake(error) from None
+    if changes is not None:
+        engine.journal.unwritten.write(FOLDED + turn, changes)
+
+
+def undo(scope: Scope, losers: Sequence[bytes], winner: bytes) -> None:
+    """Take back what was assigned under these locations: they have lost a race to the branch at `winner`."""
+    engine = scope.engine
+    if engine.state.public is None:
+        return
+    try:
+        engine.state.public.undo(losers, winner)
+    except CodecError as error:
+        raise engine.life.mistake(error) from None
+
+
+def unfold(engine: Reader, locations: Iterable[bytes]) -> None:
+    """Assign what earlier runs have assigned under these locations, in scopes that are not entered again."""
+    changes = engine.journal.changes
+    if changes and (found := {at: changes[at] for at in locations if at in changes}):
+        try:
+            engine.state.see().apply(found)
+        except CodecError as error:
+            # No failure of the author's, who must not see it.
+            engine.life.misread(error, "what is recorded of ctx.state can't be read")
+            raise Unwound from None

@@ -1,0 +1,211 @@
+"""What operations and the run that they are part of tell each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextvars import ContextVar
+from secrets import token_bytes
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+from msgspec import Struct, field
+
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.journal.inbox import Fit
+from workflow_sdk.rows.entries import Entry, token_of
+
+__all__ = [
+    "Effect",
+    "Facts",
+    "Probe",
+    "Start",
+    "TimeLimit",
+    "Unwound",
+    "Wait",
+    "Waiter",
+    "Wakeup",
+    "Watch",
+    "new_seed",
+    "probe",
+]
+
+
+class Wakeup:
+    """Wakes the one who waits for it, once. It takes a fifth of the memory of an event, and there may be thousands."""
+
+    __slots__ = ("_has_come", "_waiter")
+
+    def __init__(self) -> None:
+        self._has_come = False
+        self._waiter: asyncio.Future[None] | anyio.Event | None = None
+
+    def wake(self) -> None:
+        """Let whoever waits go on, now or later."""
+        self._has_come = True
+        waiter = self._waiter
+        if isinstance(waiter, anyio.Event):
+            waiter.set()
+        elif waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def wait(self) -> Awaitable[None]:
+        """To be awaited at once: returns once it was woken. No frame of its own, where that can be."""
+        if self._has_come:
+            return anyio.lowlevel.checkpoint()
+        try:
+            waiter = self._waiter = asyncio.get_running_loop().create_future()
+        except RuntimeError:
+            event = self._waiter = anyio.Event()
+            return event.wait()
+        return waiter
+
+
+class Unwound(BaseException):
+    """Unwinds author's code that shields itself from cancellation, where it is over: in its run, or in a lost race."""
+
+
+class Facts(Struct, frozen=True):
+    """What does not change while an instance runs."""
+
+    instance_id: str
+    workflow_name: str
+    workflow_version: int
+    created_at: float
+    lenient: bool
+    seed: bytes
+    """Of the instance's uuids and random numbers."""
+    generation: int = 1
+    """How often it has begun: it may start over."""
+    restarts: int = 0
+    """How often it was restarted after something was undone."""
+
+
+class Waiter(Protocol):
+    """An operation that waits."""
+
+    @property
+    def location(self) -> bytes:
+        """Where it is recorded."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+        ...
+
+
+class Wait(Struct, eq=False):
+    """What a parked branch waits for: a time, messages, or both."""
+
+    who: Waiter
+    kind: str
+    """`timer`, `retry`, `message`, `child`, `task` or `thread`."""
+    until: float | None = None
+    messages: tuple[str | bytes, ...] = ()
+    """Their names; for a child or a task, the token of the wait."""
+    count: int = 1
+    entry: Entry | None = None
+    """Of the operation that waits."""
+    fit: Fit | None = None
+    """Which of the messages it can take; None: all."""
+    wakeup: Wakeup = field(default_factory=Wakeup)
+    parked: bool = False
+    fired: bool = False
+
+    @property
+    def at(self) -> bytes:
+        """The token of the wait; empty where nobody can know it yet."""
+        return token_of(self.who.location, self.entry) if self.entry is not None and self.entry.since else b""
+
+    def anew(self) -> Wait:
+        """The same wait, to be parked once more."""
+        return Wait(self.who, self.kind, self.until, self.messages, self.count, self.entry, self.fit)
+
+
+class Effect(Protocol):
+    """What an operation does outside of its instance, and the record of it."""
+
+    location: bytes
+    is_done: bool
+    """Whether it is in the store."""
+
+    def rows(self, version: int, outcome: str) -> list[tuple[bytes, bytes]]:
+        """The record: given how many commits have changed the instance with this one, and what came of the effect."""
+        ...
+
+    def stored(self) -> None:
+        """Both are in the store."""
+        ...
+
+    def is_wanted(self) -> bool:
+        """Whether the branch that asked for it goes on."""
+        ...
+
+
+class Start(Struct, frozen=True):
+    """An instance to be started."""
+
+    workflow: Workflow[Any, Any] | str
+    input: bytes
+    id: str
+    is_given: bool
+    """Whether the author has named it: then one that exists will do, if it is the same. If not, and it is taken, the
+    next of the same name with a number is.
+    """
+    location: bytes = b""
+    is_watched: bool = False
+    """Whether its end is awaited, at the location."""
+
+
+class TimeLimit(Protocol):
+    """What an attempt with a timeout runs in."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Whether what ran inside was ended because the time was up."""
+        ...
+
+    @property
+    def cancel_called(self) -> bool:
+        """Whether the time is up."""
+        ...
+
+
+class Watch(Protocol):
+    """A test that sees what a run calls."""
+
+    dry: bool
+    """Nothing is called: whatever comes to a call waits there."""
+
+    def calls(self, path: str, generation: int) -> None:
+        """The code of an operation is about to be called, or its effect to be made."""
+        ...
+
+
+class Probe(Watch, Protocol):
+    """Is told of what runs do. A run asks for it once, when it begins.
+
+    `calls` is given the path of an operation whose code is called; for the handler that undoes it, `undo` and the path.
+    """
+
+    @property
+    def seed(self) -> bytes | None:
+        """The seed of the uuids and random numbers of instances that are created; None for one by chance."""
+        ...
+
+
+probe: ContextVar[Probe | None] = ContextVar("workflow_sdk_probe", default=None)
+"""That of the runs which are begun in this context."""
+
+
+def new_seed() -> bytes:
+    """What the uuids and random numbers of an instance come from."""
+    watched = probe.get()
+    return (watched.seed if watched is not None else None) or token_bytes(16)

@@ -1,0 +1,108 @@
+"""The one way to wait: for a time, for messages, or for whichever comes first."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.place import Place
+from workflow_sdk.operations.types import Wait
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.retry import Duration, seconds
+from workflow_sdk.rows.wire import AHEAD_SECONDS, shown
+
+__all__ = ["Arrived", "Expired", "begins_anew", "deadline", "duration_of", "wait_for"]
+
+
+class Arrived(Struct, frozen=True):
+    """All the messages have come that were waited for."""
+
+    messages: list[InboxMessage]
+
+
+class Expired(Struct, frozen=True):
+    """The time is over, and fewer messages have come."""
+
+    messages: list[InboxMessage]
+
+
+async def wait_for(engine: Engine, wait: Wait) -> Arrived | Expired:
+    """Return once the messages of a wait are there, or its time is over.
+
+    What came in time wins: when the time is over, the store is asked once more. A message may come after that, so
+    whoever records that none has come does so under the condition that it is still true.
+    """
+    inbox = engine.journal.inbox
+    asked = parked = False
+    found: list[InboxMessage] = []
+    while True:
+        if wait.messages:
+            found = inbox.find(wait.messages, wait.count, wait.at, wait.fit)
+            if await _has_changed(engine, wait, found):
+                continue
+            if len(found) >= wait.count:
+                return Arrived(found)
+        if wait.until is None or engine.clock.time() < wait.until:
+            if parked:
+                wait = wait.anew()
+            await engine.parking.park(wait)
+            parked, asked = True, False
+        elif asked or not wait.messages:
+            return Expired(found)
+        else:
+            await engine.messages.refresh()
+            if engine.life.halted:
+                await engine.life.never()
+            asked = True
+
+
+async def _has_changed(engine: Engine, wait: Wait, found: list[InboxMessage]) -> bool:
+    """Bring what a wait has to know into memory; whether it is to look again at what there is."""
+    messages = engine.messages
+    is_new = False
+    if wait.fit is not None and wait.fit.refused and engine.parking.active == 1:
+        # No other branch runs, which could be about to listen to what this one has refused.
+        is_new = await messages.set_aside(wait.fit)
+    if not is_new and messages.lacks(wait.messages, found, wait.count):
+        await messages.read_on(wait.messages)
+        is_new = True
+    if is_new and engine.life.halted:
+        await engine.life.never()
+    return is_new
+
+
+def duration_of(place: Place, duration: Duration) -> float:
+    """A span of time that the author has given, in seconds."""
+    try:
+        return seconds(duration, f"the duration of {place.what}")
+    except DefinitionError as error:
+        raise place.mistake(str(error)) from None
+
+
+def deadline(place: Place, timeout: Duration | None, until: datetime | None) -> float | None:
+    """When a wait ends, from the two ways to say it; relative to now."""
+    if timeout is not None and until is not None:
+        raise place.mistake(f"{place.what} has a `timeout` or an `until`, not both")
+    if timeout is not None:
+        return place.engine.clock.time() + duration_of(place, timeout)
+    if until is None:
+        return None
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        raise place.mistake(f"{place.what} takes an aware datetime (`datetime.now(UTC)`), not {shown(until)}")
+    return until.timestamp()
+
+
+def begins_anew(place: Place, engine: Engine, entry: Entry) -> bool:
+    """Whether a wait for a span of time begins anew, since a clock that is ahead of ours has said when it began.
+
+    Who had that clock is not who runs the instance now: by ours, it would be over much too late.
+    """
+    if entry.created_at <= engine.clock.time() + AHEAD_SECONDS:
+        return False
+    entry.created_at = engine.clock.time()
+    place.put(entry)
+    return True

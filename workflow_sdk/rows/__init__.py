@@ -1,0 +1,1 @@
+"""Every row of ours: its key, its fields, and its bytes."""

@@ -1,0 +1,162 @@
+"""The row of a schedule, and the decision what becomes of its ticks.
+
+A tick is a time at which the schedule is to begin an instance. Each tick is decided on once: it begins an instance, it
+waits until the last instance has ended, or it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from workflow_sdk.rows.wire import Moment, Row, damaged
+
+__all__ = [
+    "CATCH_UPS",
+    "LATE_SECONDS_MAX",
+    "OVERLAPS",
+    "STARTS_MAX",
+    "WAITING_MAX",
+    "After",
+    "CatchUp",
+    "Overlap",
+    "Plan",
+    "ScheduleRow",
+    "decide",
+    "latest",
+]
+
+
+Overlap = Literal["skip", "queue", "allow"]
+CatchUp = Literal["last", "all", "none"]
+After: TypeAlias = Callable[[float], float | None]
+"""Gives the first tick after a time, or None if there are no more ticks."""
+
+OVERLAPS = ("skip", "queue", "allow")
+CATCH_UPS = ("last", "all", "none")
+
+WAITING_MAX = 100
+"""How many ticks of one schedule may wait. They are part of its row."""
+STARTS_MAX = 20
+"""How many instances one commit begins at most."""
+LATE_SECONDS_MAX = 60.0
+"""How late a tick may be decided on with `catch_up="none"`, and still begin an instance."""
+
+
+class ScheduleRow(Row, frozen=True):
+    """A schedule as it is stored: its definition, and how far its ticks are decided on."""
+
+    WHAT: ClassVar[str] = "a schedule"
+
+    workflow: str
+    input: bytes
+    """The encoded input of its instances."""
+    cron: str | None
+    every: int | None
+    """The time between ticks in microseconds. It is a whole number, as it is added up again and again."""
+    timezone: str
+    overlap: Overlap
+    catch_up: CatchUp
+    paused: bool
+    created_at: Moment
+    since: Moment
+    """When it got this definition. `every` counts from then."""
+    next_at: Moment | None
+    """The first tick that is not decided on yet; None while it is paused, and if there are no more ticks."""
+    last_at: Moment | None
+    """The last tick that began an instance."""
+    last_instance: str | None
+    waiting: tuple[Moment, ...]
+    """The ticks that wait until `last_instance` has ended, in order."""
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> ScheduleRow:
+        """The schedule in the bytes; CodecError, if they hold none."""
+        row = super().unpack(raw)
+        if (row.cron is None) == (row.every is None) or (row.every is not None and row.every <= 0):
+            raise damaged("a schedule")
+        return row
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """The definition without the input, which can't be compared: equal values may have different bytes."""
+        return (self.workflow, self.cron, self.every, self.timezone, self.overlap, self.catch_up)
+
+
+# -- What becomes of the ticks ----------------------------------------------------------------------------------------
+
+
+class Plan(Struct, frozen=True):
+    """What is to be done about the ticks now."""
+
+    starts: tuple[float, ...]
+    """The ticks that begin an instance, in order."""
+    waiting: tuple[float, ...]
+    next_at: float | None
+    is_full: bool = False
+    """Whether ticks are left out because too many wait."""
+
+    def applied(self, row: ScheduleRow) -> ScheduleRow:
+        """The row once this is done, except for the name of the instance that was begun."""
+        last_at = self.starts[-1] if self.starts else row.last_at
+        return replace(row, next_at=self.next_at, waiting=self.waiting, last_at=last_at)
+
+
+def decide(row: ScheduleRow, now: float, after: After, *, is_busy: bool) -> Plan:
+    """What to do about the ticks that are due or wait. `is_busy` says that the last instance has not ended."""
+    due, next_at = _due(row, now, after)
+    if row.overlap == "allow":
+        return Plan(due, (), next_at)
+    if row.overlap == "skip" and (is_busy or row.waiting):
+        # They have come before the last instance has ended. What waits with `skip` was missed, and is made up for.
+        due = ()
+    line = (*row.waiting, *due)
+    starts = () if is_busy else line[:1]
+    waiting = line[len(starts) :]
+    return Plan(starts, waiting[:WAITING_MAX], next_at, is_full=len(waiting) > WAITING_MAX)
+
+
+def _due(row: ScheduleRow, now: float, after: After) -> tuple[tuple[float, ...], float | None]:
+    """The ticks that have come and may begin an instance, and the first tick after them."""
+    first = row.next_at
+    if first is None or first > now:
+        return (), first
+    if row.catch_up == "all":
+        return _all_due(first, now, after, allows=row.overlap == "allow")
+    last = latest(first, now, after)
+    is_missed = row.catch_up == "none" and now - last > LATE_SECONDS_MAX
+    return () if is_missed else (last,), after(last)
+
+
+def _all_due(first: float, now: float, after: After, *, allows: bool) -> tuple[tuple[float, ...], float | None]:
+    """The ticks from `first` on that have come, as many as can be used, and the next one to decide on."""
+    # Where they wait for each other, one more than there is room for: so that it is noticed.
+    most = STARTS_MAX if allows else WAITING_MAX + 2
+    ticks, following = [first], after(first)
+    while following is not None and following <= now and len(ticks) < most:
+        ticks.append(following)
+        following = after(following)
+    if following is not None and following <= now and not allows:
+        # There is no room for those between: they are left out.
+        following = after(latest(following, now, after))
+    return tuple(ticks), following
+
+
+def latest(tick: float, now: float, after: After) -> float:
+    """The last tick that is not after `now`; `tick` is one of them.
+
+    There may be millions between the two, so the time is halved again and again.
+    """
+    low, high = tick, now  # a tick, and a time after which none has come
+    while (following := after(low)) is not None and following <= high:
+        low = following
+        middle = low + (high - low) / 2
+        found = after(middle)
+        if found is None or found > high:
+            high = middle
+        else:
+            low = found
+    return low

@@ -1,1 +1,0 @@
-"""Reaching instances from outside: sending them messages, and reading what is recorded of them."""

@@ -1,0 +1,1 @@
+"""Many instances in one process: finding them, running them, and giving them turns."""

@@ -1,0 +1,305 @@
+"""Running one instance without a runtime around it, and the children that it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from itertools import count
+from typing import Any, Protocol, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from workflow_sdk.changes.instances import read_snapshot
+from workflow_sdk.changes.workers import Heartbeat
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import DefinitionError, LeaseLostError
+from workflow_sdk.instance.clock import Clock, pause
+from workflow_sdk.instance.host import Guest, Parked, Root, Waiting
+from workflow_sdk.instance.results import Wait
+from workflow_sdk.instance.threads import Threads, threads_of_the_loop
+from workflow_sdk.operations.cancelling import asyncio_task
+from workflow_sdk.operations.types import probe
+from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.rows.status import Status
+from workflow_sdk.worker.lease import lives_here
+from workflow_sdk.worker.stalls import Watched, stalls_watched
+
+__all__ = ["Alone", "Family"]
+
+
+AT_ONCE = 64
+"""Children of one instance that are run side by side, each until it waits."""
+LOOK_SECONDS = 0.5
+"""Between two looks at a child that somebody else runs, or nobody can."""
+
+
+class Left(Protocol):
+    """How a run left an instance."""
+
+    @property
+    def status(self) -> Status:
+        """What it is doing, or how it ended."""
+        ...
+
+    @property
+    def waits(self) -> list[Wait]:
+        """What it waits for."""
+        ...
+
+
+L = TypeVar("L", bound=Left)
+RunOne = Callable[[Workflow[Any, Any], InstanceKeys, Callable[[str], bool]], Awaitable[L]]
+
+
+class Family:
+    """The workflows that one call knows, and the children that it runs."""
+
+    def __init__(self, driver: Driver, clock: Clock, workflows: Iterable[Workflow[Any, Any]]) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._known: dict[str, Workflow[Any, Any]] = {}
+        self._group: TaskGroup | None = None
+        self._begin: Callable[[str], Coroutine[Any, Any, None]] | None = None
+        self._begun: set[str] = set()
+        self._is_left = False
+        self._heard: dict[str, tuple[bytes, float]] = {}
+        """The heartbeats of others, and since when they are like this, by `monotonic`."""
+        for workflow in workflows:
+            if not isinstance(workflow, Workflow):
+                raise DefinitionError(f"workflows are functions decorated with @workflow, not {workflow!r}")
+            if self._known.setdefault(workflow.name, workflow) is not workflow:
+                raise DefinitionError(f"two workflows are called {workflow.name!r}; give one of them another name")
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """The code has named this workflow: then its instances can be run."""
+        self._known.setdefault(workflow.name, workflow)
+
+    async def run_child(self, id: str, run: RunOne[L]) -> L | None:
+        """Run a child once; None if nobody can here, or somebody else does."""
+        if probe.get() is not None:
+            return None  # a test watches this instance, and no other one
+        keys = InstanceKeys(id)
+        found = await read_snapshot(self._driver, keys)
+        workflow = self._known.get(found.about.head.workflow) if found.about else None
+        if workflow is None:
+            return None
+        owner = None if found.lease is None else found.lease.worker
+        if owner is not None and await self._may_live(owner):
+            return None
+        try:
+            return await run(workflow, keys, lambda worker: worker == owner)
+        except LeaseLostError:
+            return None
+
+    async def _may_live(self, worker: str) -> bool:
+        """Whether a worker may be alive. Taking a child over by mistake is no harm: this call does so with its own."""
+        here = lives_here(worker)
+        if here is not None or self._clock.is_alive(worker):
+            return here is not False
+        raw = await self._driver.get(WorkerKeys(worker).heartbeat)
+        if raw is None:
+            return False
+        heartbeat = Heartbeat.unpack(raw)
+        now = self._clock.monotonic()
+        before, since = self._heard.get(worker, (raw, now))
+        self._heard[worker] = (raw, since if before == raw else now)
+        return heartbeat.at + heartbeat.ttl > self._clock.time() and now - self._heard[worker][1] < heartbeat.ttl
+
+    # Until they wait.
+
+    async def as_far_as_they_go(self, left: L, run: Callable[[str], Awaitable[L | None]]) -> list[L]:
+        """Run the children that an instance waits for, each until it waits itself; return how they were left."""
+        found: list[L] = []
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+
+        async def one(id: str) -> None:
+            async with limiter:
+                child = await run(id)
+            if child is not None:
+                found.append(child)
+
+        async with anyio.create_task_group() as group:
+            for wait in left.waits:
+                if wait.kind == "child" and wait.target is not None:
+                    group.start_soon(one, wait.target)
+        return found
+
+    # Until they end.
+
+    async def together(self, root: Callable[[], Awaitable[L]], run: RunOne[L]) -> L:
+        """Run an instance, and beside it all children that it begins, until all have ended."""
+
+        async def begin(id: str) -> None:
+            while True:
+                child = await self.run_child(id, run)
+                found = await read_snapshot(self._driver, InstanceKeys(id))
+                if not found.about or found.about.status.is_terminal:
+                    return
+                if self._is_left and (child is None or child.status is Status.STUCK):
+                    return
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await self._driver.changed(InstanceKeys(id).field(Field.HEAD), found.about.raw[Field.HEAD])
+
+        self._begin = begin
+        left: L | None = None  # a cancel scope may end a block early, as far as type checkers know
+        async with anyio.create_task_group() as self._group:
+            left = await root()
+            self._is_left = True
+            if not left.status.is_terminal:
+                # It was evicted, and so are its children.
+                self._group.cancel_scope.cancel()
+        assert left is not None, "what ends early is raised"
+        return left
+
+    def see(self, children: Iterable[str]) -> None:
+        """An instance has these children now."""
+        if self._group is None or self._begin is None:
+            return
+        for id in children:
+            if id not in self._begun:
+                self._begun.add(id)
+                self._group.start_soon(self._begin, id)
+
+
+HEAR_AFTER_SECONDS = 0.01
+"""From when on a run hears of what others ask for."""
+GRACE_SECONDS = 10.0
+"""What an evicted instance has under way may take so long to end."""
+
+
+class Alone:
+    """One run without a runtime around it."""
+
+    beats = False
+    crowded = False
+
+    def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
+        self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        self._driver = driver
+        self.threads: Threads = threads_of_the_loop()
+        self._clock = clock
+        self._worker = worker
+        self._ttl = lease_ttl
+        self._family = family
+        self._signal = anyio.Event()
+        self._watching = False
+        self._hears = False
+        """It hears of everything, and not only of the messages that are awaited."""
+        self._evicted = False
+        self._group: TaskGroup | None = None
+        self._starter: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task that has started the run was cancelled since."""
+        return self._starter is not None and self._starter.cancelling() > self._cancelled_before
+
+    async def run(self, guest: Guest, root: Root) -> None:
+        """Run an execution, and what it takes beside it."""
+        self._starter = asyncio_task()
+        self._cancelled_before = 0 if self._starter is None else self._starter.cancelling()
+        async with (
+            stalls_watched(self._driver, self._clock, self._worker, self._ttl) as watched,
+            anyio.create_task_group() as self._group,
+        ):
+            self._group.start_soon(self._keep_time, guest)
+            self._group.start_soon(self._beat, guest)
+            self._group.start_soon(self._hear, watched)
+            # A task of its own: then whoever cancels this run cancels a scope around the author's code.
+            self._group.start_soon(self._run, guest, root)
+
+    async def _run(self, guest: Guest, root: Root) -> None:
+        await guest.life.run(root)
+        assert self._group is not None, "it runs in the group"
+        self._group.cancel_scope.cancel()
+
+    async def _keep_time(self, guest: Guest) -> None:
+        try:
+            while True:
+                self._signal = signal = anyio.Event()
+                guest.parking.fire()
+                self._family.see(guest.outside.children)
+                if (guest.parking.listens or self._hears) and not self._watching:
+                    self._watching = True
+                    self.spawn(lambda: self._watch(guest))
+                await self._clock.wait(signal, guest.parking.next_time, guest.activity)
+        finally:
+            # Also if the run was cancelled from outside.
+            guest.life.abandon()
+
+    async def _watch(self, guest: Guest) -> None:
+        await guest.parking.watch()
+        self._watching = False
+        self._signal.set()
+
+    async def _hear(self, watched: Watched) -> None:
+        """The instance may be cancelled, evicted, woken or taken over at any time: each changes its inbox stamp."""
+        # A run that is soon over is not worth it.
+        await anyio.sleep(HEAR_AFTER_SECONDS)
+        self._hears = True
+        self._signal.set()
+        await watched.go_round()
+
+    def evict(self, guest: Parked) -> None:
+        """Evict it, as it was asked for."""
+        if not self._evicted:
+            self._evicted = True
+            guest.evict()
+            self.spawn(lambda: self._insist(guest))
+
+    async def _insist(self, guest: Parked) -> None:
+        """What is under way when the instance is evicted may end within the time of grace."""
+        await pause(self._clock, GRACE_SECONDS)
+        guest.give_back()
+
+    async def _beat(self, guest: Guest) -> None:
+        """Say that this run is alive, as long as it is."""
+
+        numbers = count(1)
+
+        async def beat() -> None:
+            heartbeat = Heartbeat(self._clock.time(), self._ttl, next(numbers)).pack()
+            # A beat that fails is no failure of the run: its commits will tell.
+            with suppress(Exception):
+                await guest.beat(self._worker, heartbeat)
+
+        await self._clock.beat(self._ttl / 3, beat)
+
+    def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have something done in the group of the run."""
+        assert self._group is not None, "it runs in the group"
+        self._group.start_soon(fn)
+
+    def waits_changed(self, guest: Waiting) -> None:
+        """Look at it again."""
+        self._signal.set()
+
+    def rests(self, guest: Waiting, idle: bool) -> None:
+        """Look at it again."""
+        self._signal.set()
+
+    def meet(self, workflow: Workflow[Any, Any]) -> None:
+        """Then its instances can be run here."""
+        self._family.meet(workflow)
+
+    def may_go_on(self, guest: Waiting) -> bool:
+        """There is nobody else."""
+        return True
+
+    def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
+        """There is nobody else."""
+        go_on()
+
+    def is_here(self, worker: str) -> bool:
+        """There is nobody else."""
+        return False
+
+    def message_came(self, id: str) -> None:
+        """There is nobody else."""
+
+    def is_due(self, id: str) -> None:
+        """There is nobody else."""

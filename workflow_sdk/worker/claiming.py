@@ -1,0 +1,200 @@
+"""What one worker claims: what is due, and what the dead have left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.claim import Claim
+from workflow_sdk.changes.workers import bury, give_heartbeat
+from workflow_sdk.client.watching import Watch, wait_idly
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.driver import Driver
+from workflow_sdk.instance.cleanups import run_cleanups_left
+from workflow_sdk.instance.clock import Clock
+from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.rows.instance import Head
+from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys, all_by_status, id_in, last_of, worker_of
+from workflow_sdk.rows.status import Status
+from workflow_sdk.values import Codec
+from workflow_sdk.worker.alarms import Alarms
+from workflow_sdk.worker.claims import RETRY_SECONDS, Claims
+from workflow_sdk.worker.residents import Residents
+
+__all__ = ["RETRY_SECONDS", "Claiming", "Leftovers"]
+
+
+_log = logging.getLogger("workflow_sdk.runtime")
+
+UNSAID_PASSES = 10
+"""Workers without a heartbeat are rare, and looked for seldom."""
+
+
+class Leftovers:
+    """What was left, as one worker sees it."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self._driver = claims.driver
+        self._unreadable: set[bytes] = set()
+        """Cleanups that can't be read, of which that was said."""
+        self._not_mended: set[bytes] = set()
+        """Stuck instances, by their keys, whose code is the same here as the one they are stuck with."""
+        self._passes = 0
+        """How often it was looked for."""
+        self._lost = anyio.Event()
+        """Set when something is to be tried again at another time."""
+        claims.failures.told.append(lambda: self._lost.set())
+
+    async def claim(self) -> None:
+        """Take over what the dead have left, and stuck instances whose code has changed; return when to look again."""
+        claims = self._claims
+        self._lost = anyio.Event()
+        with claims.residents.looks():
+            first = await self._claim_left()
+        # Lazily: a clock of tests, which jumps to what is awaited, does not jump for the sake of another look.
+        await wait_idly(claims.clock, self._lost, by=first, lazily=claims.clock.monotonic() + claims.ttl / 3)
+
+    async def _claim_left(self) -> float | None:
+        """Do so; return when the first of the others is to be taken for dead, if nothing is heard of it."""
+        claims = self._claims
+        await self._claim_of_the_dead()
+        await run_cleanups_left(self._driver, claims.codec, claims.clock.time, self._unreadable)
+        if self._passes % UNSAID_PASSES == 0:
+            await self._give_heartbeats()
+        self._passes += 1
+        await self._claim_mended()
+        await self._claim_dropped()
+        again = [claims.failures.until(id) for id in claims.failures.dropped - claims.residents.runs.keys()]
+        return min(again if claims.watch.next is None else [*again, claims.watch.next], default=None)
+
+    async def _claim_of_the_dead(self) -> None:
+        watch = self._claims.watch
+        heartbeats = await self._driver.scan(*WorkerKeys.heartbeats())
+        heartbeats = [(key, raw) for key, raw in heartbeats if id_in(key) is not None]
+        watch.look(heartbeats)
+        for key, raw in heartbeats:
+            if last_of(key) in watch.dead:
+                await self._bury(WorkerKeys(last_of(key)), raw)
+
+    async def _bury(self, dead: WorkerKeys, heartbeat: bytes) -> None:
+        """Take over what a worker had; forget it once it has nothing any more."""
+        for key, _ in await self._driver.scan(*dead.all_claimed()):
+            id = id_in(key)
+            if id is not None and not self._claims.failures.pauses(id):
+                await self._claims.begin_in_turn(id, lambda worker: worker == dead.worker)
+        # Else it would have something still, and be buried at the next look only.
+        await self._claims.until_claimed()
+        await apply(self._driver, bury(dead, heartbeat))
+
+    async def _give_heartbeats(self) -> None:
+        """Have workers found that have no heartbeat: buried while they were slow, and dead before they noticed."""
+        claims = self._claims
+        begin, end = WorkerKeys.all_claims()
+        while rows := await self._driver.scan(begin, end, limit=1):
+            worker = WorkerKeys(worker_of(rows[0][0]))
+            begin = worker.all_claimed()[1]
+            # Looked at after its claim: who claims has had a heartbeat before.
+            if worker.worker != claims.worker.worker and await self._driver.get(worker.heartbeat) is None:
+                await apply(self._driver, give_heartbeat(worker, claims.clock.time()))
+
+    async def _claim_mended(self) -> None:
+        rows = await self._driver.scan(*all_by_status(Status.STUCK.value))
+        stuck = {key for key, _ in rows if id_in(key) is not None}
+        self._not_mended &= stuck
+        for key in stuck - self._not_mended:
+            if await self._is_mended(last_of(key)):
+                await self._claims.begin_in_turn(last_of(key))
+            else:
+                self._not_mended.add(key)
+
+    async def _is_mended(self, id: str) -> bool:
+        raw = await self._driver.get(InstanceKeys(id).field(Field.HEAD))
+        if raw is None:
+            return False
+        try:
+            head = Head.unpack(raw)
+        except Exception:  # noqa: BLE001  # what it has can't be read: others are looked at all the same
+            _log.exception("instance %s is stuck, and can't be read", id)
+            return False
+        flow = self._claims.workflows.get(head.workflow)
+        return flow is not None and (flow.version, flow.fingerprint) != (head.version, head.fingerprint)
+
+    async def _claim_dropped(self) -> None:
+        """Take back what this worker could not give back when its run was over."""
+        claims = self._claims
+        dropped = claims.failures.dropped
+        for id in dropped - claims.residents.runs.keys():
+            if not claims.failures.pauses(id):
+                dropped.discard(id)
+                await claims.begin_in_turn(id, lambda worker: worker == claims.worker.worker)
+
+
+class Claiming:
+    """The claims of one worker, and the two loops that find what it claims."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        codec: Codec,
+        clock: Clock,
+        residents: Residents,
+        workflows: Mapping[str, Workflow[Any, Any]],
+        known: KnownHandlers,
+        worker: WorkerKeys,
+        lease_ttl: float,
+        watch: Watch,
+        retention: float | None = None,
+    ) -> None:
+        self._claims = Claims(driver, codec, clock, residents, workflows, known, worker, lease_ttl, watch, retention)
+        self._alarms = Alarms(self._claims)
+        self._leftovers = Leftovers(self._claims)
+
+    @property
+    def worker(self) -> str:
+        """Which worker claims."""
+        return self._claims.worker.worker
+
+    # The loops.
+
+    async def claim_what_is_due(self) -> None:
+        """Claim what is due and nobody has, in order of time; return when there may be more."""
+        await self._alarms.claim()
+
+    async def listen_for_what_is_due(self, shard: int) -> None:
+        """Notice that an alarm was set in a shard."""
+        await self._alarms.listen(shard)
+
+    async def claim_what_was_left(self) -> None:
+        """Take over what the dead have left, and stuck instances whose code has changed; return when to look again."""
+        await self._leftovers.claim()
+
+    # What others here tell it.
+
+    def look_for(self, id: str) -> None:
+        """An instance was made due here: that needs no way through the store."""
+        self._alarms.look_for(id)
+
+    def failed(self, id: str) -> None:
+        """An instance could not be started here, and may be ours nevertheless: it is not tried again at once."""
+        self._claims.failures.add(id)
+
+    def missed(self, id: str, *, evict: bool = False) -> None:
+        """A signal came for an instance that is not in memory. It may be about to be."""
+        self._claims.missed(id, evict=evict)
+
+    def starts(self, id: str) -> None:
+        """An instance is about to be started and claimed in one, and has a turn. Until then nothing else claims it."""
+        self._claims.starts(id)
+
+    def starts_not(self, id: str) -> None:
+        """It was not. Whoever started it instead may have left it to us."""
+        self._claims.starts_not(id)
+
+    def begin_claimed(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> None:
+        """Run what has been started and claimed in one, with the turn that it has."""
+        self._claims.begin_claimed(flow, keys, claimed)

@@ -1,0 +1,391 @@
+"""Running many instances. Any number of runtimes share a store; each claims what is due and nobody has."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import ExitStack, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import anyio
+
+from workflow_sdk.changes.apply import apply
+from workflow_sdk.changes.change import clear
+from workflow_sdk.changes.claim import Claim, new_lease
+from workflow_sdk.changes.deliver import inbox_max as inbox_max_of_store
+from workflow_sdk.changes.inboxes import limit_inboxes
+from workflow_sdk.changes.workers import Heartbeat, SignalRow, beat, leave
+from workflow_sdk.client.access import Access
+from workflow_sdk.client.client import Client
+from workflow_sdk.client.purging import Purging
+from workflow_sdk.client.watching import Watch
+from workflow_sdk.definitions import Workflow, check_retention
+from workflow_sdk.driver import Driver
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.instance.clock import TimeSource, pause
+from workflow_sdk.instance.threads import THREADS_MAX
+from workflow_sdk.operations.cancelling import come_what_may
+from workflow_sdk.operations.handlers import Handler, KnownHandlers
+from workflow_sdk.rows.instance import InstanceRows, Lease
+from workflow_sdk.rows.keys import SHARDS, InstanceKeys, WorkerKeys
+from workflow_sdk.rows.location import subtree
+from workflow_sdk.rows.retry import Duration
+from workflow_sdk.values import VALUE_BYTES_MAX, Wrappers
+from workflow_sdk.worker.answers import Answers
+from workflow_sdk.worker.claiming import RETRY_SECONDS, Claiming
+from workflow_sdk.worker.hosting import Hosting, new_hosting
+from workflow_sdk.worker.lease import living
+from workflow_sdk.worker.nearby import Nearby
+from workflow_sdk.worker.residents import Residents
+from workflow_sdk.worker.settings import by_name, number_of, seconds_of
+from workflow_sdk.worker.stalls import STALL_SECONDS, watch_for_stalls
+from workflow_sdk.worker.ticking import Ticking
+
+__all__ = ["Runtime"]
+
+
+_log = logging.getLogger("workflow_sdk.runtime")
+
+LEASE_SECONDS = 10.0
+LEASE_SECONDS_MIN = 0.3
+GRACE_SECONDS = 10.0
+IDLE_SECONDS = 300.0
+
+
+class Runtime(Client):
+    """A client that also executes.
+
+    Of the instances that are ready, at most `concurrency` run at once, in turns. Steps that are plain functions run in
+    `threads` threads; one that has timed out has its thread until it returns. Those that wait stay in memory, where
+    waking them costs nothing, for `max_idle`, and as long as there are no more than `max_resident`; then they are put
+    away, and cost no memory at all. While its event loop is blocked, it keeps what it has for `stall_max`, and says so
+    in the log. With `retention`, instances are forgotten that long after their end, unless their
+    workflow says something else.
+
+    What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
+    one of the workflows is defined, or one of `handlers`.
+
+    `inbox_max` is how many messages an instance may have that it has not taken. It is kept in the store, for all who
+    send; without it, the store's own holds, or 10,000.
+    """
+
+    def __init__(
+        self,
+        store: str | Driver,
+        *,
+        workflows: Iterable[Workflow[Any, Any]],
+        max_resident: int = 4096,
+        max_idle: Duration = IDLE_SECONDS,
+        concurrency: int = 256,
+        threads: int = THREADS_MAX,
+        clock: TimeSource | None = None,
+        lease_ttl: Duration = LEASE_SECONDS,
+        stall_max: Duration = STALL_SECONDS,
+        grace: Duration = GRACE_SECONDS,
+        retention: Duration | None = None,
+        codec: Wrappers | None = None,
+        max_value_bytes: int = VALUE_BYTES_MAX,
+        handlers: Iterable[Handler] = (),
+        inbox_max: int | None = None,
+    ) -> None:
+        super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
+        self._workflows = by_name(workflows)
+        self._handlers = tuple(handlers)
+        self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers)
+        self._retention = check_retention(retention)
+        self._ttl = seconds_of(lease_ttl, "lease_ttl")
+        if self._ttl < LEASE_SECONDS_MIN:
+            raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
+        self._stall_max = seconds_of(stall_max, "stall_max")
+        self._grace = seconds_of(grace, "grace")
+        self._inbox_max = None if inbox_max is None else number_of(inbox_max, "inbox_max", 1, of="messages")
+        self._new_residents = partial(
+            Residents,
+            self._clock,
+            max_resident=number_of(max_resident, "max_resident", 0),
+            concurrency=number_of(concurrency, "concurrency", 1),
+            threads=number_of(threads, "threads", 1, of="threads"),
+            max_idle=seconds_of(max_idle, "max_idle"),
+        )
+        self._be_a_new_worker()
+        self._is_used = False
+        self._claiming: Claiming | None = None
+        self._hosting: Hosting | None = None
+        self._signals = ExitStack()
+        self._received: AsyncIterator[signal.Signals] | None = None
+        """The signals that come to a runtime that serves."""
+        self._life = ExitStack()
+
+    def _be_a_new_worker(self) -> None:
+        """For every block that it is opened for: nobody takes one worker for another."""
+        self._worker = WorkerKeys(uuid4().hex)
+        self._residents = self._new_residents()
+        self._watch = Watch(self._clock, self._worker.worker, self._ttl)
+        self._heartbeat: bytes | None = None
+        """What the last heartbeat has written."""
+        self._beats = 0
+        self._alive_until = 0.0, 0.0
+        """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
+
+    async def __aenter__(self) -> Self:
+        if self._is_used and not self._is_open:
+            self._be_a_new_worker()
+        await super().__aenter__()
+        self._is_used = True
+        try:
+            # Before the first heartbeat is stored, since others may see that at once.
+            self._life.enter_context(self._clock.life(self._worker.worker))
+            self._life.enter_context(living(self._worker.worker))
+            await self._beat()
+            await self._agree_on_limits(self._inbox_max)
+            self._hosting = new_hosting()
+            self._group = await self._hosting.open()
+        except BaseException as error:
+            await self._shut(type(error), error, error.__traceback__)
+            raise
+        claiming = self._claiming
+        assert claiming is not None, "made with the access to the store"
+        ticking = Ticking(
+            self.access.driver,
+            self._clock,
+            self._watch,
+            self._residents,
+            self._workflows,
+            claiming.look_for,
+            self._retention,
+        )
+
+        self._residents.open(self._group)
+        self._group.start_soon(self._residents.keep_time)
+        self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
+        self._group.start_soon(
+            watch_for_stalls, self.access.driver, self._clock, self._worker, self._ttl, self._stall_max
+        )
+        # Looking for what was left never stops: others may die at any time.
+        for loop in (
+            self._read_signals,
+            claiming.claim_what_is_due,
+            claiming.claim_what_was_left,
+            ticking.listen,
+            ticking.start_what_is_due,
+            Answers(self.access.driver, self._clock).sweep,
+        ):
+            self._group.start_soon(self._forever, loop)
+        kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
+        shortest = min(kept if self._retention is None else [*kept, self._retention], default=None)
+        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, self._watch, shortest).purge)
+        for shard in range(SHARDS):
+            self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._evict_all()
+        finally:
+            try:
+                with self._signals:
+                    await self._close()
+            finally:
+                await self._shut(kind, error, trace)
+
+    async def _shut(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Forget the worker, and let go of the store, whoever cancels that."""
+        with anyio.CancelScope(shield=True):
+            try:
+                with self._life:
+                    cancelled = await come_what_may(self._leave)
+            finally:
+                await super().__aexit__(kind, error, trace)
+            if cancelled is not None:
+                raise cancelled
+
+    async def _close(self) -> None:
+        assert self._hosting is not None, "it was opened"
+        try:
+            await self._hosting.close()
+        finally:
+            self._residents.threads.close()
+
+    @property
+    def resident(self) -> int:
+        """How many instances it has in memory, running or waiting."""
+        return len(self._residents.runs)
+
+    @property
+    def workflows(self) -> tuple[Workflow[Any, Any], ...]:
+        """What it runs."""
+        return tuple(self._workflows.values())
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        """The functions that the store may name, beside those of its workflows' modules and steps."""
+        return self._handlers
+
+    async def serve(self) -> int:
+        """Run until SIGTERM or SIGINT; return 0, the exit code of a process that has served.
+
+        Leaving the block then shuts down gracefully; at a second signal it waits for nothing any more.
+        """
+        if self._access is None:
+            raise DefinitionError("a runtime serves while it is open: in `async with`")
+        self._received = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        await anext(self._received)
+        return 0
+
+    async def _evict_all(self) -> None:
+        received, self._received = self._received, None
+        if received is None:
+            await self._residents.evict_all(self._grace)
+            return
+
+        async def hurry() -> None:
+            await anext(received)
+            _log.warning("a second signal has come: what is under way is cancelled")
+            self._residents.hurry()
+            # From now on signals do what they do to any process: nothing is to keep this one.
+            self._signals.close()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(hurry)
+            await self._residents.evict_all(self._grace)
+            group.cancel_scope.cancel()
+
+    def _make_access(self, driver: Driver) -> Access:
+        self._claiming = Claiming(
+            driver,
+            self._codec,
+            self._clock,
+            self._residents,
+            self._workflows,
+            self._known_handlers,
+            self._worker,
+            self._ttl,
+            self._watch,
+            self._retention,
+        )
+        return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
+
+    def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
+        name = workflow.name if isinstance(workflow, Workflow) else workflow
+        if name not in self._workflows:
+            known = ", ".join(sorted(self._workflows))
+            raise DefinitionError(f"this runtime was not given the workflow {name!r}; it has: {known}")
+        return workflow if isinstance(workflow, Workflow) else None
+
+    def _known(self, name: str) -> Workflow[Any, Any] | None:
+        return self._workflows.get(name)
+
+    # What is started here and can run at once is claimed in the commit that starts it.
+
+    def _seize(self, keys: InstanceKeys) -> Lease | None:
+        residents, id = self._residents, keys.instance_id
+        # One that has a slot already is being claimed, or started by somebody else: the slot is not ours to give back.
+        if residents.stopping or id in residents.runs or residents.slots.has(id) or not residents.slots.take(id):
+            return None
+        if self._claiming is not None:
+            self._claiming.starts(id)
+        residents.busy += 1
+        return new_lease(self._worker.worker, self._ttl)
+
+    def _let_go(self, keys: InstanceKeys, *, is_dropped: bool) -> None:
+        id = keys.instance_id
+        self._residents.slots.leave(id)
+        self._residents.one_less()
+        if self._claiming is not None:
+            self._claiming.starts_not(id)
+            if is_dropped:
+                self._claiming.failed(id)
+
+    def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, rows: InstanceRows, lease: Lease) -> None:
+        assert self._claiming is not None, "a runtime that starts something is open"
+        self._claiming.begin_claimed(flow, keys, Claim(rows, lease, created=True))
+        self._residents.one_less()
+
+    # The loops. Each goes on whatever the store does.
+
+    async def _forever(self, loop: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await loop()
+            except* Exception:  # noqa: BLE001  # whatever a driver raises
+                seconds = min(RETRY_SECONDS, self._ttl / 10)
+                _log.exception("the store failed; it is asked again in %.2g s", seconds)
+                await pause(self._clock, seconds)
+
+    async def _beat(self) -> None:
+        self._beats += 1
+        now, began = self._clock.time(), self._clock.monotonic()
+        # On a clock that knows by itself who is alive, there is no second one.
+        number = None if self._clock.is_alive(self._worker.worker) else self._beats
+        heartbeat = Heartbeat(now, self._ttl, number).pack()
+        if not await apply(self.access.driver, beat(self._worker, self._heartbeat, heartbeat)):
+            # We were taken for dead, and buried. What others have taken over is dropped.
+            self._residents.look_again()
+        self._heartbeat = heartbeat
+        self._alive_until = now + self._ttl, began + self._ttl
+
+    async def _keep_beating(self) -> None:
+        time, monotonic = self._alive_until
+        if self._clock.time() >= time or self._clock.monotonic() >= monotonic:
+            # Others may have begun to take over. While a machine sleeps, `monotonic` may stand still.
+            self._residents.look_again()
+        try:
+            await self._beat()
+            await self._agree_on_limits(None)
+        except Exception:  # noqa: BLE001  # whatever a driver raises: there is time for another try
+            _log.exception("the store failed; the next heartbeat is in %.2g s", self._ttl / 3)
+
+    async def _agree_on_limits(self, inbox_max: int | None) -> None:
+        """Have every sender obey a limit that was given here, and obey what others have given."""
+        driver, here = self.access.driver, self.access.here
+        assert here is not None, "a runtime has residents"
+        here.inbox_max = await apply(driver, inbox_max_of_store())
+        if inbox_max is not None and inbox_max != here.inbox_max:
+            await apply(driver, limit_inboxes(inbox_max))
+            here.inbox_max = inbox_max
+
+    async def _read_signals(self) -> None:
+        """Tell residents of their messages."""
+        driver, worker = self.access.driver, self._worker
+        with self._residents.looks():
+            signal = await driver.get(worker.stamp)
+            rows = await driver.scan(*subtree(worker.signals))
+            if rows:
+                await self._read(rows)
+                return
+        await driver.changed(worker.stamp, signal)
+
+    async def _read(self, signals: list[tuple[bytes, bytes]]) -> None:
+        for _, raw in signals:
+            try:
+                signal = SignalRow.unpack(raw)
+            except CodecError as error:
+                # It was for one of them.
+                _log.error(
+                    "a signal to this worker can't be read; every instance in memory looks for messages: %s", error
+                )
+                self._residents.look_again()
+                continue
+            id, evicts = signal.id, signal.evicts
+            run = self._residents.runs.get(id)
+            if run is None:
+                if self._claiming is not None:
+                    self._claiming.missed(id, evict=evicts)
+            elif evicts:
+                self._residents.evict_one(id)
+            else:
+                run.execution.parking.signal()
+        await apply(self.access.driver, clear([key for key, _ in signals]))
+
+    async def _leave(self) -> None:
+        """Forget the worker, unless something is left of it that others have to take over."""
+        with suppress(Exception):
+            await apply(self.access.driver, leave(self._worker))

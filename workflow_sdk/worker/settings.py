@@ -1,0 +1,36 @@
+"""Checking what a runtime is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from workflow_sdk.definitions import Workflow
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.rows.retry import Duration, seconds
+from workflow_sdk.rows.wire import COUNT_MAX, shown
+
+__all__ = ["by_name", "number_of", "seconds_of"]
+
+
+def seconds_of(value: Duration, what: str) -> float:
+    found = seconds(value, what)
+    if found < 0:
+        raise DefinitionError(f"{what} must not be negative, got {shown(value)}")
+    return found
+
+
+def number_of(value: object, what: str, least: int, *, of: str = "instances") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= COUNT_MAX:
+        raise DefinitionError(f"{what} is a number of {of} from {least} on, up to {COUNT_MAX:,}, not {shown(value)}")
+    return value
+
+
+def by_name(workflows: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, Any]]:
+    found: dict[str, Workflow[Any, Any]] = {}
+    for flow in workflows:
+        if not isinstance(flow, Workflow):
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(flow)}")
+        if found.setdefault(flow.name, flow) is not flow:
+            raise DefinitionError(f"two workflows are called {flow.name!r}; give one of them another name")
+    return found
