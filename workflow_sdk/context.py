@@ -40,8 +40,6 @@ from workflow_sdk.operations.version import start_removed, start_version
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.wire import shown
 
-__all__ = ["Context"]
-
 T = TypeVar("T")
 D = TypeVar("D")
 S = TypeVar("S")

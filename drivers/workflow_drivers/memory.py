@@ -26,8 +26,6 @@ from workflow_sdk.driver import (
 )
 from workflow_sdk.errors import DefinitionError, StorageError
 
-__all__ = ["MemoryDriver", "open"]
-
 SCHEME = "memory://"
 
 # Nothing here has to wait, and a turn of the event loop costs more than a commit. But a driver that never gave way

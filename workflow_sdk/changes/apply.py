@@ -16,8 +16,6 @@ from workflow_sdk.changes.trial import Outcome, Together, Trial, has_moved_on
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import ConflictError, StorageError
 
-__all__ = ["BASELESS_MAX", "Tries", "apply", "apply_all", "moved_on", "try_all"]
-
 T = TypeVar("T")
 
 BASELESS_MAX = 3

@@ -26,29 +26,6 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from workflow_sdk.driver import Clear, Write
 from workflow_sdk.rows.wire import Packed
 
-__all__ = [
-    "Assume",
-    "Change",
-    "Draw",
-    "Effect",
-    "Get",
-    "Hold",
-    "Look",
-    "Retries",
-    "Scan",
-    "Signal",
-    "Steps",
-    "Writing",
-    "change",
-    "clear",
-    "get",
-    "look",
-    "pages",
-    "read",
-    "scan",
-    "write",
-]
-
 T = TypeVar("T")
 R = TypeVar("R", bound=Packed)
 P = ParamSpec("P")

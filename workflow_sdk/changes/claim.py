@@ -46,8 +46,6 @@ from workflow_sdk.values import Codec
 from workflow_sdk.values.failures import result_of, unpack_error_info
 from workflow_sdk.values.kinds import is_divergence
 
-__all__ = ["Claim", "Claimant", "claim", "give_back", "new_lease"]
-
 _TOO_LARGE = f"{StorageLimitError.__module__}.{StorageLimitError.__qualname__}"
 
 _epochs = count(1)

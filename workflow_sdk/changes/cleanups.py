@@ -17,8 +17,6 @@ from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.rows.instance import Result
 from workflow_sdk.rows.outside import Cleanup, TaskStatus
 
-__all__ = ["run_cleanup"]
-
 
 @change
 def run_cleanup(key: bytes, cancelled: Result, now: float, tries: int = 0) -> Steps[list[bytes] | None]:

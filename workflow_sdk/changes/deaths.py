@@ -13,8 +13,6 @@ from workflow_sdk.rows.instance import Deaths, Try, worst
 from workflow_sdk.rows.keys import TRIES, Field, InstanceKeys
 from workflow_sdk.rows.status import Status
 
-__all__ = ["DEATHS_MAX", "read_tries", "take_back_death", "tries_in"]
-
 DEATHS_MAX = 5
 """After so many deaths in a row, all while it executed the same, an instance becomes stuck."""
 

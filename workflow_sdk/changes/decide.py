@@ -48,27 +48,6 @@ from workflow_sdk.rows.location import pack, pack_segment, subtree
 from workflow_sdk.rows.outside import Cleanup, Hanging
 from workflow_sdk.rows.status import Status
 
-__all__ = [
-    "INBOX_PAGE",
-    "add_cleanups",
-    "cancel",
-    "cancel_found",
-    "changing",
-    "delete",
-    "evict",
-    "forget",
-    "forget_if",
-    "give_back_stalled",
-    "go_on",
-    "new_cleanup_key",
-    "purge",
-    "refuse",
-    "set_deaths",
-    "set_status",
-    "take_away",
-    "wake",
-]
-
 TAKEN_AWAY_SECONDS = 5.0
 """After so long, an instance that was taken away goes on by itself, should whoever took it away have died."""
 

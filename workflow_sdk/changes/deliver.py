@@ -54,25 +54,6 @@ from workflow_sdk.rows.outside import wait_of
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import Row
 
-__all__ = [
-    "KEYS_KEPT",
-    "KEYS_SECONDS",
-    "Delivery",
-    "NewMessage",
-    "Posted",
-    "check_room",
-    "deliver",
-    "forget_row",
-    "go_on_waiting",
-    "hand_over",
-    "inbox_max",
-    "is_used",
-    "put",
-    "unpack_key",
-    "use_key",
-]
-
-
 KEYS_KEPT = 10_000
 KEYS_SECONDS = 7 * 24 * 3600.0
 AT_ONCE = 4

@@ -13,8 +13,6 @@ from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.rows.outside import Ending
 
-__all__ = ["ending_of", "purge_time", "tell_watchers"]
-
 
 def ending_of(about: InstanceRows) -> Ending:
     """How an instance ended, from its rows after the end."""

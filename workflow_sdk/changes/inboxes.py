@@ -16,8 +16,6 @@ from workflow_sdk.rows.entries import read_token
 from workflow_sdk.rows.instance import CountRow, WaitRow
 from workflow_sdk.rows.keys import ASIDE, INBOX, INBOX_MAX, InstanceKeys, waits_of
 
-__all__ = ["discard", "limit_inboxes", "set_aside"]
-
 
 @change
 def discard(keys: InstanceKeys, id: bytes, encode: Callable[[str], bytes]) -> Steps[bool]:

@@ -31,30 +31,6 @@ from workflow_sdk.rows.keys import (
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX, before_release, due_at_once, is_of_before_release
 
-__all__ = [
-    "Snapshot",
-    "StoredRows",
-    "check_form",
-    "check_workflow",
-    "count_up",
-    "create",
-    "create_claimed",
-    "find",
-    "find_all",
-    "find_to_decide",
-    "find_unreadable",
-    "hold",
-    "make_due",
-    "make_due_at",
-    "new_rows",
-    "parse",
-    "read_about",
-    "read_snapshot",
-    "store",
-    "unlist",
-]
-
-
 ROWS_MAX = 128
 """With more rows than this, the history is not read at once."""
 

@@ -13,8 +13,6 @@ from workflow_sdk.changes.rewinding.rewriting import forget_history, rewrite
 from workflow_sdk.rows.keys import Field
 from workflow_sdk.rows.status import Status
 
-__all__ = ["recover", "restart_from"]
-
 
 @change
 def recover(instance_id: str, now: float) -> Steps[None]:

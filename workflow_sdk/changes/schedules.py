@@ -19,8 +19,6 @@ from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.schedule_keys import SCHEDULES_SIGNAL, due_schedule, schedule_key, waiting_schedule
 from workflow_sdk.rows.schedules import Plan, ScheduleRow, decide
 
-__all__ = ["Kept", "delete", "instance_of", "keep", "put", "read_schedule", "unpack_schedule", "update"]
-
 
 def unpack_schedule(id: str, raw: bytes) -> ScheduleRow:
     """Unpack the row of a schedule; the CodecError, if it can't be read, names the schedule."""

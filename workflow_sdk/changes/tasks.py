@@ -29,8 +29,6 @@ from workflow_sdk.rows.outside import (
 )
 from workflow_sdk.rows.wire import deadline_of
 
-__all__ = ["ENDED_MAX", "assign", "complete", "end_task", "expire", "forget_tasks", "read_task", "reopen"]
-
 ENDED_MAX = 100
 """How many ended tasks of an instance are kept as long as it lives: the last ones."""
 AT_ONCE = 20

@@ -20,8 +20,6 @@ from workflow_sdk.rows.wire import MOMENT_MAX, shown
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-__all__ = ["check_cron", "check_every", "ticks_of", "time_zone"]
-
 MICROSECONDS = 1_000_000
 EVERY_MICROSECONDS_MIN = 1000
 """Ids tell ticks apart by their times, and each costs a commit."""

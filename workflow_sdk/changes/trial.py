@@ -16,8 +16,6 @@ from sortedcontainers import SortedDict
 from workflow_sdk.changes.change import Assume, Change, Draw, Effect, Get, Hold, Look, Retries, Scan, Signal, Writing
 from workflow_sdk.driver import Batch, Clear, ClearRange, Driver, Set, Write
 
-__all__ = ["Outcome", "Together", "Trial", "as_writes", "has_moved_on"]
-
 T = TypeVar("T")
 
 SIGNAL_BYTES = 16

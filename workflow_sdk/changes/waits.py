@@ -15,8 +15,6 @@ from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.outside import Hanging
 from workflow_sdk.rows.status import EntryStatus, Status
 
-__all__ = ["awaits_end", "hanging_key", "is_awaited", "wait_for_token", "wait_for_version"]
-
 PAGE = 64
 """Messages may be large, so that not many are read at once."""
 

@@ -12,22 +12,6 @@ from workflow_sdk.rows.keys import InstanceKeys, WorkerKeys, worker_keys
 from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.wire import Row
 
-__all__ = [
-    "SKEW_SECONDS",
-    "Heartbeat",
-    "SignalRow",
-    "beat",
-    "beat_while_there",
-    "beat_with_lease",
-    "bury",
-    "forget_worker",
-    "give_heartbeat",
-    "leave",
-    "no_worker",
-    "tell_owner",
-    "time_of_workers",
-]
-
 SKEW_SECONDS = 5.0
 """Clocks that differ by no more than this agree."""
 

@@ -13,8 +13,6 @@ from workflow_sdk import ReplayReport, Runtime, Workflow, dump_histories, replay
 from workflow_sdk.cli.options import Codec, Given, Store, given_store, made, named, store_options
 from workflow_sdk.cli.output import EXIT_FAILED, in_json, safe
 
-__all__ = ["check", "dump"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXAMPLE = "app:runtime"

@@ -20,8 +20,6 @@ from workflow_sdk.cli.watch import watch
 from workflow_sdk.cli.worker import worker
 from workflow_sdk.errors import DefinitionError, WorkflowSDKError
 
-__all__ = ["App", "cli"]
-
 EXIT_INTERRUPTED = 130
 """What shells exit with after SIGINT: 128 and its number."""
 EXIT_PIPE = 141

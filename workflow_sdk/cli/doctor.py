@@ -17,8 +17,6 @@ from workflow_sdk import Batch, Client, CodecError, Driver, Status, StorageError
 from workflow_sdk.cli.options import Given, Store, given_store
 from workflow_sdk.cli.output import in_json, safe
 
-__all__ = ["doctor"]
-
 COMMITS = 200
 TRYING_SECONDS = 5.0
 """How long commits are timed. A slow store is timed over fewer commits."""

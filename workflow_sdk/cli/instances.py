@@ -14,8 +14,6 @@ from workflow_sdk.cli.options import Store, duration, instance_argument, json_va
 from workflow_sdk.cli.output import STYLES, age, error_text, facts, in_json, print_line, safe, span, utc_time
 from workflow_sdk.cli.tree import Picture, draw, find, look, wait_text
 
-__all__ = ["cancel", "list_", "prune", "recover", "restart_from", "result", "send", "show", "start"]
-
 _STATUSES = [status.value for status in Status]
 _UNDER_WAY = {status for status in Status if not status.is_terminal and status is not Status.STUCK}
 _ENDS = [status.value for status in Status if status.is_terminal]

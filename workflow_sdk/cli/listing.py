@@ -13,8 +13,6 @@ from workflow_sdk import Client, Page
 from workflow_sdk.cli.options import Store, run
 from workflow_sdk.cli.output import console, facts, in_json, is_terminal, table
 
-__all__ = ["Listed", "limit_option", "print_all", "print_pages"]
-
 T = TypeVar("T")
 
 PAGE_MAX = 1000

@@ -19,20 +19,6 @@ import click
 
 from workflow_sdk import Client, CodecError
 
-__all__ = [
-    "Codec",
-    "Given",
-    "Store",
-    "duration",
-    "given_store",
-    "instance_argument",
-    "json_value",
-    "made",
-    "named",
-    "run",
-    "store_options",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 

@@ -21,28 +21,6 @@ from rich.text import Text
 
 from workflow_sdk import ErrorInfo, Progress
 
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_USAGE",
-    "FACT_COLUMN",
-    "STYLES",
-    "age",
-    "console",
-    "error_text",
-    "facts",
-    "in_json",
-    "is_terminal",
-    "local_time",
-    "print_line",
-    "safe",
-    "say",
-    "span",
-    "speaks_unicode",
-    "table",
-    "utc_time",
-    "value_text",
-]
-
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 

@@ -13,8 +13,6 @@ from workflow_sdk.cli.listing import Listed, print_all
 from workflow_sdk.cli.options import Store, run, store_options
 from workflow_sdk.cli.output import local_time, safe, span, utc_time
 
-__all__ = ["delete_schedule", "pause_schedule", "resume_schedule", "schedules"]
-
 _id_argument = click.argument("id", metavar="ID")
 
 

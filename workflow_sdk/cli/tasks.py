@@ -13,8 +13,6 @@ from workflow_sdk.cli.listing import Listed, limit_option, print_pages
 from workflow_sdk.cli.options import Store, json_value, run, store_options
 from workflow_sdk.cli.output import age, in_json, local_time, safe, utc_time, value_text
 
-__all__ = ["assign", "complete", "release", "tasks"]
-
 _task_argument = click.argument("id", metavar="ID")
 
 

@@ -16,8 +16,6 @@ from anyio.abc import Process
 
 from workflow_sdk.cli.output import EXIT_FAILED, say
 
-__all__ = ["RUNS", "End", "Team", "supervise"]
-
 RUNS = b"r"
 """What a process says on its socket once it runs."""
 

@@ -12,8 +12,6 @@ from rich.text import Text
 from workflow_sdk import Client, EntryStatus, Handle, History, HistoryEntry, InstanceInfo, Progress, Status, Wait
 from workflow_sdk.cli.output import FACT_COLUMN, STYLES, error_text, local_time, safe, span, speaks_unicode, value_text
 
-__all__ = ["Picture", "attempts_of", "draw", "entry_text", "find", "look", "progress_text", "wait_text"]
-
 WAITS_MAX = 8
 """How many waits the heading names. The tree has them all."""
 

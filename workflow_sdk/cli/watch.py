@@ -13,8 +13,6 @@ from workflow_sdk.cli.options import Store, instance_argument, run, store_option
 from workflow_sdk.cli.output import console, is_terminal, local_time, print_line, safe
 from workflow_sdk.cli.tree import Picture, attempts_of, draw, entry_text, find, look, progress_text, wait_text
 
-__all__ = ["watch"]
-
 POLL_SECONDS = 0.25
 POLL_REST = 10
 """How many times as long as a look took is waited before the next: each look reads the whole history."""

@@ -20,8 +20,6 @@ from workflow_sdk.cli.options import made, named
 from workflow_sdk.cli.output import say
 from workflow_sdk.cli.team import RUNS, supervise
 
-__all__ = ["worker"]
-
 
 @click.command()
 @click.argument("target", metavar="MODULE:RUNTIME")

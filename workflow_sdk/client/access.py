@@ -13,8 +13,6 @@ from workflow_sdk.instance.inbox_reader import InboxReader
 from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.values import Codec
 
-__all__ = ["Access", "Here", "Resident"]
-
 
 class Resident(Protocol):
     """An instance that is in memory."""

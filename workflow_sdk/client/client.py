@@ -37,9 +37,6 @@ from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import due_at_once, shown
 from workflow_sdk.values import VALUE_BYTES_MAX, Codec, Wrappers
 
-__all__ = ["Client"]
-
-
 I = TypeVar("I")  # noqa: E741  # the input
 T = TypeVar("T")
 

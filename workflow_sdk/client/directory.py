@@ -17,8 +17,6 @@ from workflow_sdk.rows.location import pack
 from workflow_sdk.rows.status import Status
 from workflow_sdk.values import Codec
 
-__all__ = ["Merged", "Wanted", "first_time", "list_instances"]
-
 
 class Merged:
     """The keys of several ranges, sorted by what follows the prefix of each."""

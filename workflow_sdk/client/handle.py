@@ -35,8 +35,6 @@ from workflow_sdk.rows.wire import shown
 from workflow_sdk.values import Codec
 from workflow_sdk.values.failures import unpack_error_info
 
-__all__ = ["Handle", "cancel", "restart_from"]
-
 
 async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, rollback: bool) -> None:
     """End an instance, and its children. With `rollback`, what they did is undone first."""

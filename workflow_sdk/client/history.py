@@ -24,8 +24,6 @@ from workflow_sdk.values.failures import describe, unpack_error_info, unpack_fai
 from workflow_sdk.values.kinds import kind_of
 from workflow_sdk.values.sealing import unpack_cbor
 
-__all__ = ["History", "HistoryCompensation", "HistoryEntry", "build_history", "read_history"]
-
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:

@@ -20,9 +20,6 @@ from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.wire import time_of
 from workflow_sdk.values import Codec
 
-__all__ = ["QueuedMessage", "discard", "read_inbox"]
-
-
 PAGE = 16
 """Messages may be large, so that not many are read at once."""
 

@@ -20,9 +20,6 @@ from workflow_sdk.rows.keys import DIRECTORY, PURGES, id_in, last_of, shards_of
 from workflow_sdk.rows.location import pack
 from workflow_sdk.rows.status import Status
 
-__all__ = ["Purging", "prune"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 PAGE = 64

@@ -27,9 +27,6 @@ from workflow_sdk.rows.schedule_keys import SCHEDULES, schedule_key
 from workflow_sdk.rows.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, ScheduleRow
 from workflow_sdk.rows.wire import deadline_of, shown
 
-__all__ = ["Schedule", "ScheduleOptions", "Schedules"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 ID_CHARACTERS_MAX = NAME_CHARACTERS_MAX - len("/2026-11-18T03:00:00.000000Z")

@@ -36,8 +36,6 @@ from workflow_sdk.rows.outside import (
 )
 from workflow_sdk.rows.wire import deadline_of, shown, time_of
 
-__all__ = ["Task", "TaskChange", "Tasks"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskChange:

@@ -23,9 +23,6 @@ from workflow_sdk.errors import CodecError
 from workflow_sdk.instance.clock import Activity, Clock
 from workflow_sdk.rows.keys import last_of
 
-__all__ = ["FRESH_SECONDS", "Watch", "wait_idly"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 STRIDE = 2 / 3

@@ -26,9 +26,6 @@ from workflow_sdk.operations.types import Wait
 from workflow_sdk.rows.instance import Try
 from workflow_sdk.rows.keys import TRIES
 
-__all__ = ["RunCalls"]
-
-
 T = TypeVar("T")
 S = TypeVar("S")
 

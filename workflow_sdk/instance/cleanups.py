@@ -17,9 +17,6 @@ from workflow_sdk.rows.location import subtree
 from workflow_sdk.values import Codec
 from workflow_sdk.values.failures import result_of
 
-__all__ = ["cancelled_by_request", "run_cleanups", "run_cleanups_left"]
-
-
 _log = logging.getLogger("workflow_sdk.execution")
 
 AT_ONCE = 32

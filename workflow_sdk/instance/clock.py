@@ -30,20 +30,6 @@ import anyio.lowlevel
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError
 
-__all__ = [
-    "Activity",
-    "Clock",
-    "Overseer",
-    "SystemClock",
-    "TimeSource",
-    "Timeout",
-    "clock_of",
-    "overseen",
-    "pause",
-    "unseen",
-]
-
-
 LOOK_SECONDS = 0.5
 """How often those who wait for a time look at the clock: it may have been set since."""
 SET_SECONDS = 1.0

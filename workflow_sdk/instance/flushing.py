@@ -27,9 +27,6 @@ from workflow_sdk.journal.unwritten import WriteSet
 from workflow_sdk.operations.cancelling import come_what_may
 from workflow_sdk.rows.keys import Field
 
-__all__ = ["Flusher"]
-
-
 STAGED_MAX = 200
 STAGED_BYTES_SOFT_MAX = 1_000_000
 """More than these do not go with one commit: stores limit the size of one."""

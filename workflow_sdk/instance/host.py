@@ -14,9 +14,6 @@ from workflow_sdk.instance.clock import Activity
 from workflow_sdk.instance.threads import Threads
 from workflow_sdk.rows.keys import WorkerKeys
 
-__all__ = ["Guest", "Host", "Parked", "Waiting"]
-
-
 Root = Callable[[], Awaitable[None]]
 
 

@@ -19,9 +19,6 @@ from workflow_sdk.journal.inbox import InboxMessage
 from workflow_sdk.journal.journal import Journal
 from workflow_sdk.rows.keys import INBOX
 
-__all__ = ["InboxReader"]
-
-
 PAGE_MIN, PAGE_MAX = 16, 64
 PAGE_BYTES = 1_000_000
 """A page of the inbox has about so many bytes, if its messages are like those of the page before."""

@@ -22,9 +22,6 @@ from workflow_sdk.operations.scope import current_scope
 from workflow_sdk.operations.types import Facts, Probe, Unwound, probe
 from workflow_sdk.values import SealedError
 
-__all__ = ["RunLife"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 _NEVER = -float("inf")

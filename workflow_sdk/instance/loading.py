@@ -23,9 +23,6 @@ from workflow_sdk.rows.location import number_of, pack_segment, split_last, subt
 from workflow_sdk.rows.outside import Hanging
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["HistoryCursor", "Scannable", "load_for_run", "load_for_walk", "load_history", "read_branches", "read_page"]
-
-
 PAGE_MIN = 64
 PAGE_MAX = 4096
 

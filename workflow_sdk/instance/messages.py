@@ -20,9 +20,6 @@ from workflow_sdk.journal.inbox import Answer, AnswerKind, Fit, InboxMessage, Se
 from workflow_sdk.rows.instance import CountRow
 from workflow_sdk.rows.keys import Field
 
-__all__ = ["RunMessages"]
-
-
 _log = logging.getLogger("workflow_sdk.execution")
 
 

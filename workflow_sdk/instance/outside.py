@@ -34,9 +34,6 @@ from workflow_sdk.rows.outside import Cleanup, Ending, TaskEvent, TaskRow, proof
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import due_at_once
 
-__all__ = ["Finish", "RunOutside"]
-
-
 T = TypeVar("T")
 
 LIVES_MAX = 1000

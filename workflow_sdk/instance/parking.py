@@ -19,9 +19,6 @@ from workflow_sdk.operations.types import Wait
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import due_at_once
 
-__all__ = ["Mode", "RunParking"]
-
-
 Mode = Literal["yield", "live"]
 
 

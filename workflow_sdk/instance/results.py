@@ -23,19 +23,6 @@ from workflow_sdk.rows.wire import NewerFormatError, damaged, deadline_of, shown
 from workflow_sdk.values import Codec, SealedError
 from workflow_sdk.values.failures import unpack_error_info
 
-__all__ = [
-    "VALUE_BYTES_LIMIT",
-    "RunResult",
-    "Wait",
-    "check_value_bytes",
-    "innermost",
-    "read_troubles",
-    "read_waits",
-    "stopping",
-    "stored_result",
-]
-
-
 BYTES = b"\x01"
 """What a text of bytes begins with, in a key."""
 

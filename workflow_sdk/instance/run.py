@@ -46,9 +46,6 @@ from workflow_sdk.rows.wire import deadline_of, due_at_once
 from workflow_sdk.values import Codec, SealedError
 from workflow_sdk.values.failures import describe, result_of, unpack_error_info
 
-__all__ = ["Run"]
-
-
 _log = logging.getLogger("workflow_sdk.execution")
 
 

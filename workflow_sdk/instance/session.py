@@ -20,8 +20,6 @@ from workflow_sdk.rows.keys import Field, WorkerKeys, listed_by_reference, liste
 from workflow_sdk.rows.status import Status, move
 from workflow_sdk.values import Codec
 
-__all__ = ["HeadWriter", "RunState", "Session"]
-
 
 class Session(Struct, eq=False):
     """One run of one instance: what it reads, what it writes with, and who runs it."""

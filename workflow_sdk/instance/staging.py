@@ -18,9 +18,6 @@ from workflow_sdk.driver import (
 )
 from workflow_sdk.journal.unwritten import WriteSet
 
-__all__ = ["Staged", "are_stored", "fill", "without_moved_on"]
-
-
 T = TypeVar("T")
 
 

@@ -26,9 +26,6 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio._core import _eventloop as anyio_loop
 
-__all__ = ["THREADS_MAX", "Threads", "forget_the_loop", "in_worker_thread", "threads_of_the_loop"]
-
-
 Scoped = Callable[[anyio.CancelScope | None], AbstractContextManager[object]]
 
 _claim: Any = getattr(anyio_loop, "claim_worker_thread", None)

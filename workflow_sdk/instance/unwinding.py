@@ -39,9 +39,6 @@ from workflow_sdk.values import SealedError
 from workflow_sdk.values.failures import describe, pack_error_info, result_of, unpack_error_info
 from workflow_sdk.values.hints import has_parameter, parameter_hint
 
-__all__ = ["UNDO", "Unwinding"]
-
-
 UNDO = "~undo "
 """Before the path of a step: its handler. No path begins like this, as `~` in a name is escaped."""
 PAGE = 100

@@ -16,9 +16,6 @@ from workflow_sdk.journal.journal import Journal
 from workflow_sdk.operations.types import Wait
 from workflow_sdk.rows.instance import WaitRow
 
-__all__ = ["TURN_SECONDS", "Turns", "Waits"]
-
-
 _STALE_TIMERS = 64
 # Shared by all, and never written to.
 _NONE_REFUSES: dict[Wait, None] = {}

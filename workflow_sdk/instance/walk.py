@@ -30,9 +30,6 @@ from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.values import Codec, SealedError
 
-__all__ = ["Walk"]
-
-
 MISTAKES_MAX = 100
 """After so many mistakes of the author the walk ends."""
 

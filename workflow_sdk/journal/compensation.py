@@ -14,8 +14,6 @@ from workflow_sdk.errors import CodecError
 from workflow_sdk.rows.wire import Count, ErrorRow, Row
 from workflow_sdk.values import Codec
 
-__all__ = ["Compensation", "HandlerRef", "Progress"]
-
 
 class Progress(IntEnum):
     """How far a compensation is. The numbers stand on the wire."""

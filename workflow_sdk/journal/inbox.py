@@ -15,24 +15,6 @@ from workflow_sdk.rows.instance import CountRow, InstanceRows
 from workflow_sdk.rows.location import check_location
 from workflow_sdk.rows.wire import Moment, Row
 
-__all__ = [
-    "INBOX_MAX_DEFAULT",
-    "SENT_ROWS",
-    "UNREAD",
-    "Answer",
-    "AnswerKind",
-    "Fit",
-    "Inbox",
-    "InboxMessage",
-    "SetAside",
-    "TakingRow",
-    "counted",
-    "is_answer",
-    "messages_in",
-    "still_waiting",
-]
-
-
 WAITING = b"\x00"
 """The first byte of a row without an answer, once the asker has written to it. Before that the row is empty."""
 

@@ -39,9 +39,6 @@ from workflow_sdk.rows.outside import Hanging
 from workflow_sdk.rows.status import EntryStatus
 from workflow_sdk.rows.wire import Row
 
-__all__ = ["Journal"]
-
-
 _OF_THE_RUN = frozenset({Field.HEAD, Field.DEATHS})
 """What says who runs the instance, and that it waits."""
 

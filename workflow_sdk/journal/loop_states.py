@@ -16,9 +16,6 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from workflow_sdk.rows.entries import LoopData
 from workflow_sdk.rows.wire import Count, Row, damaged
 
-__all__ = ["Base", "Bases", "Known", "pack_bases", "unpack_bases"]
-
-
 STATES_BYTES_MAX = 20_000
 """How large the states in one row may be together. A single state may be larger."""
 

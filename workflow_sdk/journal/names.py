@@ -17,9 +17,6 @@ from workflow_sdk.rows.keys import NAMES
 from workflow_sdk.rows.location import pack_segment, segments
 from workflow_sdk.rows.wire import Row
 
-__all__ = ["NameRow", "NameTable", "Names", "name_problem"]
-
-
 NAME_CHARACTERS_MAX = 1000
 
 

@@ -23,9 +23,6 @@ from workflow_sdk.rows.wire import COUNT_MAX, Text, damaged, shown
 from workflow_sdk.values import Codec
 from workflow_sdk.values.basics import is_a
 
-__all__ = ["Progress", "PublicState", "State"]
-
-
 Progress = tuple[float, "float | None", "str | None"]
 """How much is done, of how much, and a note."""
 

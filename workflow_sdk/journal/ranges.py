@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-__all__ = ["Ranges"]
-
 
 class Ranges:
     """The keys in any of a number of ranges. Asking for a key costs little, however many ranges there are."""

@@ -7,8 +7,6 @@ from typing import ClassVar, NamedTuple
 
 from workflow_sdk.rows.wire import Row
 
-__all__ = ["Change", "ChangesRow", "pack_changes"]
-
 
 class ChangesRow(Row, frozen=True):
     """What was changed in a scope."""

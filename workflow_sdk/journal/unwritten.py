@@ -18,8 +18,6 @@ from workflow_sdk.rows.keys import DIRECTORY, FIELDS, HISTORY, Field, InstanceKe
 from workflow_sdk.rows.location import segments
 from workflow_sdk.rows.status import EntryStatus
 
-__all__ = ["Late", "Range", "Unwritten", "WriteSet"]
-
 Range = tuple[bytes, bytes]
 
 

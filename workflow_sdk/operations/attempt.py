@@ -29,8 +29,6 @@ from workflow_sdk.rows.location import escape
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.values.hints import return_hint
 
-__all__ = ["Failure", "Success", "start_attempt"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 _AS_DATA = (StepError, JoinError, RaceError, ListenTimeoutError, ChildFailedError)

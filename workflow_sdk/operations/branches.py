@@ -20,8 +20,6 @@ from workflow_sdk.rows.entries import BranchesData, Entry, Outcome
 from workflow_sdk.rows.location import escape, join_path
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["Branch", "Branches", "outcomes_of", "small_outcomes", "walk_branches"]
-
 START_AT_ONCE = 64
 """Branches that are started before those that were started get a turn of the event loop."""
 

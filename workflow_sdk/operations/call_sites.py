@@ -6,9 +6,6 @@ import dis
 from inspect import CO_COROUTINE, currentframe
 from types import CodeType, FrameType
 
-__all__ = ["is_called_in_a_loop"]
-
-
 _ENGINE = __name__.partition(".")[0]
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 _ALWAYS_ELSEWHERE = frozenset(

@@ -15,9 +15,6 @@ from workflow_sdk.operations.cancelling import contained, is_failure
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.rows.retry import Duration, RetryAt, decide, seconds
 
-__all__ = ["KEY", "Retried", "TimedOut", "arguments_in", "call", "is_async", "is_final", "retried", "with_key"]
-
-
 KEY = "idempotency_key"
 """A parameter of this name is given the key."""
 

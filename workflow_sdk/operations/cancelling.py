@@ -21,18 +21,6 @@ from workflow_sdk.operations.engine import Life
 from workflow_sdk.operations.types import Unwound
 from workflow_sdk.values.failures import message_of
 
-__all__ = [
-    "as_exception",
-    "asyncio_task",
-    "cancellations",
-    "come_what_may",
-    "contained",
-    "is_cancelled",
-    "is_failure",
-    "take_back_cancellations",
-]
-
-
 T = TypeVar("T")
 
 _NEVER = -float("inf")

@@ -29,8 +29,6 @@ from workflow_sdk.rows.wire import shown
 from workflow_sdk.values import SealedError
 from workflow_sdk.values.failures import unpack_error_info
 
-__all__ = ["Begin", "start_child", "start_continue"]
-
 ID_CHARACTERS_MAX = 200
 """Derived ids that would be longer are made short: a chain of children may be long."""
 

@@ -10,8 +10,6 @@ from workflow_sdk.rows.location import pack_segment
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.values import differ, digest
 
-__all__ = ["open_place"]
-
 
 def open_place(place: Place, *, covered: bool = False) -> bool:
     """Take the place. False if the run is over, or ends here because the code does not fit its history.

@@ -22,22 +22,6 @@ from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.outside import Ending, TaskRow
 from workflow_sdk.values import Codec
 
-__all__ = [
-    "Calls",
-    "Composite",
-    "Engine",
-    "Life",
-    "Messages",
-    "Outside",
-    "Parking",
-    "Reader",
-    "StateHolder",
-    "Time",
-    "Verb",
-    "Walker",
-]
-
-
 T = TypeVar("T")
 
 

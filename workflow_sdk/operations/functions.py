@@ -18,8 +18,6 @@ from workflow_sdk.rows.wire import AHEAD_SECONDS
 from workflow_sdk.values.failures import describe, pack_error_info
 from workflow_sdk.values.hints import return_hint
 
-__all__ = ["FunctionVerb", "settle"]
-
 _NOTHING = object()
 """No value is known but the one that is recorded."""
 

@@ -15,8 +15,6 @@ from workflow_sdk.definitions import Step, Workflow
 from workflow_sdk.errors import DefinitionError, HistoryDivergedError
 from workflow_sdk.journal.compensation import HandlerRef
 
-__all__ = ["REMEDY", "Handler", "KnownHandlers", "find_handler"]
-
 Handler = Callable[..., Any]
 
 REMEDY: Final = (

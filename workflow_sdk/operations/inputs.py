@@ -10,8 +10,6 @@ from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.rows.wire import shown
 from workflow_sdk.values import Codec
 
-__all__ = ["check_same_start", "encode_input", "encode_plain_input", "same_value"]
-
 
 def encode_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> bytes:
     """The input as it is stored; it fits the workflow's annotation."""

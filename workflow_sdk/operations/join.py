@@ -20,8 +20,6 @@ from workflow_sdk.rows.status import EntryStatus, Kind
 from workflow_sdk.rows.wire import shown
 from workflow_sdk.values.hints import return_hint
 
-__all__ = ["BranchFn", "check_limit", "named_branches", "start_join", "start_map"]
-
 BranchFn = Callable[..., Awaitable[Any]]
 """A function of the author, which is given a ctx."""
 Bind = Callable[[BranchFn], Callable[[Scope], Awaitable[Any]]]

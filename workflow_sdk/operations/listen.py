@@ -33,8 +33,6 @@ from workflow_sdk.values import SealedError, is_sealed
 
 _log = logging.getLogger("workflow_sdk.operations")
 
-__all__ = ["NO_DEFAULT", "Listening", "Message", "NoDefault", "Want", "start_listen"]
-
 T = TypeVar("T")
 
 

@@ -35,8 +35,6 @@ GIVEN_BACK_TURNS = 20
 gone. Those of earlier ones are used up, so that they do not pile up.
 """
 
-__all__ = ["Break", "Continue", "LoopSettings", "start_loop"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 

@@ -24,18 +24,6 @@ from workflow_sdk.values import Codec, digest
 from workflow_sdk.values.failures import pack_failure, unpack_failure
 from workflow_sdk.values.sealing import unpack_cbor
 
-__all__ = [
-    "BREATH",
-    "COMMIT_BYTES_SOFT_MAX",
-    "Place",
-    "Recorded",
-    "about",
-    "make_room",
-    "pack_error",
-    "register",
-    "unpack_error",
-]
-
 
 def pack_error(error: Exception, codec: Codec) -> bytes:
     """A failure as bytes."""

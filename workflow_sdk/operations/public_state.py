@@ -15,8 +15,6 @@ from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.operations.types import Unwound
 from workflow_sdk.rows.keys import FOLDED
 
-__all__ = ["assigned", "check_assigning", "fold", "note_turn", "public_state", "undo", "unfold"]
-
 
 def public_state(scope: Scope) -> PublicState:
     """The public state, to be read or assigned in a scope."""

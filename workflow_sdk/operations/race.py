@@ -22,8 +22,6 @@ from workflow_sdk.rows.entries import BranchesData, Entry
 from workflow_sdk.rows.location import escape
 from workflow_sdk.rows.status import EntryStatus, Kind
 
-__all__ = ["RaceResult", "start_race"]
-
 T = TypeVar("T")
 
 

@@ -15,8 +15,6 @@ from workflow_sdk.operations.template import perform
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["check_handler", "compensation_of", "register_handler", "start_checkpoint"]
-
 
 def check_handler(place: Place, handler: Callable[..., Any]) -> None:
     """A handler inside a loop must be known by name: turns are pruned, and the code can't be walked over them."""

@@ -29,9 +29,6 @@ from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.location import escape, join_path, segments
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["Operation", "RaceStatus", "Scope", "current_scope", "draw_uuid", "random_of"]
-
-
 T = TypeVar("T")
 
 _NOTHING: dict[bytes, Entry] = {}

@@ -15,8 +15,6 @@ from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.rows.wire import shown
 
-__all__ = ["start_send"]
-
 
 def start_send(scope: Scope, name: str, target: object, message: str, payload: object) -> Coroutine[Any, Any, str]:
     """Register a message; its coroutine sends it. It returns what became of it."""

@@ -15,8 +15,6 @@ from workflow_sdk.rows.entries import Entry, SleepData
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["start_sleep"]
-
 
 def start_sleep(scope: Scope, name: str, duration: Duration | datetime) -> Coroutine[None, None, None]:
     """Register a timer; its coroutine waits for it."""

@@ -23,8 +23,6 @@ from workflow_sdk.operations.template import perform
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.values.hints import has_parameter
 
-__all__ = ["start_step"]
-
 RIDING_MAX = 500
 """So many records of repeatable steps wait for a commit to ride with, and no more."""
 

@@ -30,8 +30,6 @@ from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.rows.wire import shown
 
-__all__ = ["Asked", "TaskResult", "start_task"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -14,8 +14,6 @@ from workflow_sdk.operations.divergence import open_place
 from workflow_sdk.operations.engine import Composite, Verb
 from workflow_sdk.operations.place import BREATH, Place
 
-__all__ = ["enter", "perform"]
-
 
 async def perform(place: Place, verb: Verb) -> Any:
     """Do an operation, or replay it; the value that it has, or had the first time."""

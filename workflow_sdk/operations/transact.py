@@ -21,8 +21,6 @@ from workflow_sdk.operations.template import perform
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["start_transact"]
-
 
 def start_transact(
     scope: Scope, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions

@@ -16,21 +16,6 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.journal.inbox import Fit
 from workflow_sdk.rows.entries import Entry, token_of
 
-__all__ = [
-    "Effect",
-    "Facts",
-    "Probe",
-    "Start",
-    "TimeLimit",
-    "Unwound",
-    "Wait",
-    "Waiter",
-    "Wakeup",
-    "Watch",
-    "new_seed",
-    "probe",
-]
-
 
 class Wakeup:
     """Wakes the one who waits for it, once. It takes a fifth of the memory of an event, and there may be thousands."""

@@ -15,8 +15,6 @@ from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.rows.wire import shown
 
-__all__ = ["start_removed", "start_version"]
-
 
 def start_version(scope: Scope, name: str, latest: int) -> Coroutine[Any, Any, int]:
     """Register a version; its coroutine decides it, once."""

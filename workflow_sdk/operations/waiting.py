@@ -15,8 +15,6 @@ from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import AHEAD_SECONDS, shown
 
-__all__ = ["Arrived", "Expired", "begins_anew", "deadline", "duration_of", "wait_for"]
-
 
 class Arrived(Struct, frozen=True):
     """All the messages have come that were waited for."""

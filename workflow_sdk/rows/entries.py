@@ -13,23 +13,6 @@ from workflow_sdk.rows.location import check_location, pack_segment, segments
 from workflow_sdk.rows.status import EntryStatus, Kind, move_entry
 from workflow_sdk.rows.wire import Count, ErrorRow, Moment, Packed, Row, Time, damaged
 
-__all__ = [
-    "BranchesData",
-    "ChildData",
-    "Data",
-    "Entry",
-    "EntryTrouble",
-    "ListenData",
-    "LoopData",
-    "Outcome",
-    "RetryData",
-    "SleepData",
-    "Taken",
-    "TaskData",
-    "read_token",
-    "token_of",
-]
-
 
 class RetryData(Row, frozen=True, tag=1):
     """A step that failed and is tried again."""

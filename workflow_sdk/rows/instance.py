@@ -11,28 +11,6 @@ from workflow_sdk.rows.keys import Field
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import MOMENT_MIN, Count, ErrorRow, Moment, Row, Text, damaged
 
-__all__ = [
-    "Birth",
-    "Blame",
-    "CountRow",
-    "Death",
-    "Deaths",
-    "Due",
-    "Head",
-    "InstanceRows",
-    "Lease",
-    "Result",
-    "Shown",
-    "State",
-    "Tally",
-    "Try",
-    "WaitRow",
-    "Watchers",
-    "unpack",
-    "worker_of_lease",
-    "worst",
-]
-
 
 class Death(Row, frozen=True):
     """The death of a worker, which may turn out to be alive."""

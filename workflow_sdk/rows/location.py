@@ -11,24 +11,6 @@ import fdb.tuple
 
 from workflow_sdk.errors import CodecError
 
-__all__ = [
-    "Segment",
-    "TupleItem",
-    "check_location",
-    "escape",
-    "join_path",
-    "number_of",
-    "pack",
-    "pack_one",
-    "pack_pair",
-    "pack_segment",
-    "segments",
-    "split_last",
-    "subtree",
-    "unpack",
-]
-
-
 TupleItem = int | float | str | bytes | None | tuple["TupleItem", ...]
 
 

@@ -12,29 +12,6 @@ from workflow_sdk.rows.location import check_location, pack
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import ErrorRow, Moment, Row, Time
 
-__all__ = [
-    "Cleanup",
-    "Ending",
-    "Hanging",
-    "TaskDone",
-    "TaskEvent",
-    "TaskRow",
-    "TaskStatus",
-    "all_tasks_of",
-    "ended_tasks_of",
-    "proof_of",
-    "shown_token",
-    "task_key",
-    "task_log",
-    "tasks_by_assignee",
-    "tasks_by_reference",
-    "tasks_by_role",
-    "tasks_of",
-    "tasks_open",
-    "wait_of",
-]
-
-
 PROOF_BYTES = 16
 
 

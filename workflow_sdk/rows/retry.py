@@ -11,9 +11,6 @@ from msgspec import Struct
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.rows.wire import shown
 
-__all__ = ["Backoff", "Decision", "Duration", "GiveUp", "RetryAt", "decide", "seconds"]
-
-
 SECONDS_MAX = 100_000_000_000
 
 Duration: TypeAlias = float | timedelta

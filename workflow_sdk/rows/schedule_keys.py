@@ -6,18 +6,6 @@ from workflow_sdk.errors import CodecError
 from workflow_sdk.rows.keys import ROOT
 from workflow_sdk.rows.location import pack, unpack
 
-__all__ = [
-    "SCHEDULES",
-    "SCHEDULES_DUE",
-    "SCHEDULES_SIGNAL",
-    "SCHEDULES_WAITING",
-    "due_schedule",
-    "schedule_key",
-    "scheduled",
-    "waiting_schedule",
-]
-
-
 SCHEDULES: bytes = ROOT + pack((14, 1))
 SCHEDULES_DUE: bytes = ROOT + pack((14, 2))
 """What the next ticks begin with; a time and an id follow."""

@@ -14,22 +14,6 @@ from msgspec.structs import replace
 
 from workflow_sdk.rows.wire import Moment, Row, damaged
 
-__all__ = [
-    "CATCH_UPS",
-    "LATE_SECONDS_MAX",
-    "OVERLAPS",
-    "STARTS_MAX",
-    "WAITING_MAX",
-    "After",
-    "CatchUp",
-    "Overlap",
-    "Plan",
-    "ScheduleRow",
-    "decide",
-    "latest",
-]
-
-
 Overlap = Literal["skip", "queue", "allow"]
 CatchUp = Literal["last", "all", "none"]
 After: TypeAlias = Callable[[float], float | None]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["ENTRY_MOVES", "STATUS_MOVES", "EntryStatus", "Kind", "Status", "move", "move_entry"]
-
 
 class Status(StrEnum):
     """What an instance is doing."""

@@ -11,34 +11,6 @@ from msgspec import Meta, Struct
 
 from workflow_sdk.errors import CodecError
 
-__all__ = [
-    "AHEAD_SECONDS",
-    "COUNT_MAX",
-    "DUE_AT_ONCE_MAX",
-    "FORMAT",
-    "MOMENT_MAX",
-    "MOMENT_MIN",
-    "Count",
-    "ErrorRow",
-    "Moment",
-    "NewerFormatError",
-    "Packed",
-    "Row",
-    "Text",
-    "Time",
-    "before_release",
-    "damaged",
-    "deadline_of",
-    "due_at_once",
-    "due_since",
-    "is_of_before_release",
-    "pack_record",
-    "shown",
-    "time_of",
-    "unpack_record",
-]
-
-
 FORMAT = b"\x01"
 
 _NEWER: Final = frozenset(bytes((number,)) for number in range(FORMAT[0] + 1, 32))

@@ -21,8 +21,6 @@ from typing import Any, cast
 from workflow_sdk import Step, Workflow
 from workflow_sdk.operations.scope import Scope, current_scope
 
-__all__ = ["elsewhere", "rewritten"]
-
 SHIFT = timedelta(days=543, hours=13, minutes=1, seconds=1)
 """How far apart the times of two processes are. Second, minute, hour, weekday, month and year all differ."""
 

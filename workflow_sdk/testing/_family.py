@@ -16,8 +16,6 @@ from workflow_sdk.rows.wire import shown
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.values import Codec, Wrappers
 
-__all__ = ["Family", "by_name"]
-
 Watching = Callable[[str], AbstractContextManager[None]]
 """Given the id of an instance, notes what it calls while it is run."""
 

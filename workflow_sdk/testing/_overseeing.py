@@ -19,8 +19,6 @@ import anyio
 from workflow_sdk.driver import Batch, Driver, Transacting, Waiters, Write, transacting
 from workflow_sdk.testing.faulty import SimulatedCrash
 
-__all__ = ["OverseenDriver", "Stores", "Watch"]
-
 _log = logging.getLogger("workflow_sdk.testing")
 
 PATIENT_SECONDS = 5.0

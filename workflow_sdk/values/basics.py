@@ -16,9 +16,6 @@ from cbor2 import CBORTag
 
 from workflow_sdk.values import tags
 
-__all__ = ["Cache"]
-
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -13,9 +13,6 @@ import msgspec
 
 from workflow_sdk.values.basics import Cache, Problem, is_a, type_text
 
-__all__ = ["bare", "field_hints", "hint_cache", "remember_scope", "resolve", "substituting"]
-
-
 _QUALIFIERS: Final = (typing.Annotated, typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
 
 K = TypeVar("K")

@@ -17,9 +17,6 @@ from workflow_sdk.values.lifting import Mode, lift
 from workflow_sdk.values.lowering import ATOMS, Writer, check_text, lower, lower_with
 from workflow_sdk.values.sealing import HEAD_SIZES, SEAL, Wrappers, no_seals, read_simple, seals_of
 
-__all__ = ["VALUE_BYTES_MAX", "Codec", "differ", "digest"]
-
-
 VALUES_SIZE: Final = 8
 CLASSES_SIZE: Final = 4
 FIELDS_SIZE: Final = 4

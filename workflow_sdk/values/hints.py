@@ -15,9 +15,6 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from workflow_sdk.values.classes import remember_scope, resolve
 
-__all__ = ["has_parameter", "parameter_hint", "remember_locals", "return_hint"]
-
-
 V = TypeVar("V")
 
 _CACHE_MAX: Final = 4096

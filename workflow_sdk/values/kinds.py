@@ -27,9 +27,6 @@ from workflow_sdk.errors import (
     WorkflowStuckError,
 )
 
-__all__ = ["KINDS", "ErrorKind", "is_divergence", "kind_of"]
-
-
 ErrorKind: TypeAlias = Literal[
     "definition",  # the code of the workflow, or how it is called, is wrong
     "expression",  # the code failed in itself: a wrong type, a name or key that is not there

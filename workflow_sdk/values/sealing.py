@@ -14,25 +14,6 @@ from workflow_sdk.rows.wire import damaged
 from workflow_sdk.values.basics import error_text
 from workflow_sdk.values.tags import SEALED
 
-__all__ = [
-    "FOREIGN_TAGS",
-    "HEAD_SIZES",
-    "PLAIN",
-    "SEAL",
-    "Decoder",
-    "SealedError",
-    "Seals",
-    "Unmarked",
-    "Wrapper",
-    "Wrappers",
-    "no_seals",
-    "read_one",
-    "read_simple",
-    "seals_of",
-    "unpack_cbor",
-]
-
-
 Decoder: TypeAlias = Callable[[Any, bool], object]
 """Makes a value of the content of a tag. The flag says whether the value has to be immutable, as a key has."""
 

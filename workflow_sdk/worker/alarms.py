@@ -21,9 +21,6 @@ from workflow_sdk.rows.location import pack, unpack
 from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX, damaged
 from workflow_sdk.worker.claims import Claims
 
-__all__ = ["Alarms"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 ALARMS_PAGE = 64

@@ -27,9 +27,6 @@ from workflow_sdk.rows.status import Status
 from workflow_sdk.worker.lease import lives_here
 from workflow_sdk.worker.stalls import Watched, stalls_watched
 
-__all__ = ["Alone", "Family"]
-
-
 AT_ONCE = 64
 """Children of one instance that are run side by side, each until it waits."""
 LOOK_SECONDS = 0.5

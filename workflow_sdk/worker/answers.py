@@ -20,9 +20,6 @@ from workflow_sdk.instance.clock import Clock
 from workflow_sdk.rows.keys import ANSWERS
 from workflow_sdk.rows.location import subtree
 
-__all__ = ["KEPT_SECONDS", "Answers"]
-
-
 KEPT_SECONDS = 3600.0
 LOOK_SECONDS = 600.0
 PAGE = 16

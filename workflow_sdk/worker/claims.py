@@ -30,9 +30,6 @@ from workflow_sdk.values import Codec, SealedError
 from workflow_sdk.worker.lease import claim, lives
 from workflow_sdk.worker.residents import Residents
 
-__all__ = ["RETRY_SECONDS", "Claims", "Failures", "TakesOver", "only_free"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 RETRY_SECONDS = 1.0

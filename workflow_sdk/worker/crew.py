@@ -15,9 +15,6 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import current_token
 
-__all__ = ["Crew", "crew_of"]
-
-
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 

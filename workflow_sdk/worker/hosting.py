@@ -16,9 +16,6 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import current_token
 
-__all__ = ["Hosting", "new_hosting"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 

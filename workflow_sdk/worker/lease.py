@@ -16,9 +16,6 @@ from workflow_sdk.changes.claim import Claim, Claimant
 from workflow_sdk.driver import Driver
 from workflow_sdk.operations.cancelling import come_what_may
 
-__all__ = ["claim", "lives", "lives_here", "living"]
-
-
 REMEMBERED_MAX = 10_000
 """Workers of this process that have ended and are remembered."""
 

@@ -10,8 +10,6 @@ from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.worker.claiming import Claiming
 from workflow_sdk.worker.residents import Residents
 
-__all__ = ["Nearby"]
-
 
 class Nearby:
     """The instances of the runtime in this process."""

@@ -39,9 +39,6 @@ from workflow_sdk.values import Codec, SealedError, Wrappers
 from workflow_sdk.values.kinds import is_divergence
 from workflow_sdk.worker.run_workflow import run_workflow
 
-__all__ = ["ReplayProblem", "ReplayReport", "dump_histories", "replay_check"]
-
-
 MAGIC = b"workflow_sdk histories 1\n"
 PAGE = 100
 PASSES_MAX = 5

@@ -23,9 +23,6 @@ from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.worker.crew import Crew, crew_of
 from workflow_sdk.worker.slots import Slots, Timers
 
-__all__ = ["Residents"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 

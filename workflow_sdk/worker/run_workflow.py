@@ -42,9 +42,6 @@ from workflow_sdk.values import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.worker.alone import Alone, Family
 from workflow_sdk.worker.lease import claim, lives, living
 
-__all__ = ["run_workflow"]
-
-
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 

@@ -45,9 +45,6 @@ from workflow_sdk.worker.settings import by_name, number_of, seconds_of
 from workflow_sdk.worker.stalls import STALL_SECONDS, watch_for_stalls
 from workflow_sdk.worker.ticking import Ticking
 
-__all__ = ["Runtime"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 LEASE_SECONDS = 10.0

@@ -10,8 +10,6 @@ from workflow_sdk.errors import DefinitionError
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import COUNT_MAX, shown
 
-__all__ = ["by_name", "number_of", "seconds_of"]
-
 
 def seconds_of(value: Duration, what: str) -> float:
     found = seconds(value, what)

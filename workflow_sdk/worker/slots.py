@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-__all__ = ["Slots", "Timers"]
-
 
 class Slots:
     """Up to `most` slots, given first come, first served."""

@@ -32,9 +32,6 @@ from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.instance.clock import Clock
 from workflow_sdk.rows.keys import WorkerKeys, last_of
 
-__all__ = ["STALL_SECONDS", "Watched", "stalls_watched", "watch_for_stalls"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 STALL_SECONDS = 60.0

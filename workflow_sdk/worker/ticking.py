@@ -33,9 +33,6 @@ from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import due_at_once
 from workflow_sdk.worker.residents import Residents
 
-__all__ = ["Ticking"]
-
-
 _log = logging.getLogger("workflow_sdk.runtime")
 
 

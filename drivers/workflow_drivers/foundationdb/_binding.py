@@ -14,20 +14,6 @@ from typing import Any, Protocol, cast
 from workflow_drivers.foundationdb._url import API_VERSION_MIN, IDEMPOTENCY_API_VERSION_MIN, Settings
 from workflow_sdk.errors import DefinitionError, StorageError
 
-__all__ = [
-    "Binding",
-    "Database",
-    "Future",
-    "KeyValue",
-    "Options",
-    "Reads",
-    "Transaction",
-    "Value",
-    "as_chosen",
-    "code_of",
-    "load",
-]
-
 
 class Future(Protocol):
     """A result to come. Its callbacks run in the network thread, or at once if it is ready."""

@@ -182,6 +182,3 @@ async def connect(binding: Binding, settings: Settings) -> FoundationDBDriver:
     except StorageError:
         logger.warning("what crashed processes have left in %s could not be cleared", settings, exc_info=True)
     return driver
-
-
-__all__ = ["FoundationDBDriver", "connect", "open"]

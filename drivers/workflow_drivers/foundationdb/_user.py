@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Protocol, Self, overload
 
 from workflow_drivers.foundationdb._binding import Reads, Transaction, Value
 
-__all__ = ["UserReads", "UserRow", "UserTransaction"]
-
 OFFSET_BYTES = 4
 
 

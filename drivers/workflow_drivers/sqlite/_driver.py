@@ -211,6 +211,3 @@ async def _open(reads: ReadSession, writes: WriteSession) -> SqliteDriver:
         await writer.close()
         raise
     return SqliteDriver(reads, reader, writes, writer)
-
-
-__all__ = ["SqliteDriver", "open"]

@@ -19,8 +19,6 @@ from workflow_sdk.rows.entries import BranchesData, Entry, LoopData
 from workflow_sdk.rows.location import split_last
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["Cut", "Remainder", "cut_failures", "cut_from"]
-
 _SIDE_BY_SIDE = (Kind.JOIN, Kind.RACE, Kind.MAP)
 """In these, several branches are under way at once."""
 

@@ -18,8 +18,6 @@ from workflow_sdk.rows.keys import BASES, CHANGES, FOLDED, HISTORY, METADATA, In
 from workflow_sdk.rows.location import pack_pair, segments, split_last, subtree
 from workflow_sdk.rows.status import EntryStatus
 
-__all__ = ["LoopStart", "LoopTape", "turn_of"]
-
 Row: TypeAlias = tuple[int, list[Base]]
 """A row of states: the last turn that it is for, and the states."""
 

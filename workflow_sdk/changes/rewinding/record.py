@@ -38,8 +38,6 @@ from workflow_sdk.rows.outside import Ending, Hanging
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.rows.wire import damaged
 
-__all__ = ["LeftChild", "Record", "Tree", "compensations_in", "read_record", "scopes_around", "texts_in"]
-
 DIGITS_MAX = 18
 """No turn has a number of more digits; nor would Python read it."""
 

@@ -34,8 +34,6 @@ from workflow_sdk.rows.location import Segment, pack_pair, pack_segment, segment
 from workflow_sdk.rows.outside import Cleanup
 from workflow_sdk.rows.status import Kind
 
-__all__ = ["Rewritten", "forget_history", "rewind_assigned", "rewrite", "rewrite_names"]
-
 
 def rewind_assigned(record: Record, kept: Remainder) -> list[Write]:
     """Have what was assigned count where the code is not run again, and nowhere else."""
