@@ -21,6 +21,8 @@ WORDS = {
     "cli": "the command line",
     "web": "HTTP",
     "testing": "the testing kit",
+    "doors": "Client and Runtime",
+    "features": "schedules, retention, checking replays",
     "worker": "runs many instances",
     "client": "starts and reaches them",
     "instance": "one run of one instance",

@@ -2,15 +2,15 @@
 
 from workflow_sdk.changes.deliver import Delivery
 from workflow_sdk.client.asking import send_message
-from workflow_sdk.client.client import Client
 from workflow_sdk.client.handle import Handle
 from workflow_sdk.client.history import History, HistoryEntry, read_history
 from workflow_sdk.client.inboxes import QueuedMessage
 from workflow_sdk.client.info import InstanceInfo, Page, Progress, Wait
-from workflow_sdk.client.schedules import Schedule, Schedules
 from workflow_sdk.client.tasks import Task, TaskChange, Tasks
 from workflow_sdk.context import Context
 from workflow_sdk.definitions import ContinueAsNew, Step, Workflow, step, workflow
+from workflow_sdk.doors.client import Client
+from workflow_sdk.doors.runtime import Runtime
 from workflow_sdk.driver import Batch, Driver, open_driver
 from workflow_sdk.errors import (
     AlreadyExistsError,
@@ -47,6 +47,8 @@ from workflow_sdk.errors import (
     WorkflowSDKError,
     WorkflowStuckError,
 )
+from workflow_sdk.features.replay_check import ReplayProblem, ReplayReport, dump_histories, replay_check
+from workflow_sdk.features.schedules.schedules import Schedule, Schedules
 from workflow_sdk.instance.results import RunResult
 from workflow_sdk.operations.attempt import Failure, Success
 from workflow_sdk.operations.listen import Message
@@ -56,9 +58,7 @@ from workflow_sdk.operations.task import TaskResult
 from workflow_sdk.rows.outside import TaskStatus
 from workflow_sdk.rows.retry import Backoff
 from workflow_sdk.rows.status import EntryStatus, Kind, Status
-from workflow_sdk.worker.replay_check import ReplayProblem, ReplayReport, dump_histories, replay_check
 from workflow_sdk.worker.run_workflow import run_workflow
-from workflow_sdk.worker.runtime import Runtime
 
 __all__ = [
     "AlreadyExistsError",

@@ -32,11 +32,11 @@ from workflow_sdk.operations.race import RaceResult, start_race
 from workflow_sdk.operations.rollback import start_checkpoint
 from workflow_sdk.operations.scope import Scope, draw_uuid, random_of
 from workflow_sdk.operations.send import start_send
-from workflow_sdk.operations.sleep import start_sleep
 from workflow_sdk.operations.step import start_step
 from workflow_sdk.operations.task import Asked, TaskResult, start_task
 from workflow_sdk.operations.transact import start_transact
 from workflow_sdk.operations.version import start_removed, start_version
+from workflow_sdk.operations.waiting import start_sleep
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.wire import shown
 

@@ -12,24 +12,24 @@ from msgspec.structs import replace
 
 from tests.changes.store import Store, insisting, make
 from workflow_sdk import Client, Context, Driver, open_driver, run_workflow, workflow
-from workflow_sdk.changes import deaths, decide, rewind, schedules, tasks
+from workflow_sdk.changes import decide, rewind, tasks
 from workflow_sdk.changes.change import Change
 from workflow_sdk.changes.claim import Claim, Claimant, claim, give_back
-from workflow_sdk.changes.cleanups import run_cleanup
+from workflow_sdk.changes.decide import run_cleanup
 from workflow_sdk.changes.deliver import NewMessage, Posted, deliver, hand_over
 from workflow_sdk.changes.inboxes import discard
 from workflow_sdk.changes.instances import create, new_rows
-from workflow_sdk.changes.schedules import Kept
 from workflow_sdk.changes.workers import beat, bury, give_heartbeat, leave
 from workflow_sdk.definitions import Workflow
+from workflow_sdk.features.schedules import changes as schedules
+from workflow_sdk.features.schedules.changes import Kept
+from workflow_sdk.features.schedules.rows import SCHEDULES_DUE, SCHEDULES_SIGNAL, ScheduleRow
 from workflow_sdk.instance.cleanups import cancelled_by_request
 from workflow_sdk.journal.inbox import counted
 from workflow_sdk.rows.instance import Head, InstanceRows, Lease
 from workflow_sdk.rows.keys import CLEANUPS, INBOX, SHARD_SIGNALS, Field, InstanceKeys, purge_key, worker_keys
 from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.outside import TaskRow, task_key
-from workflow_sdk.rows.schedule_keys import SCHEDULES_DUE, SCHEDULES_SIGNAL
-from workflow_sdk.rows.schedules import ScheduleRow
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import due_at_once
 from workflow_sdk.values import Codec
@@ -244,7 +244,7 @@ CHANGES: dict[str, Callable[[Mapping[bytes, bytes], int], Change[Any]]] = {
     "claim a new one": lambda rows, who: claim(_claimant(LEASES[who], "new"), {}, has_waited=False),
     "give back": lambda rows, who: give_back(P, GONE, NOW, forgets_worker=True),
     "give back what is stalled": lambda rows, who: decide.give_back_stalled("p", GONE.worker, NOW),
-    "take a death back": lambda rows, who: deaths.take_back_death("p", GONE.name, NOW),
+    "take a death back": lambda rows, who: decide.take_back_death("p", GONE.name, NOW),
     "create": lambda rows, who: create(InstanceKeys("other"), _new()),
     "create the same": lambda rows, who: create(P, _new()),
     "complete": lambda rows, who: tasks.complete(_task(rows), b"\xf6", f"by {who}", {"boss"}, NOW, _nobody),

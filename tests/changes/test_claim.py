@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.changes.scenes import CODEC, FLOWS, GONE, HOUR, NOW, P, kid, parent, rows_of
 from tests.changes.store import Store, make
 from workflow_sdk.changes.claim import Claim, Claimant, claim, give_back, new_lease
-from workflow_sdk.changes.deaths import DEATHS_MAX, take_back_death
+from workflow_sdk.changes.decide import DEATHS_MAX, take_back_death
 from workflow_sdk.changes.deliver import NewMessage, deliver
 from workflow_sdk.changes.instances import check_workflow, new_rows
 from workflow_sdk.changes.workers import Heartbeat

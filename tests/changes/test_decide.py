@@ -11,7 +11,7 @@ from tests.changes.store import Store, insisting, make, make_together
 from tests.leftovers import leftovers
 from workflow_sdk.changes import decide, rewind
 from workflow_sdk.changes.change import Change
-from workflow_sdk.changes.cleanups import run_cleanup
+from workflow_sdk.changes.decide import run_cleanup
 from workflow_sdk.changes.deliver import NewMessage, deliver
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.rows.instance import Head, Tally

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.changes import scenes
 from tests.changes.scenes import CODEC, FLOWS, GONE, HOUR, NOW, P, rows_of
 from tests.changes.store import Store, make
-from workflow_sdk.changes import schedules, tasks, workers
+from workflow_sdk.changes import tasks, workers
 from workflow_sdk.changes.change import Change, clear, write
 from workflow_sdk.changes.deliver import NewMessage, deliver, forget_row, go_on_waiting
 from workflow_sdk.changes.inboxes import discard
@@ -23,12 +23,18 @@ from workflow_sdk.errors import (
     ScheduleNotFoundError,
     StaleError,
 )
+from workflow_sdk.features.schedules import changes as schedules
+from workflow_sdk.features.schedules.rows import (
+    SCHEDULES_SIGNAL,
+    ScheduleRow,
+    due_schedule,
+    schedule_key,
+    waiting_schedule,
+)
 from workflow_sdk.journal.inbox import Answer, AnswerKind, is_answer
 from workflow_sdk.rows.instance import Head, InstanceRows
 from workflow_sdk.rows.keys import INBOX, Field, InstanceKeys, answer_key, worker_keys
 from workflow_sdk.rows.outside import TaskEvent, TaskRow, TaskStatus, ended_tasks_of, task_key, task_log, tasks_open
-from workflow_sdk.rows.schedule_keys import SCHEDULES_SIGNAL, due_schedule, schedule_key, waiting_schedule
-from workflow_sdk.rows.schedules import ScheduleRow
 
 pytestmark = pytest.mark.law(1)
 

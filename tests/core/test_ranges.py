@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_sdk.journal.ranges import Ranges
+from workflow_sdk.journal.unwritten import Ranges
 
 keys = st.binary(max_size=2)
 

@@ -95,5 +95,5 @@ async def make() -> None:
 
 
 if __name__ == "__main__":
-    with mock.patch("workflow_sdk.worker.lease.token_bytes", lambda size: bytes(range(size))):
+    with mock.patch("workflow_sdk.operations.types.token_bytes", lambda size: bytes(range(size))):
         anyio.run(make)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 BREACHES = {
     "layers": ("workflow_sdk/errors.py", "import workflow_sdk.driver"),
     "core": ("workflow_sdk/rows/location.py", "import time"),
+    "features": ("workflow_sdk/features/retention.py", "import workflow_sdk.features.replay_check"),
     "drivers": ("drivers/workflow_drivers/memory.py", "import workflow_sdk.rows"),
     "engine": ("workflow_sdk/driver.py", "import workflow_drivers.memory"),
     "independence": ("drivers/workflow_drivers/memory.py", "import workflow_drivers.sqlite"),

@@ -16,8 +16,8 @@ DOORS = {"Context", "Client"}
 """What authors and operators hold in their hands may have as many methods as they need."""
 
 LIMITS: dict[str, float] = {
-    "modules": 202,
-    "lines": 37_000,
+    "modules": 190,
+    "lines": 36_000,
     "longest module": 580,
     "modules over 400 lines": 1,
     "longest function": 50,

@@ -27,7 +27,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.changes.deaths import DEATHS_MAX
+from workflow_sdk.changes.decide import DEATHS_MAX
 from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.testing import FaultyDriver
 

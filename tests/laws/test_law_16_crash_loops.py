@@ -455,7 +455,6 @@ async def test_runs_that_overlap_are_no_deaths(world: World, where: str, monkeyp
 
     if where == "elsewhere":
         monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
-        monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
     results: list[RunResult[Any]] = []
 
     async def run(number: int) -> None:

@@ -229,7 +229,6 @@ async def test_a_run_of_its_own_keeps_what_it_has(url: str) -> None:
 def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers know as little of each other as if each had a process of its own."""
     monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
-    monkeypatch.setattr("workflow_sdk.worker.lease.lives_here", lambda worker: None)
 
 
 @pytest.mark.usefixtures("strangers")

@@ -27,7 +27,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
-from workflow_sdk.worker.claiming import RETRY_SECONDS
+from workflow_sdk.worker.claims import RETRY_SECONDS
 
 LIMIT = 20_000
 

@@ -28,6 +28,7 @@ from workflow_sdk import (
     workflow,
 )
 from workflow_sdk.changes.workers import Heartbeat, SignalRow
+from workflow_sdk.features.schedules.rows import SCHEDULES, SCHEDULES_DUE
 from workflow_sdk.rows.keys import (
     ALARMS,
     CHANGES,
@@ -49,9 +50,8 @@ from workflow_sdk.rows.keys import (
     last_of,
 )
 from workflow_sdk.rows.location import pack, subtree, unpack
-from workflow_sdk.rows.schedule_keys import SCHEDULES, SCHEDULES_DUE
 from workflow_sdk.rows.wire import pack_record
-from workflow_sdk.worker.claiming import RETRY_SECONDS
+from workflow_sdk.worker.claims import RETRY_SECONDS
 
 DAMAGED = b"\xff\xfe not a record"
 KEYS = InstanceKeys("bad")

@@ -13,11 +13,11 @@ from tests.runtime.polling import until
 from workflow_sdk import Client, Context, Driver, InstanceStateError, Runtime, Status, workflow
 from workflow_sdk.changes.deliver import NewMessage
 from workflow_sdk.client.asking import deliver
+from workflow_sdk.features.retention import KEPT_SECONDS, Answers
 from workflow_sdk.instance.clock import clock_of
 from workflow_sdk.rows.keys import ANSWERS, answer_key
 from workflow_sdk.rows.location import subtree
 from workflow_sdk.testing import VirtualClock
-from workflow_sdk.worker.answers import KEPT_SECONDS, Answers
 
 pytestmark = pytest.mark.law(21)
 
@@ -70,7 +70,7 @@ async def test_the_answer_of_an_asker_that_died(driver: Driver) -> None:
 
 
 async def test_it_looks_again_and_again(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflow_sdk.worker.answers.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("workflow_sdk.features.retention.ANSWERS_LOOK_SECONDS", 0.01)
     with anyio.fail_after(PATIENCE):
         await Answers(driver, clock_of(None)).sweep()
 

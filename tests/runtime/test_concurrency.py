@@ -351,7 +351,7 @@ async def test_a_wide_join_starves_nobody(driver: Driver) -> None:
 @pytest.mark.parametrize("concurrency", [1, 16])
 async def test_in_order_of_time(driver: Driver, concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds that are due: their places are taken in order, whatever the order they were made in."""
-    monkeypatch.setattr("workflow_sdk.worker.alarms.ALARMS_PAGE", 8)  # of which there are several in every shard
+    monkeypatch.setattr("workflow_sdk.worker.claiming.ALARMS_PAGE", 8)  # of which there are several in every shard
     count = 300
     order = [number * 617 % count for number in range(count)]
 

@@ -20,7 +20,7 @@ from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.rows.instance import Lease
 from workflow_sdk.rows.keys import HISTORY, Field, InstanceKeys, WorkerKeys
 from workflow_sdk.testing import VirtualClock
-from workflow_sdk.worker.claiming import RETRY_SECONDS
+from workflow_sdk.worker.claims import RETRY_SECONDS
 
 pytestmark = [pytest.mark.law(17), pytest.mark.every_host]
 

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from workflow_sdk.worker.crew import Work, crew_of
+from workflow_sdk.worker.hosting import Work, crew_of
 
 pytestmark = [pytest.mark.usefixtures("host"), pytest.mark.every_host, pytest.mark.law(17)]
 

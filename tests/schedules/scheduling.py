@@ -12,7 +12,7 @@ import anyio.lowlevel
 from tests.patience import PATIENCE
 from tests.runtime.parts import Log
 from workflow_sdk import Batch, Client, Context, Driver, Workflow, workflow
-from workflow_sdk.rows.schedule_keys import SCHEDULES
+from workflow_sdk.features.schedules.rows import SCHEDULES
 
 __all__ = ["BEGAN", "FLOWS", "HOUR", "begun", "hears", "lasts", "log", "moves_on", "reports", "reset", "tick", "until"]
 

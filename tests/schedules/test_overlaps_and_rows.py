@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from workflow_sdk import CodecError
-from workflow_sdk.rows.schedules import (
+from workflow_sdk.features.schedules.rows import (
     LATE_SECONDS_MAX,
     STARTS_MAX,
     WAITING_MAX,

@@ -33,8 +33,8 @@ from workflow_sdk import (
     Status,
     workflow,
 )
+from workflow_sdk.features.schedules.rows import SCHEDULES_DUE, due_schedule, schedule_key
 from workflow_sdk.rows.location import subtree
-from workflow_sdk.rows.schedule_keys import SCHEDULES_DUE, due_schedule, schedule_key
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 DAY = 24 * HOUR

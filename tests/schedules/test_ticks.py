@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from tests.schedules.test_overlaps_and_rows import ROW
 from workflow_sdk import DefinitionError
-from workflow_sdk.changes.schedules import instance_of
-from workflow_sdk.changes.ticks import check_cron, check_every, ticks_of, time_zone
-from workflow_sdk.rows.schedules import After, latest
+from workflow_sdk.features.schedules.changes import check_cron, check_every, instance_of, ticks_of, time_zone
+from workflow_sdk.features.schedules.rows import After, latest
 from workflow_sdk.rows.wire import MOMENT_MAX
 
 EXACT_MAX = float(2**33)

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from workflow_sdk.changes.change import Get, Hold, Look, Signal, Steps, Writing, change, read
-from workflow_sdk.changes.deaths import DEATHS_MAX, read_tries
+from workflow_sdk.changes.decide import DEATHS_MAX, read_tries
 from workflow_sdk.changes.instances import Snapshot, StoredRows, check_form, count_up, find_all, make_due, store
 from workflow_sdk.changes.workers import Heartbeat, forget_worker, no_worker, tell_owner
 from workflow_sdk.definitions import Workflow

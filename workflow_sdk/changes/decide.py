@@ -11,8 +11,8 @@ from secrets import token_bytes
 
 from msgspec.structs import replace
 
-from workflow_sdk.changes.change import Draw, Get, Retries, Signal, Steps, change, scan
-from workflow_sdk.changes.ending import ending_of, purge_time, tell_watchers
+from workflow_sdk.changes.change import Draw, Get, Retries, Signal, Steps, change, read, scan
+from workflow_sdk.changes.deliver import ending_of, purge_time, tell_watchers
 from workflow_sdk.changes.instances import (
     Snapshot,
     count_up,
@@ -24,12 +24,13 @@ from workflow_sdk.changes.instances import (
     store,
     unlist,
 )
-from workflow_sdk.changes.tasks import forget_tasks
+from workflow_sdk.changes.tasks import end_task, forget_tasks
+from workflow_sdk.changes.waits import is_awaited
 from workflow_sdk.changes.workers import tell_owner, time_of_workers
 from workflow_sdk.driver import Clear, ClearRange, Set
-from workflow_sdk.errors import InstanceStateError
+from workflow_sdk.errors import InstanceNotFoundError, InstanceStateError
 from workflow_sdk.journal.inbox import InboxMessage
-from workflow_sdk.rows.instance import Deaths, InstanceRows, Result
+from workflow_sdk.rows.instance import Deaths, InstanceRows, Result, Try, worst
 from workflow_sdk.rows.keys import (
     CLEANUPS,
     COMPENSATIONS,
@@ -45,7 +46,7 @@ from workflow_sdk.rows.keys import (
     worker_keys,
 )
 from workflow_sdk.rows.location import pack, pack_segment, subtree
-from workflow_sdk.rows.outside import Cleanup, Hanging
+from workflow_sdk.rows.outside import Cleanup, Hanging, TaskStatus
 from workflow_sdk.rows.status import Status
 
 TAKEN_AWAY_SECONDS = 5.0
@@ -291,3 +292,88 @@ def forget(found: Snapshot) -> Steps[None]:
     if (reference := found.about.shown.reference) is not None:
         yield Clear(listed_by_reference(reference, head.created_at, id))
     yield from forget_tasks(id)
+
+
+# The deaths of workers under an instance: what was executed then, and how a worker that lives takes its own back.
+
+
+DEATHS_MAX = 5
+"""After so many deaths in a row, all while it executed the same, an instance becomes stuck."""
+
+
+def read_tries(keys: InstanceKeys) -> Steps[dict[bytes, Try]]:
+    """Read the operations that were noted as being executed, by their locations."""
+    return tries_in(keys, (yield from scan(*keys.range(TRIES))))
+
+
+def tries_in(keys: InstanceKeys, rows: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Try]:
+    """The operations that were noted as being executed, by their locations, from their rows."""
+    start = len(keys.space) + len(TRIES)
+    return {key[start:]: Try.unpack(raw) for key, raw in rows}
+
+
+@change
+def take_back_death(instance_id: str, lease: str, now: float) -> Steps[None]:
+    """Forget the death of a worker that lives after all. `lease`: the name of the lease that it had.
+
+    If the instance is stuck for deaths, and has too few of them now, it goes on.
+    """
+    try:
+        found = yield from find_to_decide(instance_id)
+    except InstanceNotFoundError:
+        return
+    keys, deaths = found.keys, found.about.deaths.deaths
+    left = tuple(death for death in deaths if death.lease != lease)
+    if len(left) == len(deaths):
+        return
+    yield Get(keys.field(Field.DEATHS))
+    after = Deaths(left) if left else None
+    blame = worst(left, (yield from read_tries(keys)))
+    if found.status is Status.STUCK and len(blame.leases) < DEATHS_MAX:
+        yield from go_on(found, now, after)
+    elif after is None:
+        yield Clear(keys.field(Field.DEATHS))
+    else:
+        yield Set(keys.field(Field.DEATHS), after.pack())
+
+
+# Ending what nobody waits for any more: children of whoever was cancelled or lost a race, and their tasks.
+#
+# A cleanup is a row that names a child or a task to be ended. It is written in the commit that ends the wait, and run
+# at once by whoever made that commit; if that dies before, by any runtime that finds the row. One commit does it and
+# clears the row, so that it does no harm to run it twice.
+
+
+@change
+def run_cleanup(key: bytes, cancelled: Result, now: float, tries: int = 0) -> Steps[list[bytes] | None]:
+    """Run the cleanup in this row, if it is there, and return the keys of those that come of it.
+
+    None means that the child was only taken away, and that the change is to be made again. `cancelled`: the result of a
+    child that is cancelled. `tries`: how often the child was taken away before.
+    """
+    cleanup = yield from read(Cleanup, key)
+    if cleanup is None:
+        return []
+    cleanups: list[bytes] | None = []
+    if cleanup.kind == "task":
+        yield from end_task(cleanup.id, TaskStatus.CANCELLED, now)
+    elif (found := (yield from _child(cleanup))) is not None:
+        cleanups = yield from cancel_found(found, cancelled, now, rollback=cleanup.rollback, tries=tries)
+    if cleanups is not None:
+        yield Clear(key)
+    return cleanups
+
+
+def _child(cleanup: Cleanup) -> Steps[Snapshot | None]:
+    """The child that is to be ended; None if it is gone, has ended, or is still awaited by others."""
+    try:
+        found = yield from find_to_decide(cleanup.id)
+    except InstanceNotFoundError:
+        return None
+    watchers, ours = found.about.watchers, (cleanup.owner, cleanup.token)
+    if found.status.is_terminal or ours not in watchers:
+        return None
+    for watcher in watchers:
+        if watcher != ours and (yield from is_awaited(watcher[0], cleanup.id, watcher[1])):
+            return None
+    return found

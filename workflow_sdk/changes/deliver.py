@@ -12,7 +12,7 @@ the row that counts their messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import ClassVar
 
@@ -33,8 +33,8 @@ from workflow_sdk.changes.change import (
     look,
     scan,
 )
-from workflow_sdk.changes.instances import Snapshot, make_due, parse
-from workflow_sdk.changes.waits import wait_for_token, wait_for_version
+from workflow_sdk.changes.instances import Snapshot, find, make_due, parse
+from workflow_sdk.changes.waits import awaits_end, wait_for_token, wait_for_version
 from workflow_sdk.changes.workers import no_worker, tell_owner, time_of_workers
 from workflow_sdk.driver import Append, Clear, Set
 from workflow_sdk.errors import InboxFullError, InstanceNotFoundError
@@ -47,10 +47,10 @@ from workflow_sdk.journal.inbox import (
     messages_in,
     still_waiting,
 )
-from workflow_sdk.rows.instance import CountRow
+from workflow_sdk.rows.instance import CountRow, InstanceRows
 from workflow_sdk.rows.keys import DELIVERED, FIELDS, INBOX, INBOX_MAX, KEYS_IN_ORDER, Field, InstanceKeys, waits_of
 from workflow_sdk.rows.location import pack, subtree
-from workflow_sdk.rows.outside import wait_of
+from workflow_sdk.rows.outside import Ending, wait_of
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import Row
 
@@ -303,3 +303,40 @@ def hand_over(keys: InstanceKeys, lease: bytes, before: int | None, new: NewMess
     yield Set(row, CountRow(count).pack())
     yield put(keys, new, now)
     return count
+
+
+# Telling the instances that wait for the end of another one, in the commit that ends it.
+
+
+def ending_of(about: InstanceRows) -> Ending:
+    """How an instance ended, from its rows after the end."""
+    return Ending(about.status, about.result.output, about.result.error)
+
+
+def purge_time(about: InstanceRows, now: float) -> float | None:
+    """When an instance that ends now is to be forgotten; None if it never is."""
+    retention = about.birth.retention
+    return None if retention is None else now + retention
+
+
+def tell_watchers(
+    instance_id: str,
+    ending: Ending,
+    watchers: Iterable[tuple[str, bytes]],
+    now: float,
+    is_here: Callable[[str], bool] = no_worker,
+) -> Steps[list[str]]:
+    """Send the end of an instance to those that wait for it; return the ones that are to be told in memory as well."""
+    here: list[str] = []
+    for id, token in watchers:
+        # If the wait ends just now, there is nobody to be told.
+        if not (yield from awaits_end(id, instance_id, token)):
+            continue
+        keys = InstanceKeys(id)
+        found = yield from find(keys)
+        if not found.about:
+            continue
+        posted = yield from deliver(keys, NewMessage(token, ending.pack()), now, is_here, found)
+        if posted.worker is not None and is_here(posted.worker):
+            here.append(id)
+    return here

@@ -2,16 +2,283 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from workflow_sdk.changes.change import Steps, change
+from workflow_sdk.changes.change import Steps, Writing, change
 from workflow_sdk.changes.decide import add_cleanups, changing, go_on, refuse, set_deaths, set_status, take_away
 from workflow_sdk.changes.instances import find_to_decide, make_due
-from workflow_sdk.changes.rewinding.cut import cut_failures, cut_from
-from workflow_sdk.changes.rewinding.record import read_record
-from workflow_sdk.changes.rewinding.rewriting import forget_history, rewrite
-from workflow_sdk.rows.keys import Field
-from workflow_sdk.rows.status import Status
+from workflow_sdk.changes.rewinding.cut import Cut, Remainder, cut_failures, cut_from
+from workflow_sdk.changes.rewinding.loop_tape import turn_of
+from workflow_sdk.changes.rewinding.record import Record, read_record, scopes_around
+from workflow_sdk.driver import Clear, ClearRange, Set, Write
+from workflow_sdk.journal.compensation import Progress
+from workflow_sdk.journal.inbox import InboxMessage, TakingRow
+from workflow_sdk.journal.names import NameRow
+from workflow_sdk.rows.entries import Entry, ListenData, LoopData
+from workflow_sdk.rows.keys import (
+    ARCHIVE,
+    BASES,
+    CHANGES,
+    COMPENSATIONS,
+    FOLDED,
+    HISTORY,
+    INBOX,
+    METADATA,
+    NAMES,
+    OUTSIDE,
+    TAKINGS,
+    Field,
+    sequence_key,
+)
+from workflow_sdk.rows.location import Segment, pack_pair, pack_segment, segments, split_last, subtree
+from workflow_sdk.rows.outside import Cleanup
+from workflow_sdk.rows.status import Kind, Status
+
+# What is written when a history is cut: entries, names, and what was assigned.
+
+
+def rewind_assigned(record: Record, kept: Remainder) -> list[Write]:
+    """Have what was assigned count where the code is not run again, and nowhere else."""
+    space = record.keys.space
+    writes: list[Write] = [Clear(space + CHANGES + at) for at in record.changed if _happens_again(at, kept)]
+    for at, raw in record.folded.items():
+        if _is_turn(at, kept):
+            writes += _fold_turn(space, at, raw, kept)
+        else:
+            writes += _fold_scope(space, at, raw, kept)
+    return writes
+
+
+def _is_turn(at: bytes, kept: Remainder) -> bool:
+    """Whether a location is that of a turn of a loop, which may be forgotten; or of a branch of a map, which is not."""
+    around, own = split_last(at)
+    loop = kept.entries.get(around)
+    return isinstance(next(segments(own)), tuple) and (loop is None or loop.kind is Kind.LOOP)
+
+
+def _fold_turn(space: bytes, at: bytes, raw: bytes, kept: Remainder) -> list[Write]:
+    """The row of a turn holds what the loop had assigned before that: it counts if the loop begins again with it."""
+    loop, _ = split_last(at)
+    if loop not in kept.entries:
+        return [Clear(space + FOLDED + at)]
+    if loop in kept.loops and turn_of(loop, at) == kept.loops[loop].turn:
+        return [Set(space + CHANGES + loop, raw)]
+    return []
+
+
+def _fold_scope(space: bytes, at: bytes, raw: bytes, kept: Remainder) -> list[Write]:
+    """The row of a scope counts if nothing around it answers for it any more."""
+    if _happens_again(at, kept):
+        return [Clear(space + FOLDED + at)]
+    if _is_passed_over(at, kept):
+        return []
+    return [Clear(space + FOLDED + at), Set(space + CHANGES + at, raw)]
+
+
+def _happens_again(at: bytes, kept: Remainder) -> bool:
+    return at not in kept.entries or kept.is_open(at)
+
+
+def _is_passed_over(at: bytes, kept: Remainder) -> bool:
+    """Whether the code does not come to a location, since something around it answers for it."""
+    around = at
+    while around:
+        around, _ = split_last(around)
+        entry = kept.entries.get(around)
+        if entry is None:
+            continue
+        data = kept.loops.get(around, entry.data)
+        if entry.is_final or (isinstance(data, LoopData) and turn_of(around, at) < data.turn):
+            return True
+    return False
+
+
+class _Use(Struct):
+    """The places in which a name stands."""
+
+    loops: dict[bytes, int]
+    """The loops going on again that have all of these places in their turns, each with the last of those turns."""
+    wanted: bool = False
+    """Whether the code asks for the name again in one of them: it is not in a loop that has ended."""
+
+
+def rewrite_names(record: Record, kept: Remainder, locations: Iterable[bytes]) -> list[Write]:
+    """Give loops that go on again their names back, and forget names that stand nowhere.
+
+    `locations`: everything that the names stand in.
+    """
+    writes: list[Write] = []
+    uses: dict[int, _Use] = {}
+    for location in locations:
+        _note(uses, location, kept)
+    texts = record.tree.texts
+    taken: set[tuple[bytes, str]] = set()
+    # Those that the code asks for come first: of several indexes for one text in one loop, only the first is found.
+    for index in sorted(texts, key=lambda index: (index not in uses or not uses[index].wanted, index)):
+        key, text, use = record.keys.space + NAMES + pack_segment(index), texts[index], uses.get(index)
+        if use is None:
+            writes.append(Clear(key))
+        elif use.loops:
+            owner = max(use.loops, key=len)
+            # Loops in a loop may have had indexes of their own for the same text.
+            writes.append(Set(key, NameRow(text, owner, (owner, text) in taken, use.loops[owner]).pack()))
+            taken.add((owner, text))
+    return writes
+
+
+def _note(uses: dict[int, _Use], location: bytes, kept: Remainder) -> None:
+    """Note where the names in one location stand."""
+    loops: dict[bytes, int] = {}
+    wanted, at = False, b""
+    for segment in segments(location):
+        index = segment[0] if isinstance(segment, tuple) else segment
+        use = uses.get(index)
+        if use is None:
+            use = uses[index] = _Use(dict(loops))
+        else:
+            use.loops = {loop: max(turn, loops[loop]) for loop, turn in use.loops.items() if loop in loops}
+        use.wanted |= wanted
+        around = kept.entries.get(at)
+        if isinstance(segment, tuple) and around is not None and around.kind is Kind.LOOP:
+            wanted = at in kept.reopened
+            if wanted:
+                loops[at] = segment[1]
+        at += _packed(segment)
+
+
+def _packed(segment: Segment) -> bytes:
+    return pack_pair(*segment) if isinstance(segment, tuple) else pack_segment(segment)
+
+
+class Rewritten(Struct):
+    """What a rewind writes."""
+
+    writes: list[Writing] = field(default_factory=list[Writing])
+    cleanups: list[Cleanup] = field(default_factory=list[Cleanup])
+    """What is to be done once that is written: children and tasks to be ended that nobody waits for any more."""
+    given_back: int = 0
+    """How many messages are in the inbox again."""
+
+
+def forget_history(record: Record) -> Rewritten:
+    """Forget everything, and give back the messages that were taken."""
+    done, keys = Rewritten(), record.keys
+    _give_back(done, record, record.tree.entries)
+    _abandon(done, record, set(record.outside))
+    for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES, CHANGES, FOLDED):
+        done.writes.append(ClearRange(*keys.range(part)))
+    return done
+
+
+def rewrite(record: Record, cut: Cut, *, gives_back: bool = True) -> Rewritten:
+    """Store what a cut leaves. `gives_back`: the messages that were taken by what is forgotten."""
+    done, keys, kept = Rewritten(), record.keys, Remainder.after(cut)
+    if gives_back:
+        _give_back(done, record, cut.dropped)
+    # Writes take effect in this order: loops clear whole ranges, in which rows are set again below.
+    for start in cut.loops.values():
+        done.writes += start.rewind(keys)
+    _clear_entries(done, record, kept)
+    _abandon(done, record, record.outside.keys() - kept.entries.keys())
+    for at in record.left.keys() & kept.entries.keys():
+        done.writes += record.left[at].wait_again(keys, at)
+    done.writes += rewind_assigned(record, kept)
+    for at in kept.reopened | kept.loops.keys():
+        entry = kept.entries[at]
+        entry.data = kept.loops.get(at, entry.data)
+        done.writes.append(Set(keys.space + HISTORY + at, entry.pack()))
+    # Names are kept as long as anything stands under them, be it an entry or one of the rows that go with entries.
+    stand = [
+        *kept.entries,
+        *record.addressed,
+        *_rewrite_takings(done, record, kept),
+        *_rewrite_archive(done, record, cut),
+        *_rewrite_compensations(done, record, cut),
+    ]
+    done.writes += rewrite_names(record, kept, stand)
+    return done
+
+
+def _give_back(done: Rewritten, record: Record, locations: Iterable[bytes]) -> None:
+    """Put the messages that were taken at these locations into the inbox again, where they were."""
+    for at in locations:
+        for message in _taken(record.tree.entries[at]):
+            done.given_back += 1
+            done.writes.append(Set(record.keys.space + INBOX + message.id, message.pack()))
+
+
+def _taken(entry: Entry) -> Iterator[InboxMessage]:
+    """The messages that a listen took."""
+    if isinstance(entry.data, ListenData):
+        for taken in entry.data.taken:
+            yield InboxMessage(taken.id, taken.name, taken.payload, taken.sent_at, taken.reply_to)
+
+
+def _abandon(done: Rewritten, record: Record, locations: Iterable[bytes]) -> None:
+    """Wait no more for the children and tasks at these locations."""
+    keys = record.keys
+    for at in locations:
+        what = record.outside[at]
+        done.writes.append(Clear(keys.space + OUTSIDE + at))
+        if what.ends:
+            token = pack_segment(what.since) + at
+            done.cleanups.append(Cleanup(what.kind, what.id, keys.instance_id, token, rollback=False))
+
+
+def _clear_entries(done: Rewritten, record: Record, kept: Remainder) -> None:
+    space = record.keys.space
+    for at in record.tree.entries.keys() - kept.entries.keys():
+        done.writes += Clear(space + HISTORY + at), Clear(space + METADATA + at)
+        if record.tree.is_loop(at):
+            done.writes.append(ClearRange(*subtree(space + BASES + at)))
+
+
+def _rewrite_takings(done: Rewritten, record: Record, kept: Remainder) -> list[bytes]:
+    """Note what branches of races that are open again have taken, to be given back if they lose.
+
+    Returns the locations of the listens that have notes.
+    """
+    space = record.keys.space
+    stand = {split_last(key)[0] for key in record.takings} & kept.entries.keys()
+    done.writes += [Clear(space + TAKINGS + key) for key in record.takings if split_last(key)[0] not in stand]
+    races = {at for at in kept.reopened if kept.entries[at].kind is Kind.RACE}
+    for at in kept.entries if races else ():
+        if races.isdisjoint(scopes_around(at)):
+            continue
+        for number, message in enumerate(_taken(kept.entries[at])):
+            row = TakingRow(message.id, message.pack())
+            done.writes.append(Set(space + TAKINGS + at + pack_segment(number), row.pack()))
+    return list(stand)
+
+
+def _rewrite_archive(done: Rewritten, record: Record, cut: Cut) -> list[bytes]:
+    """Forget what losers have left, if their race is forgotten; return the locations of what is kept."""
+    stand: list[bytes] = []
+    for at in record.archive:
+        # A branch that lost has no history of its own that could be forgotten, but the race that it was in.
+        if cut.is_dropped(at):
+            done.writes.append(Clear(record.keys.space + ARCHIVE + at))
+        else:
+            stand.append(at)
+    return stand
+
+
+def _rewrite_compensations(done: Rewritten, record: Record, cut: Cut) -> list[bytes]:
+    """Forget the compensations of what is forgotten; give the others fresh attempts, and return their locations."""
+    stand: list[bytes] = []
+    for compensation in record.compensations:
+        key = record.keys.space + sequence_key(compensation.sequence)
+        if cut.is_dropped(compensation.location):
+            done.writes.append(Clear(key))
+            continue
+        stand.append(compensation.location)
+        if compensation.progress in (Progress.RETRYING, Progress.EXHAUSTED):
+            fresh = replace(compensation, progress=Progress.OPEN, attempts=0, retry_at=None)
+            done.writes.append(Set(key, fresh.pack()))
+    return stand
 
 
 @change

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 
-from workflow_sdk.changes.deaths import tries_in
+from workflow_sdk.changes.decide import tries_in
 from workflow_sdk.driver import StorageLimitError, transacting
 from workflow_sdk.instance.clock import Timeout
 from workflow_sdk.instance.loading import Scannable

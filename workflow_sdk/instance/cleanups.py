@@ -1,4 +1,4 @@
-"""Running cleanups: see `workflow_sdk.changes.cleanups`."""
+"""Running cleanups: see `workflow_sdk.changes.decide`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from workflow_sdk.changes.apply import apply
-from workflow_sdk.changes.cleanups import run_cleanup
+from workflow_sdk.changes.decide import run_cleanup
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, ErrorInfo
 from workflow_sdk.rows.instance import Result

@@ -24,7 +24,7 @@ from workflow_sdk.errors import StorageError
 from workflow_sdk.instance.staging import Staged, are_stored, fill, without_moved_on
 from workflow_sdk.journal.journal import Journal
 from workflow_sdk.journal.unwritten import WriteSet
-from workflow_sdk.operations.cancelling import come_what_may
+from workflow_sdk.operations.calling import come_what_may
 from workflow_sdk.rows.keys import Field
 
 STAGED_MAX = 200

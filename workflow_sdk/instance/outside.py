@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from workflow_sdk.changes import tasks
 from workflow_sdk.changes.change import Assume, Change, Get, Steps, Writing, change
 from workflow_sdk.changes.decide import new_cleanup_key
-from workflow_sdk.changes.deliver import NewMessage, Posted, deliver
-from workflow_sdk.changes.ending import ending_of, purge_time, tell_watchers
+from workflow_sdk.changes.deliver import NewMessage, Posted, deliver, ending_of, purge_time, tell_watchers
 from workflow_sdk.changes.instances import Snapshot, create, find, new_rows
 from workflow_sdk.driver import Set
 from workflow_sdk.errors import AlreadyExistsError, InboxFullError, InstanceNotFoundError
@@ -24,7 +23,7 @@ from workflow_sdk.instance.parking import RunParking
 from workflow_sdk.instance.session import HeadWriter, RunState, Session
 from workflow_sdk.instance.staging import Staged
 from workflow_sdk.journal.inbox import Answer, is_answer
-from workflow_sdk.operations.cancelling import come_what_may
+from workflow_sdk.operations.calling import come_what_may
 from workflow_sdk.operations.inputs import check_same_start
 from workflow_sdk.operations.types import Effect, Start, new_seed
 from workflow_sdk.rows.instance import InstanceRows, Watchers

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import Steps, change
 from workflow_sdk.changes.claim import Claim, give_back
-from workflow_sdk.changes.deaths import take_back_death
+from workflow_sdk.changes.decide import take_back_death
 from workflow_sdk.changes.instances import read_about, read_snapshot
 from workflow_sdk.context import Context
 from workflow_sdk.definitions import ContinueAsNew, Workflow
@@ -33,7 +33,7 @@ from workflow_sdk.instance.loading import load_for_run
 from workflow_sdk.instance.results import RunResult, innermost, stopping, stored_result
 from workflow_sdk.instance.unwinding import Unwinding
 from workflow_sdk.journal.journal import Journal
-from workflow_sdk.operations.cancelling import come_what_may, is_failure_of_scope, take_back_cancellations
+from workflow_sdk.operations.calling import come_what_may, is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.place import about

@@ -26,8 +26,7 @@ from workflow_sdk.instance.execution import Execution
 from workflow_sdk.instance.loading import sequence_of
 from workflow_sdk.instance.walk import Walk
 from workflow_sdk.journal.compensation import Compensation, HandlerRef, Progress
-from workflow_sdk.operations.calling import KEY, call, is_final, retried, with_key
-from workflow_sdk.operations.cancelling import is_cancelled, is_failure
+from workflow_sdk.operations.calling import KEY, call, is_cancelled, is_failure, is_final, retried, with_key
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.handlers import REMEDY, Handler, find_handler
 from workflow_sdk.operations.scope import Scope, current_scope

@@ -20,7 +20,7 @@ from workflow_sdk.errors import CodecError
 from workflow_sdk.instance.loading import load_for_walk
 from workflow_sdk.journal.journal import Journal
 from workflow_sdk.journal.public_state import PublicState
-from workflow_sdk.operations.cancelling import is_cancelled, is_failure_of_scope
+from workflow_sdk.operations.calling import is_cancelled, is_failure_of_scope
 from workflow_sdk.operations.engine import Composite, Verb
 from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.public_state import unfold

@@ -8,20 +8,42 @@ that ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from sortedcontainers import SortedDict
 
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.journal.names import name_problem
-from workflow_sdk.journal.state_changes import Change, ChangesRow, pack_changes
-from workflow_sdk.rows.instance import InstanceRows, Shown
+from workflow_sdk.rows.instance import ChangesRow, InstanceRows, Shown
 from workflow_sdk.rows.instance import State as StateRow
 from workflow_sdk.rows.wire import COUNT_MAX, Text, damaged, shown
 from workflow_sdk.values import Codec
 from workflow_sdk.values.basics import is_a
+
+
+def _packed(changes: Iterable[tuple[str, bytes | None, int]]) -> bytes:
+    return ChangesRow(tuple(changes)).pack()
+
+
+class Change(NamedTuple):
+    """What a scope has made of one value."""
+
+    first: int
+    """When it first changed it: a number that grows with every change."""
+    last: int
+    before: bytes | None
+    raw: bytes | None
+
+    def merged(self, other: Change | None) -> Change:
+        """This and another one of the same value, as one."""
+        if other is None:
+            return self
+        older, newer = (self, other) if self.first < other.first else (other, self)
+        end = max(self, other, key=lambda change: change.last)
+        return Change(older.first, max(self.last, newer.last), older.before, end.raw)
+
 
 Progress = tuple[float, "float | None", "str | None"]
 """How much is done, of how much, and a note."""
@@ -279,7 +301,7 @@ class PublicState:
         if not merged:
             return None
         self._noted[location] = merged
-        return pack_changes((name, change.raw, change.last) for name, change in sorted(merged.items()))
+        return _packed((name, change.raw, change.last) for name, change in sorted(merged.items()))
 
     def _pop_folded(self, location: bytes) -> dict[bytes, bytes]:
         """The rows of what is under a location."""
@@ -317,7 +339,7 @@ class PublicState:
     def whole(self) -> bytes:
         """Everything as it is, as a row."""
         names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
-        return pack_changes((name, raw, 0) for name in sorted(names) if (raw := self._encode(name)) is not None)
+        return _packed((name, raw, 0) for name in sorted(names) if (raw := self._encode(name)) is not None)
 
     @classmethod
     def since_the_start(cls, codec: Codec, about: InstanceRows) -> PublicState:

@@ -13,7 +13,7 @@ from workflow_sdk.errors import (
     RaceError,
     StepError,
 )
-from workflow_sdk.operations.cancelling import (
+from workflow_sdk.operations.calling import (
     as_exception,
     cancellations,
     is_failure_of_scope,

@@ -10,7 +10,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from workflow_sdk.errors import CodecError, RollbackError
-from workflow_sdk.operations.cancelling import as_exception, is_failure_of_scope, take_back_cancellations
+from workflow_sdk.operations.calling import as_exception, is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Engine, Reader, Walker
 from workflow_sdk.operations.place import Place, about, make_room, pack_error, unpack_error
 from workflow_sdk.operations.public_state import fold, unfold

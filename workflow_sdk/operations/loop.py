@@ -13,7 +13,7 @@ from msgspec import Struct
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.journal.loop_states import Bases
 from workflow_sdk.journal.names import NameTable
-from workflow_sdk.operations.cancelling import (
+from workflow_sdk.operations.calling import (
     as_exception,
     cancellations,
     is_failure_of_scope,

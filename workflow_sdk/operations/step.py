@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FunctionType
 from typing import Any
 
@@ -11,17 +11,154 @@ import anyio.lowlevel
 from workflow_sdk.definitions import StepOptions
 from workflow_sdk.errors import (
     CodecError,
+    RollbackError,
+    StepCriticalError,
+    StepError,
+    StepExhaustedError,
+    StepTimeoutError,
 )
-from workflow_sdk.operations.calling import KEY, arguments_in, call, with_key
-from workflow_sdk.operations.cancelling import is_failure
+from workflow_sdk.operations.calling import KEY, TimedOut, arguments_in, call, is_failure, is_final, retried, with_key
 from workflow_sdk.operations.engine import Engine
-from workflow_sdk.operations.functions import FunctionVerb, settle
 from workflow_sdk.operations.place import BREATH, COMMIT_BYTES_SOFT_MAX, Place, about, make_room, register
 from workflow_sdk.operations.rollback import check_handler, register_handler
 from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.operations.template import perform
-from workflow_sdk.rows.status import Kind
-from workflow_sdk.values.hints import has_parameter
+from workflow_sdk.operations.types import Wait
+from workflow_sdk.operations.waiting import wait_for
+from workflow_sdk.rows.entries import Entry, EntryTrouble, RetryData
+from workflow_sdk.rows.status import EntryStatus, Kind
+from workflow_sdk.rows.wire import AHEAD_SECONDS
+from workflow_sdk.values.failures import describe, pack_error_info
+from workflow_sdk.values.hints import has_parameter, return_hint
+
+# A function of the author as an operation: what steps and transactions have in common.
+
+
+_NOTHING = object()
+"""No value is known but the one that is recorded."""
+
+
+class FunctionVerb:
+    """A function that is called until it succeeds, or has no attempt left."""
+
+    __slots__ = ("_make", "args", "fn", "hint", "options", "place", "record", "value")
+
+    record: Entry
+
+    def __init__(
+        self,
+        place: Place,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: StepOptions,
+        make: Callable[[FunctionVerb, Engine], Awaitable[BaseException | None]],
+    ) -> None:
+        self.place: Place = place
+        self.fn: Callable[..., Any] = fn
+        self.args: tuple[Any, ...] = args
+        self.options: StepOptions = options
+        self.hint: object = return_hint(fn)
+        self.value: Any = _NOTHING
+        """What this run has got of it, once that is recorded."""
+        self._make = make
+        """Makes one attempt. None once its success is recorded in `record` and stored, or what it failed with."""
+
+    # As a verb.
+
+    def begin(self, engine: Engine) -> Awaitable[Entry]:
+        """Call it for the first time."""
+        self.record = self.place.new_entry()
+        return retried(engine, self)
+
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
+        """Go on with its attempts."""
+        self.record = entry
+        await self._until_due(engine)
+        return await retried(engine, self)
+
+    def outcome(self, entry: Entry) -> Any:
+        """The value, as the first time; or the recorded failure, raised."""
+        if self.value is not _NOTHING:
+            return self.value
+        place, handler = self.place, self.options.rollback
+        if handler is not None and not place.scope.in_loop:
+            place.engine.remember_handler(place.location, handler, self.hint)
+        if entry.error is not None:
+            raise place.failure(entry.error)
+        assert entry.value is not None, "a completed step has a value"
+        return place.decode(entry.value, self.hint)
+
+    # As something that is retried.
+
+    @property
+    def attempts(self) -> int:
+        """How often it was tried."""
+        return self.record.attempts
+
+    def is_final(self, failure: BaseException) -> bool:
+        """Whether another attempt would not mend a failure."""
+        return isinstance(failure, RollbackError) or is_final(failure, self.options)
+
+    def attempt(self, engine: Engine) -> Awaitable[BaseException | None]:
+        """Call it once."""
+        return self._make(self, engine)
+
+    async def again(self, engine: Engine, failure: BaseException, when: float) -> None:
+        """Record a failed attempt, and return when it is to be tried again."""
+        place, entry, now = self.place, self.record, engine.clock.time()
+        entry.wait(RetryData(when))
+        error = pack_error_info(_described(failure, engine), engine.codec)
+        engine.journal.trouble(place.location, EntryTrouble(place.path, entry.attempts, now, error))
+        place.put(entry)
+        if when <= now:
+            # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.
+            await engine.parking.flush()
+        await self._until_due(engine)
+
+    async def _until_due(self, engine: Engine) -> None:
+        """Park until the next attempt is due, and count it."""
+        entry = self.record
+        if not isinstance(entry.data, RetryData):
+            return
+        due = entry.data.retry_at
+        if due > (latest := engine.clock.time() + self.options.backoff.longest) + AHEAD_SECONDS:
+            # A clock that is ahead of ours has said when it is due.
+            due = latest
+        await wait_for(engine, Wait(self.place, "retry", due, entry=entry))
+        entry.data = None
+        entry.status = EntryStatus.RUNNING
+        entry.attempts += 1
+
+    async def give_up(self, engine: Engine, failure: BaseException) -> None:
+        """Record the failure that the author sees."""
+        place, entry = self.place, self.record
+        outcome: Exception
+        if isinstance(failure, RollbackError):
+            outcome = failure
+        else:
+            kind: type[StepError] = StepCriticalError if self.is_final(failure) else StepExhaustedError
+            if isinstance(failure, TimedOut):
+                kind = StepTimeoutError
+            outcome = kind(place.name, place.path, entry.attempts, _described(failure, engine))
+        entry.data = None
+        await place.fail(engine, entry, outcome)
+
+
+async def settle(place: Place, engine: Engine) -> None:
+    """Return once the records of repeatable steps are stored. What they gave may be handed to code that is not."""
+    journal = engine.journal
+    riding = journal.riding
+    await engine.parking.flush()
+    journal.settled = max(journal.settled, riding)
+    if engine.life.draining or not place.acts:
+        # Meanwhile: nothing new begins.
+        await engine.life.never()
+
+
+def _described(failure: BaseException, engine: Engine) -> Any:
+    """A failure as it is shown and stored. A timeout of ours is shown as that of the language."""
+    return describe(TimeoutError(str(failure)) if isinstance(failure, TimedOut) else failure, engine.codec)
+
 
 RIDING_MAX = 500
 """So many records of repeatable steps wait for a commit to ride with, and no more."""

@@ -10,13 +10,12 @@ from typing import Any
 from workflow_sdk.definitions import StepOptions
 from workflow_sdk.errors import CodecError
 from workflow_sdk.journal.compensation import Compensation
-from workflow_sdk.operations.calling import is_async
-from workflow_sdk.operations.cancelling import is_failure
+from workflow_sdk.operations.calling import is_async, is_failure
 from workflow_sdk.operations.engine import Engine, Reader
-from workflow_sdk.operations.functions import FunctionVerb, settle
 from workflow_sdk.operations.place import COMMIT_BYTES_SOFT_MAX, Place, about, make_room, register
 from workflow_sdk.operations.rollback import check_handler, compensation_of
 from workflow_sdk.operations.scope import Scope, current_scope
+from workflow_sdk.operations.step import FunctionVerb, settle
 from workflow_sdk.operations.template import perform
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind

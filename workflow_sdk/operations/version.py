@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from workflow_sdk.operations.divergence import open_place
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.public_state import unfold
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.template import perform
+from workflow_sdk.operations.template import open_place, perform
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.rows.wire import shown

@@ -175,6 +175,15 @@ class Shown(Row, frozen=True):
     """How much is done, of how much, and a note."""
 
 
+class ChangesRow(Row, frozen=True):
+    """What a scope has changed of the public state."""
+
+    WHAT: ClassVar[str] = "a change of the state"
+
+    changes: tuple[tuple[str, bytes | None, int], ...]
+    """By name: the value, or None if it was removed; and the number of its last change."""
+
+
 class Watchers(Row, frozen=True):
     """Who is told of the end of an instance: instances, and the tokens of their waits."""
 

@@ -20,7 +20,7 @@ from workflow_sdk.instance.clock import Clock, pause
 from workflow_sdk.instance.host import Guest, Parked, Root, Waiting
 from workflow_sdk.instance.results import Wait
 from workflow_sdk.instance.threads import Threads, threads_of_the_loop
-from workflow_sdk.operations.cancelling import asyncio_task
+from workflow_sdk.operations.calling import asyncio_task
 from workflow_sdk.operations.types import probe
 from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys
 from workflow_sdk.rows.status import Status

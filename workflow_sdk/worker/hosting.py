@@ -10,11 +10,131 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import current_token
+
+# Tasks for what a runtime runs: as in a task group, but with a fraction of its time and memory.
+#
+# A task group keeps a record of each task: when it began and ended, and with what. Nobody asks for that here, and there
+# is a task for every instance. What makes a task group worth having stays: no task outlives it, cancelling it cancels
+# them, shields hold, and an error in one task ends them all.
+
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Crew(Protocol):
+    """A group of tasks."""
+
+    def spawn(self, fn: Work) -> None:
+        """Run something in a task of its own."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel all tasks, and those that come later."""
+        ...
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether all tasks are being cancelled; also if asyncio does so, past every cancel scope."""
+        ...
+
+
+def crew_of(group: TaskGroup) -> Crew:
+    """Make a crew whose tasks live as long as this task group is open."""
+    native = current_token().native_token
+    return _AsyncioCrew(group, native) if isinstance(native, asyncio.AbstractEventLoop) else _GroupCrew(group)
+
+
+class _GroupCrew:
+    """Tasks of the group itself, for event loops other than asyncio's."""
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+
+    def spawn(self, fn: Work) -> None:
+        self._group.start_soon(fn)
+
+    def cancel(self) -> None:
+        self._group.cancel_scope.cancel()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._group.cancel_scope.cancel_called
+
+
+class _AsyncioCrew:
+    """Plain tasks of asyncio, each in a scope by which it is cancelled with the group.
+
+    One task of the group supervises them all. When a task ends, asyncio calls `_done`, in which nothing of anyio works:
+    to anyio, a callback runs in no event loop. So the callback only notes an error, and the supervisor raises it.
+    """
+
+    def __init__(self, group: TaskGroup, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._scopes: dict[asyncio.Task[None], anyio.CancelScope | None] = {}
+        """The cancel scope of each task; None for a task that has not begun."""
+        self._errors: list[BaseException] = []
+        self._failed = asyncio.Event()
+        self._is_over = False
+        self._supervisor: asyncio.Task[Any] | None = None
+        self._ends = self._done  # one for all
+        group.start_soon(self._supervise)
+
+    def spawn(self, fn: Work) -> None:
+        task = self._loop.create_task(self._run(fn))
+        self._scopes[task] = None
+        task.add_done_callback(self._ends)
+
+    async def _run(self, fn: Work) -> None:
+        work = fn()
+        del fn  # what it holds is not needed any more
+        with anyio.CancelScope() as scope:
+            task = asyncio.current_task()
+            assert task is not None, "this is one"
+            self._scopes[task] = scope
+            if self._is_over:
+                scope.cancel()
+            await work
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._scopes[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._errors.append(error)
+            self._is_over = True
+            self._failed.set()
+
+    def cancel(self) -> None:
+        self._is_over = True
+        for scope in list(self._scopes.values()):
+            if scope is not None:
+                scope.cancel()
+
+    @property
+    def is_cancelled(self) -> bool:
+        # An event loop that is closed cancels every task that there is.
+        return self._is_over or (self._supervisor is not None and self._supervisor.cancelling() > 0)
+
+    async def _supervise(self) -> None:
+        """Wait for the first error or for the end of the group; end all tasks; raise what they raised."""
+        self._supervisor = asyncio.current_task()
+        try:
+            await self._failed.wait()
+        finally:
+            self.cancel()
+            with anyio.CancelScope(shield=True):
+                while self._scopes:
+                    await asyncio.wait(list(self._scopes))
+            if len(self._errors) > 1:
+                raise BaseExceptionGroup("several tasks failed", self._errors)
+            if self._errors:
+                raise self._errors[0]
+
 
 _log = logging.getLogger("workflow_sdk.runtime")
 

@@ -14,7 +14,7 @@ from workflow_sdk.changes import claim as changes
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.claim import Claim, Claimant
 from workflow_sdk.driver import Driver
-from workflow_sdk.operations.cancelling import come_what_may
+from workflow_sdk.operations.calling import come_what_may
 
 REMEMBERED_MAX = 10_000
 """Workers of this process that have ended and are remembered."""

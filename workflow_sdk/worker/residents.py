@@ -20,7 +20,7 @@ from workflow_sdk.instance.host import Guest, Parked, Root, Waiting
 from workflow_sdk.instance.run import Run
 from workflow_sdk.instance.threads import THREADS_MAX, Threads
 from workflow_sdk.rows.instance import InstanceRows
-from workflow_sdk.worker.crew import Crew, crew_of
+from workflow_sdk.worker.hosting import Crew, crew_of
 from workflow_sdk.worker.slots import Slots, Timers
 
 _log = logging.getLogger("workflow_sdk.runtime")

@@ -19,9 +19,9 @@ from tests.runtime.polling import until
 from tests.support import open_store
 from workflow_sdk import Client, Driver, Status, Workflow, run_workflow
 from workflow_sdk.driver import Batch
+from workflow_sdk.features.schedules.rows import SCHEDULES_SIGNAL
 from workflow_sdk.rows.keys import ROOT, Field, InstanceKeys
 from workflow_sdk.rows.location import unpack
-from workflow_sdk.rows.schedule_keys import SCHEDULES_SIGNAL
 
 __all__ = ["Case", "Stage", "open_stage"]
 

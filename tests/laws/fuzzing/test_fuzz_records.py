@@ -17,6 +17,7 @@ from workflow_sdk.changes.deliver import unpack_key
 from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.client.history import build_history
 from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, StepExhaustedError
+from workflow_sdk.features.schedules.rows import ScheduleRow
 from workflow_sdk.instance.loading import HistoryCursor
 from workflow_sdk.journal.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.journal.inbox import Answer, AnswerKind, InboxMessage, SetAside, counted, messages_in
@@ -54,7 +55,6 @@ from workflow_sdk.rows.instance import (
 from workflow_sdk.rows.keys import HISTORY, TAKINGS, Field, InstanceKeys
 from workflow_sdk.rows.location import pack_pair, pack_segment
 from workflow_sdk.rows.outside import Cleanup, Ending, Hanging, TaskDone, TaskEvent, TaskRow
-from workflow_sdk.rows.schedules import ScheduleRow
 from workflow_sdk.rows.status import EntryStatus, Kind, Status
 from workflow_sdk.rows.wire import FORMAT, ErrorRow, Text, pack_record, unpack_record
 from workflow_sdk.values import Codec

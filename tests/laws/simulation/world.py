@@ -27,6 +27,7 @@ import trio.testing
 
 from workflow_drivers import memory
 from workflow_drivers.memory import MemoryDriver
+from workflow_sdk.doors import runtime
 from workflow_sdk.driver import Batch, Set
 from workflow_sdk.errors import StorageError
 from workflow_sdk.instance import waits as turns
@@ -38,8 +39,7 @@ from workflow_sdk.rows.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, TAKI
 from workflow_sdk.rows.location import segments
 from workflow_sdk.rows.status import Kind, Status
 from workflow_sdk.testing import SimulatedCrash
-from workflow_sdk.worker import lease, runtime, stalls
-from workflow_sdk.worker import lease as living
+from workflow_sdk.worker import lease, stalls
 from workflow_sdk.worker import run_workflow as calling
 
 __all__ = ["Laws", "Simulated", "Worker", "current", "in_virtual_time"]
@@ -307,8 +307,7 @@ def _by_seed(seed: int) -> Generator[None]:
         for module in (runtime, calling):
             patch.setattr(module, "uuid4", lambda: UUID(int=chance.getrandbits(128)))
         # Nobody knows of another worker that it runs in the same process.
-        for module in (lease, living):
-            patch.setattr(module, "lives_here", lambda worker: None)
+        patch.setattr(lease, "lives_here", lambda worker: None)
         # The event loop is blocked by nobody, and goes round in no time that anybody could measure.
         patch.setattr(stalls, "_watchdog", _Nobody())
         patch.setattr(stalls.Watched, "go_round", _go_round)

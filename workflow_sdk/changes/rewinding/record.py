@@ -9,8 +9,7 @@ from sortedcontainers import SortedDict
 
 from workflow_sdk.changes.change import Get, Steps, Writing, scan
 from workflow_sdk.changes.decide import INBOX_PAGE
-from workflow_sdk.changes.deliver import NewMessage, put
-from workflow_sdk.changes.ending import ending_of
+from workflow_sdk.changes.deliver import NewMessage, ending_of, put
 from workflow_sdk.changes.instances import find
 from workflow_sdk.changes.rewinding.loop_tape import LoopStart, LoopTape
 from workflow_sdk.driver import Set

@@ -1,4 +1,4 @@
-"""Listing, changing and deleting schedules. The loop that begins what they start is in `worker.ticking`."""
+"""Listing, changing and deleting schedules. The loop that begins what they start is in `ticking`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,33 @@ from typing import Any, TypedDict, cast
 
 from msgspec.structs import replace
 
-from workflow_sdk.changes import schedules as changes
 from workflow_sdk.changes.apply import apply
-from workflow_sdk.changes.schedules import unpack_schedule
-from workflow_sdk.changes.ticks import MICROSECONDS, check_cron, check_every, ticks_of, time_zone
 from workflow_sdk.client.access import Access
 from workflow_sdk.client.info import Page
 from workflow_sdk.errors import CodecError, DefinitionError, ScheduleNotFoundError
+from workflow_sdk.features.schedules import changes
+from workflow_sdk.features.schedules.changes import (
+    MICROSECONDS,
+    check_cron,
+    check_every,
+    ticks_of,
+    time_zone,
+    unpack_schedule,
+)
+from workflow_sdk.features.schedules.rows import (
+    CATCH_UPS,
+    OVERLAPS,
+    SCHEDULES,
+    CatchUp,
+    Overlap,
+    ScheduleRow,
+    schedule_key,
+)
 from workflow_sdk.journal.names import NAME_CHARACTERS_MAX, name_problem
 from workflow_sdk.operations.inputs import same_value
 from workflow_sdk.rows.keys import last_of
 from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.retry import Duration
-from workflow_sdk.rows.schedule_keys import SCHEDULES, schedule_key
-from workflow_sdk.rows.schedules import CATCH_UPS, OVERLAPS, CatchUp, Overlap, ScheduleRow
 from workflow_sdk.rows.wire import deadline_of, shown
 
 _log = logging.getLogger("workflow_sdk.runtime")

@@ -20,30 +20,30 @@ from workflow_sdk.changes.deliver import inbox_max as inbox_max_of_store
 from workflow_sdk.changes.inboxes import limit_inboxes
 from workflow_sdk.changes.workers import Heartbeat, SignalRow, beat, leave
 from workflow_sdk.client.access import Access
-from workflow_sdk.client.client import Client
-from workflow_sdk.client.purging import Purging
 from workflow_sdk.client.watching import Watch
 from workflow_sdk.definitions import Workflow, check_retention
+from workflow_sdk.doors.client import Client
+from workflow_sdk.doors.settings import by_name, number_of, seconds_of
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.features.retention import Answers, Purging
+from workflow_sdk.features.schedules.ticking import Ticking
 from workflow_sdk.instance.clock import TimeSource, pause
 from workflow_sdk.instance.threads import THREADS_MAX
-from workflow_sdk.operations.cancelling import come_what_may
+from workflow_sdk.operations.calling import come_what_may
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.rows.instance import InstanceRows, Lease
 from workflow_sdk.rows.keys import SHARDS, InstanceKeys, WorkerKeys
 from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.values import VALUE_BYTES_MAX, Wrappers
-from workflow_sdk.worker.answers import Answers
-from workflow_sdk.worker.claiming import RETRY_SECONDS, Claiming
+from workflow_sdk.worker.claiming import Claiming
+from workflow_sdk.worker.claims import RETRY_SECONDS
 from workflow_sdk.worker.hosting import Hosting, new_hosting
 from workflow_sdk.worker.lease import living
 from workflow_sdk.worker.nearby import Nearby
 from workflow_sdk.worker.residents import Residents
-from workflow_sdk.worker.settings import by_name, number_of, seconds_of
 from workflow_sdk.worker.stalls import STALL_SECONDS, watch_for_stalls
-from workflow_sdk.worker.ticking import Ticking
 
 _log = logging.getLogger("workflow_sdk.runtime")
 

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import write
-from workflow_sdk.changes.instances import read_about
-from workflow_sdk.client.client import Client
+from workflow_sdk.changes.instances import check_form, read_about
+from workflow_sdk.client.directory import Wanted, list_instances
 from workflow_sdk.client.info import InstanceInfo
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Clear, Driver, Set, Write, open_driver
@@ -168,22 +168,24 @@ async def _histories(
         for found in _read_dump(Path(store)):
             yield found
         return
-    async with _opened(store) as driver, Client(driver, codec=codec) as client:
-        async for found in _unfinished(driver, client):
+    async with _opened(store) as driver:
+        await apply(driver, check_form())
+        reader = Codec(wrapper=codec)
+        async for found in _unfinished(driver, reader):
             yield found
-        for id in await _newest(client, finished) if finished else []:
+        for id in await _newest(driver, reader, finished) if finished else []:
             rows = await driver.scan(*InstanceKeys(id).all())
             if rows and _about(id, rows)[1].is_terminal:  # it may have been deleted, or run again
                 yield id, rows
 
 
-async def _unfinished(driver: Driver, client: Client) -> AsyncIterator[tuple[str, Rows]]:
+async def _unfinished(driver: Driver, codec: Codec) -> AsyncIterator[tuple[str, Rows]]:
     seen: set[str] = set()
     for _ in range(PASSES_MAX):
         # What moves from one status to another while they are listed is found the next time.
         before = len(seen)
         for status in (status for status in Status if not status.is_terminal):
-            async for info in _listed(client, status):
+            async for info in _listed(driver, codec, status):
                 if info.id in seen:
                     continue
                 seen.add(info.id)
@@ -194,10 +196,10 @@ async def _unfinished(driver: Driver, client: Client) -> AsyncIterator[tuple[str
             break
 
 
-async def _listed(client: Client, status: Status) -> AsyncIterator[InstanceInfo]:
+async def _listed(driver: Driver, codec: Codec, status: Status) -> AsyncIterator[InstanceInfo]:
     cursor: str | None = None
     while True:
-        page = await client.list(status=status, limit=PAGE, cursor=cursor)
+        page = await list_instances(driver, codec, Wanted(status=status), created_after=None, limit=PAGE, cursor=cursor)
         for info in page.items:
             yield info
         cursor = page.cursor
@@ -205,11 +207,11 @@ async def _listed(client: Client, status: Status) -> AsyncIterator[InstanceInfo]
             return
 
 
-async def _newest(client: Client, count: int) -> list[str]:
+async def _newest(driver: Driver, codec: Codec, count: int) -> list[str]:
     """The ids of so many finished instances of each workflow."""
     found: dict[str, list[tuple[float, str]]] = {}
     for status in (status for status in Status if status.is_terminal):
-        async for info in _listed(client, status):
+        async for info in _listed(driver, codec, status):
             newest = found.setdefault(info.workflow, [])
             heappush(newest, (info.created_at.timestamp(), info.id))
             if len(newest) > count:

@@ -16,19 +16,26 @@ import anyio
 
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.instances import new_rows
-from workflow_sdk.changes.schedules import Kept, keep
 from workflow_sdk.client.directory import first_time
 from workflow_sdk.client.watching import Watch, wait_idly
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.features.schedules.changes import Kept, keep
+from workflow_sdk.features.schedules.rows import (
+    SCHEDULES_DUE,
+    SCHEDULES_SIGNAL,
+    SCHEDULES_WAITING,
+    WAITING_MAX,
+    ScheduleRow,
+    schedule_key,
+    scheduled,
+)
 from workflow_sdk.instance.clock import Clock
 from workflow_sdk.operations.types import new_seed
 from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.rows.keys import id_in
 from workflow_sdk.rows.location import pack, subtree
-from workflow_sdk.rows.schedule_keys import SCHEDULES_DUE, SCHEDULES_SIGNAL, SCHEDULES_WAITING, schedule_key, scheduled
-from workflow_sdk.rows.schedules import WAITING_MAX, ScheduleRow
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import due_at_once
 from workflow_sdk.worker.residents import Residents

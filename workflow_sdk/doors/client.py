@@ -18,16 +18,16 @@ from workflow_sdk.client.access import Access
 from workflow_sdk.client.directory import Wanted, list_instances
 from workflow_sdk.client.handle import Handle
 from workflow_sdk.client.info import InstanceInfo, Page
-from workflow_sdk.client.purging import prune
-from workflow_sdk.client.schedules import Schedule, ScheduleOptions, Schedules
 from workflow_sdk.client.tasks import Tasks
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.features.retention import prune
+from workflow_sdk.features.schedules.schedules import Schedule, ScheduleOptions, Schedules
 from workflow_sdk.instance.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.instance.results import check_value_bytes
 from workflow_sdk.journal.names import name_problem
-from workflow_sdk.operations.cancelling import come_what_may
+from workflow_sdk.operations.calling import come_what_may
 from workflow_sdk.operations.inputs import check_same_start, encode_input, encode_plain_input
 from workflow_sdk.operations.types import new_seed
 from workflow_sdk.rows.instance import InstanceRows, Lease

@@ -1,0 +1,1 @@
+"""Features that stand beside the engine: each whole in one room. The engine imports none of them."""

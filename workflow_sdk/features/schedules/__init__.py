@@ -1,0 +1,1 @@
+"""Schedules: instances that start at certain times."""
