@@ -4,60 +4,35 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
-from inspect import isawaitable
-from typing import Any, Literal, Protocol, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import Any, TypeVar, TypeVarTuple, Unpack, cast, overload
 from uuid import UUID
 
-from workflow_sdk.definitions import (
-    StepOverrides,
-    TransactOverrides,
-    Workflow,
-    as_step_options,
-    as_transact_options,
-    function_name,
-    is_function,
-)
-from workflow_sdk.errors import CodecError, DefinitionError
-from workflow_sdk.journal.public_state import State
+from workflow_sdk.definitions import StepOverrides, TransactOverrides, Workflow
 from workflow_sdk.operations.attempt import Failure, Success, start_attempt
 from workflow_sdk.operations.child import Begin, start_child, start_continue
 from workflow_sdk.operations.join import start_join, start_map
 from workflow_sdk.operations.listen import NO_DEFAULT, Listening, Message, Want, start_listen
 from workflow_sdk.operations.loop import Break, Continue, LoopSettings, start_loop
-from workflow_sdk.operations.public_state import assigned, check_assigning, public_state
+from workflow_sdk.operations.public_state import assigning, public_state, state_of
 from workflow_sdk.operations.race import RaceResult, start_race
 from workflow_sdk.operations.rollback import start_checkpoint
-from workflow_sdk.operations.scope import Scope, draw_uuid, random_of
+from workflow_sdk.operations.scope import Scope, ScopeLog, awaited, draw_uuid, random_of
 from workflow_sdk.operations.send import start_send
 from workflow_sdk.operations.step import start_step
 from workflow_sdk.operations.task import Asked, TaskResult, start_task
 from workflow_sdk.operations.transact import start_transact
+from workflow_sdk.operations.types import Addressee, Coro, Names, OnCancel, Pruning, Request, Until
 from workflow_sdk.operations.version import start_removed, start_version
-from workflow_sdk.operations.waiting import start_sleep
+from workflow_sdk.operations.waiting import start_sleep, start_sleep_until
 from workflow_sdk.rows.retry import Duration
-from workflow_sdk.rows.wire import shown
 
 T = TypeVar("T")
 D = TypeVar("D")
 S = TypeVar("S")
 I = TypeVar("I")  # noqa: E741  # the item of a map
 Ts = TypeVarTuple("Ts")
-
-Coro = Coroutine[Any, Any, T]
-
-OnCancel = Literal["cancel", "abandon"]
-
-
-class Addressee(Protocol):
-    """Anything with the id of an instance, such as a handle: messages can be sent to it."""
-
-    id: str
-
-
-_logger = logging.getLogger("workflow_sdk.workflow")
 
 
 class Context:
@@ -81,33 +56,15 @@ class Context:
     @overload
     def step(self, fn: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[StepOverrides]) -> Coro[T]: ...
     # An implementation with plain *args is not one of a TypeVarTuple's for either checker.
-    def step(self, *call: Any, **options: Any) -> Coro[Any]:  # type: ignore[misc]  # pyright: ignore[reportInconsistentOverload]
+    def step(self, *call: Any, **options: Unpack[StepOverrides]) -> Coro[Any]:  # type: ignore[misc]  # pyright: ignore[reportInconsistentOverload]
         """Run `fn(*args)` once, durably, and return its value; on every replay, the same value without running it.
 
         A failing step is retried, and ends as `StepExhaustedError`, `StepCriticalError` or `StepTimeoutError`.
         """
-        derived = not (call and isinstance(call[0], str))
-        fn, args = (call[0] if call else None, call[1:]) if derived else (call[1] if call[1:] else None, call[2:])
-        if not is_function(fn):
-            name = "" if derived else f" {self._scope.path_of(call[0])!r}"
-            remedy = "start it with ctx.child" if isinstance(fn, Workflow) else "call ctx.step(name, fn, *args)"
-            raise self._scope.engine.life.mistake(
-                DefinitionError(f"step{name} has no function to run but {shown(cast('object', fn))}; {remedy}")
-            )
-        name = function_name(fn) if derived else call[0]
-        try:
-            chosen = as_step_options(fn, options)  # type: ignore[arg-type]  # its keys are checked there
-        except DefinitionError as error:
-            raise self._scope.engine.life.mistake(error) from None
-        return start_step(self._scope, name, fn, args, chosen, derived=derived)
+        return start_step(self._scope, call, options)
 
     def transact(
-        self,
-        name: str,
-        fn: Callable[[Any, *Ts], T],
-        /,
-        *args: *Ts,
-        **options: Unpack[TransactOverrides],
+        self, name: str, fn: Callable[[Any, *Ts], T], /, *args: *Ts, **options: Unpack[TransactOverrides]
     ) -> Coro[T]:
         """Call `fn(transaction, *args)`, and commit what it writes together with its record, exactly once.
 
@@ -115,11 +72,7 @@ class Context:
         transaction whose keys lie under a prefix for authors. `fn` is a plain function. If it raises, nothing of it is
         written, and this ends as `StepExhaustedError` or `StepCriticalError`. It is retried only if `retries` is given.
         """
-        try:
-            chosen = as_transact_options(options)
-        except DefinitionError as error:
-            raise self._scope.engine.life.mistake(error) from None
-        return start_transact(self._scope, name, fn, args, chosen)
+        return start_transact(self._scope, name, fn, args, options)
 
     def checkpoint(self, name: str) -> Coro[None]:
         """Mark a point of no return: steps that finished before it are not compensated any more."""
@@ -133,11 +86,7 @@ class Context:
 
     def sleep_until(self, name: str, when: datetime) -> Coro[None]:
         """Wait until this time, durably; return at once if it is past."""
-        if not isinstance(when, datetime):
-            raise self._scope.engine.life.mistake(
-                DefinitionError(f"sleep_until {name!r} takes a datetime, not {shown(when)}")
-            )
-        return start_sleep(self._scope, name, when)
+        return start_sleep_until(self._scope, name, when)
 
     def now(self) -> datetime:
         """When the last operation of this scope ended: the time, and the same in every replay."""
@@ -146,41 +95,19 @@ class Context:
     # Messages.
 
     @overload
-    def listen(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        type: type[T],
-        timeout: Duration | None = None,
-        until: datetime | None = None,
-    ) -> Coro[T]: ...
+    def listen(self, name: str, messages: Names = None, *, type: type[T], **until: Unpack[Until]) -> Coro[T]: ...
     @overload
     def listen(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        type: type[T],
-        timeout: Duration | None = None,
-        until: datetime | None = None,
-        default: D,
+        self, name: str, messages: Names = None, *, type: type[T], default: D, **until: Unpack[Until]
     ) -> Coro[T | D]: ...
     @overload
     def listen(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        type: Any = Any,
-        timeout: Duration | None = None,
-        until: datetime | None = None,
-        default: Any = NO_DEFAULT,
+        self, name: str, messages: Names = None, *, type: Any = Any, default: Any = NO_DEFAULT, **until: Unpack[Until]
     ) -> Coro[Any]: ...
     def listen(
         self,
         name: str,
-        messages: str | Sequence[str] | None = None,
+        messages: Names = None,
         *,
         type: Any = Any,
         timeout: Duration | None = None,
@@ -196,39 +123,20 @@ class Context:
 
     @overload
     def listen_message(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        type: type[T],
-        timeout: Duration | None = None,
-        until: datetime | None = None,
+        self, name: str, messages: Names = None, *, type: type[T], **until: Unpack[Until]
     ) -> Coro[Message[T]]: ...
     @overload
     def listen_message(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        type: type[T],
-        timeout: Duration | None = None,
-        until: datetime | None = None,
-        default: D,
+        self, name: str, messages: Names = None, *, type: type[T], default: D, **until: Unpack[Until]
     ) -> Coro[Message[T] | D]: ...
     @overload
     def listen_message(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        type: Any = Any,
-        timeout: Duration | None = None,
-        until: datetime | None = None,
+        self, name: str, messages: Names = None, *, type: Any = Any, **until: Unpack[Until]
     ) -> Coro[Message[Any]]: ...
     def listen_message(
         self,
         name: str,
-        messages: str | Sequence[str] | None = None,
+        messages: Names = None,
         *,
         type: Any = Any,
         timeout: Duration | None = None,
@@ -241,30 +149,16 @@ class Context:
 
     @overload
     def listen_many(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        count: int,
-        type: type[T],
-        timeout: Duration | None = None,
-        until: datetime | None = None,
+        self, name: str, messages: Names = None, *, count: int, type: type[T], **until: Unpack[Until]
     ) -> Coro[list[T]]: ...
     @overload
     def listen_many(
-        self,
-        name: str,
-        messages: str | Sequence[str] | None = None,
-        *,
-        count: int,
-        type: Any = Any,
-        timeout: Duration | None = None,
-        until: datetime | None = None,
+        self, name: str, messages: Names = None, *, count: int, type: Any = Any, **until: Unpack[Until]
     ) -> Coro[list[Any]]: ...
     def listen_many(
         self,
         name: str,
-        messages: str | Sequence[str] | None = None,
+        messages: Names = None,
         *,
         count: int,
         type: Any = Any,
@@ -286,13 +180,7 @@ class Context:
 
     @overload
     def child(
-        self,
-        name: str,
-        workflow: Workflow[I, T],
-        input: I,
-        *,
-        id: str | None = None,
-        on_cancel: OnCancel = "cancel",
+        self, name: str, workflow: Workflow[I, T], input: I, *, id: str | None = None, on_cancel: OnCancel = "cancel"
     ) -> Coro[T]: ...
     @overload
     def child(
@@ -331,29 +219,9 @@ class Context:
         return start_continue(self._scope, name, Begin(workflow, input, id))
 
     @overload
-    def task(
-        self,
-        name: str,
-        *,
-        payload: object = None,
-        assignee: str | None = None,
-        roles: Sequence[str] = (),
-        type: type[T],
-        timeout: Duration | None = None,
-        until: datetime | None = None,
-    ) -> Coro[TaskResult[T]]: ...
+    def task(self, name: str, *, type: type[T], **request: Unpack[Request]) -> Coro[TaskResult[T]]: ...
     @overload
-    def task(
-        self,
-        name: str,
-        *,
-        payload: object = None,
-        assignee: str | None = None,
-        roles: Sequence[str] = (),
-        type: Any = Any,
-        timeout: Duration | None = None,
-        until: datetime | None = None,
-    ) -> Coro[TaskResult[Any]]: ...
+    def task(self, name: str, *, type: Any = Any, **request: Unpack[Request]) -> Coro[TaskResult[Any]]: ...
     def task(
         self,
         name: str,
@@ -376,11 +244,11 @@ class Context:
     @property
     def state(self) -> MutableMapping[str, Any]:
         """The business state of the instance. Clients see it with the next commit. It is the same in every replay."""
-        return State(public_state(self._scope), self._assigning)
+        return state_of(self._scope)
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
-        with self._assigning():
+        with assigning(self._scope):
             public_state(self._scope).replace(values)
 
     @property
@@ -390,23 +258,13 @@ class Context:
 
     @reference.setter
     def reference(self, reference: str | None) -> None:
-        with self._assigning():
+        with assigning(self._scope):
             public_state(self._scope).refer(reference)
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Tell clients how far the instance is."""
-        with self._assigning():
+        with assigning(self._scope):
             public_state(self._scope).advance(done, total, note)
-
-    @contextmanager
-    def _assigning(self) -> Generator[None]:
-        scope = self._scope
-        try:
-            check_assigning(scope)
-            yield
-        except (DefinitionError, CodecError) as error:
-            raise scope.engine.life.mistake(error) from None
-        assigned(scope)
 
     # Scopes.
 
@@ -416,9 +274,7 @@ class Context:
         name: str,
         body: Callable[[Context, S], Awaitable[Continue[S] | Break[T]]],
         state: S,
-        *,
-        commit_interval: int = 20,
-        history_keep: int | None = None,
+        **how: Unpack[Pruning],
     ) -> Coro[T]: ...
     @overload
     def loop(
@@ -426,9 +282,7 @@ class Context:
         name: str,
         body: Callable[[Context, None], Awaitable[Continue[None] | Break[T] | None]],
         state: None = None,
-        *,
-        commit_interval: int = 20,
-        history_keep: int | None = None,
+        **how: Unpack[Pruning],
     ) -> Coro[T]: ...
     @overload
     def loop(
@@ -436,18 +290,14 @@ class Context:
         name: str,
         body: Callable[[Context, Any], Awaitable[Continue[Any] | Break[T] | None]],
         state: Any = None,
-        *,
-        commit_interval: int = 20,
-        history_keep: int | None = None,
+        **how: Unpack[Pruning],
     ) -> Coro[T]: ...
     def loop(
         self,
         name: str,
         body: Callable[[Context, Any], Awaitable[Any]],
         state: Any = None,
-        *,
-        commit_interval: int = 20,
-        history_keep: int | None = None,
+        **how: Unpack[Pruning],
     ) -> Coro[Any]:
         """Call `body(ctx, state)` again and again, until it returns `Break(value)`; return that value.
 
@@ -456,9 +306,9 @@ class Context:
         """
 
         def turn(scope: Scope, state: Any) -> Awaitable[Any]:
-            return _coroutine(scope, body(Context(scope), state))
+            return awaited(scope, body(Context(scope), state))
 
-        return start_loop(self._scope, name, body, turn, state, LoopSettings(commit_interval, history_keep))
+        return start_loop(self._scope, name, body, turn, state, LoopSettings(**how))
 
     def join(
         self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], *, limit: int | None = None
@@ -482,7 +332,7 @@ class Context:
         """Run `fn(ctx, item)` for every item, at most `limit` at once, and return the values in order."""
 
         def bind(item: I) -> Callable[[Scope], Awaitable[T]]:
-            return lambda scope: _coroutine(scope, fn(Context(scope), item))
+            return lambda scope: awaited(scope, fn(Context(scope), item))
 
         return cast("Coro[list[T]]", start_map(self._scope, name, fn, items, bind, limit))
 
@@ -539,35 +389,11 @@ class Context:
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that is silent while replaying, and tells instance, workflow and path."""
-        return _Log(self)
+        return ScopeLog(self._scope)
 
     def __repr__(self) -> str:
         return f"<ctx {self.instance_id} {self.path}>"
 
 
 def _bind(fn: Callable[[Context], Awaitable[Any]]) -> Callable[[Scope], Awaitable[Any]]:
-    return lambda scope: _coroutine(scope, fn(Context(scope)))
-
-
-def _coroutine(scope: Scope, called: Awaitable[T]) -> Awaitable[T]:
-    """What a function of an author returned, which has to be an awaitable."""
-    if not isawaitable(called):
-        problem = (
-            f"the function at {scope.path!r} returned {called!r:.100} and is not `async def`; a plain one is for steps"
-        )
-        raise scope.engine.life.mistake(DefinitionError(problem))
-    return called
-
-
-class _Log(logging.LoggerAdapter[logging.Logger]):
-    def __init__(self, ctx: Context) -> None:
-        facts = {"instance_id": ctx.instance_id, "workflow": ctx.workflow_name, "path": ctx.path}
-        super().__init__(_logger, facts)
-        self._ctx = ctx
-
-    def isEnabledFor(self, level: int) -> bool:
-        return not self._ctx.is_replaying and super().isEnabledFor(level)
-
-    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
+    return lambda scope: awaited(scope, fn(Context(scope)))

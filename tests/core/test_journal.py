@@ -78,17 +78,17 @@ class Model:
     def put(self, location: bytes) -> None:
         self.count += 1
         entry = Entry(Kind.STEP, self.count, 1.0)
-        self.journal.put(location, entry)
+        self.journal.history.put(location, entry)
         self.expected[KEYS.space + HISTORY + location] = entry.pack()
 
     def trouble(self, location: bytes) -> None:
         self.count += 1
         trouble = EntryTrouble("a/b", self.count, 1.0, ErrorRow("E", Text(), Text(), "application", {}))
-        self.journal.trouble(location, trouble)
+        self.journal.history.trouble(location, trouble)
         self.expected[KEYS.space + METADATA + location] = trouble.pack()
 
     def clear_history(self, location: bytes) -> None:
-        self.journal.clear_history(location)
+        self.journal.history.clear_turns(location, subtree(location)[1], shown=True)
         for part in (HISTORY, METADATA):
             write(
                 self.expected, WriteSet([subtree(KEYS.space + part + location)], {KEYS.space + part + location: None})
@@ -97,7 +97,7 @@ class Model:
     def clear_losers(self, winner: bytes) -> None:
         """Of a race around the last segment, which is that of the winner."""
         race, _ = split_last(winner)
-        self.journal.clear_losers(race, winner)
+        self.journal.history.clear_losers(race, winner)
         for part in (HISTORY, METADATA):
             begin, end = subtree(KEYS.space + part + race)
             for key in [key for key in self.expected if begin <= key < end]:
@@ -154,12 +154,12 @@ def test_the_store_has_everything_in_the_end(operations: list[tuple[str, Any]]) 
 def test_what_changes_while_it_is_written_stays_unknown() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
     entry = Entry(Kind.STEP, 0, 1.0)
-    journal.put(location, entry)
+    journal.history.put(location, entry)
     writes = journal.unwritten.take()
     assert not journal.unwritten.is_dirty
     before = entry.pack()
     entry.complete(b"v", 2.0)
-    journal.put(location, entry)
+    journal.history.put(location, entry)
     assert changed(writes) == {KEYS.space + HISTORY + location: before}, "what is in flight does not change"
     assert journal.unwritten.is_dirty
     journal.unwritten.restore(writes)
@@ -169,16 +169,16 @@ def test_what_changes_while_it_is_written_stays_unknown() -> None:
 def test_an_entry_is_written_as_it_stands_when_it_is_taken() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
     entry = Entry(Kind.STEP, 0, 1.0)
-    journal.put(location, entry)
+    journal.history.put(location, entry)
     entry.status = EntryStatus.WAITING
     assert changed(journal.unwritten.take()) == {KEYS.space + HISTORY + location: entry.pack()}
 
 
 def test_what_is_cleared_after_a_failed_write_does_not_come_back() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
-    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
     writes = journal.unwritten.take()
-    journal.clear_history(location)
+    journal.history.clear_turns(location, subtree(location)[1], shown=True)
     journal.unwritten.restore(writes)
     assert not any(changed(journal.unwritten.take()).values())
 
@@ -214,9 +214,9 @@ def test_an_unchanged_field_is_not_written() -> None:
 def test_turns_are_cleared_up_to_one() -> None:
     journal, rows = Journal(KEYS), Rows()
     for turn in range(300):
-        journal.put(pack_segment(1) + pack_pair(1, turn) + pack_segment(2), Entry(Kind.STEP, turn, 1.0))
+        journal.history.put(pack_segment(1) + pack_pair(1, turn) + pack_segment(2), Entry(Kind.STEP, turn, 1.0))
     write(rows, journal.unwritten.take())
-    journal.clear_turns(pack_segment(1) + pack_pair(1, 3), pack_segment(1) + pack_pair(1, 298), shown=True)
+    journal.history.clear_turns(pack_segment(1) + pack_pair(1, 3), pack_segment(1) + pack_pair(1, 298), shown=True)
     write(rows, journal.unwritten.take())
     assert sorted(Entry.unpack(raw).ordinal for raw in rows.values()) == [0, 1, 2, 298, 299]
 
@@ -226,24 +226,24 @@ def test_of_a_race_only_the_winner_is_kept() -> None:
     around, winner = pack_segment(0), race + pack_segment(3)
     losers = [race + pack_segment(number) for number in (2, 4, 300)]
     for location in (around, race, winner, *losers):
-        journal.put(location, Entry(Kind.STEP, 0, 1.0))
-        journal.load_entry(location + pack_segment(5), Entry(Kind.ATTEMPT, 0, 1.0).pack())
+        journal.history.put(location, Entry(Kind.STEP, 0, 1.0))
+        journal.history.load_entry(location + pack_segment(5), Entry(Kind.ATTEMPT, 0, 1.0).pack())
         if location != race:
             table = journal.names.open(location + pack_segment(6), journal.names.root, 0, 1)
             table.intern(f"of {location.hex()}")
-    journal.clear_losers(race, winner)
+    journal.history.clear_losers(race, winner)
     kept = {KEYS.space + HISTORY + location for location in (around, race, winner)}
     assert {key for key in changed(journal.unwritten.take()) if key.startswith(KEYS.space + HISTORY)} == kept
-    assert set(journal.loaded) == {around, race, winner}
+    assert set(journal.history.loaded) == {around, race, winner}
     assert set(journal.names.texts.values()) == {f"of {location.hex()}" for location in (around, winner)}
 
 
-def test_a_cleared_scope_is_not_loaded() -> None:
+def test_a_scope_that_is_not_entered_is_not_loaded() -> None:
     journal = Journal(KEYS)
     for location in (pack_segment(1), pack_segment(1) + pack_segment(2), pack_segment(10)):
-        journal.load_entry(location, Entry(Kind.ATTEMPT, 0, 1.0).pack())
-    journal.clear_history(pack_segment(1))
-    assert set(journal.loaded) == {b""}, "scopes that are still to come"
+        journal.history.load_entry(location, Entry(Kind.ATTEMPT, 0, 1.0).pack())
+    journal.history.forget_loaded(pack_segment(1))
+    assert set(journal.history.loaded) == {b""}, "scopes that are still to come"
 
 
 def message(number: int) -> InboxMessage:
@@ -253,7 +253,7 @@ def message(number: int) -> InboxMessage:
 def test_a_taken_message_leaves_the_inbox() -> None:
     journal = Journal(KEYS)
     journal.inbox.add(message(1))
-    journal.take_message(message(1))
+    journal.takings.take(message(1))
     assert len(journal.inbox) == 0
     assert changed(journal.unwritten.take()) == {KEYS.space + INBOX + b"\x01": None}
 
@@ -265,14 +265,14 @@ def test_takings_are_given_back_or_made_final() -> None:
         journal, rows = Journal(KEYS), Rows()
         for number, location in enumerate([branch, branch + pack_segment(3), other]):
             journal.inbox.add(message(number))
-            journal.take_message(message(number))
-            journal.keep_taking(location, 0, message(number))
+            journal.takings.take(message(number))
+            journal.takings.keep(location, 0, message(number))
         write(rows, journal.unwritten.take())
         loaded = Journal(KEYS)
         for key, raw in rows.items():
-            loaded.load_taking(key.removeprefix(KEYS.space), raw)
-        assert loaded.takings == journal.takings
-        loaded.settle_takings(race, give_back=give_back)
+            loaded.takings.load(key.removeprefix(KEYS.space), raw)
+        assert loaded.takings.rows == journal.takings.rows
+        loaded.takings.settle(race, give_back=give_back)
         write(rows, loaded.unwritten.take())
         back = {KEYS.space + INBOX + bytes([n]): message(n).pack() for n in range(2)} if give_back else {}
         assert rows.pop(KEYS.space + TAKINGS + other + pack_segment(0))
@@ -283,27 +283,29 @@ def test_takings_are_given_back_or_made_final() -> None:
 def test_compensations_are_numbered_and_forgotten() -> None:
     journal, rows = Journal(KEYS), Rows()
     for number in range(3):
-        assert journal.next_sequence == number
-        journal.register(Compensation(journal.new_sequence(), b"", "s", None, b"v", tagged=True))
-    journal.update(Compensation(1, b"", "s", None, b"v", tagged=True).done())
-    assert (journal.compensations, journal.next_sequence) == (3, 3)
-    journal.keep_in_archive([(pack_segment(1), b"row")])
+        assert journal.compensations.next_sequence == number
+        journal.compensations.register(
+            Compensation(journal.compensations.new_sequence(), b"", "s", None, b"v", tagged=True)
+        )
+    journal.compensations.update(Compensation(1, b"", "s", None, b"v", tagged=True).done())
+    assert (journal.compensations.count, journal.compensations.next_sequence) == (3, 3)
+    journal.history.keep_in_archive([(pack_segment(1), b"row")])
     write(rows, journal.unwritten.take())
     assert set(rows) == {KEYS.space + sequence_key(n) for n in range(3)} | {KEYS.space + ARCHIVE + pack_segment(1)}
-    journal.forget_compensations()
+    journal.compensations.forget()
     write(rows, journal.unwritten.take())
-    assert (rows, journal.compensations, journal.next_sequence) == ({}, 0, 3)
+    assert (rows, journal.compensations.count, journal.compensations.next_sequence) == ({}, 0, 3)
     assert sequence_key(0).startswith(COMPENSATIONS)
 
 
 def test_what_was_discarded_is_not_written() -> None:
     journal = Journal(KEYS)
-    journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
-    journal.clear_history(pack_segment(1))
+    journal.history.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
+    journal.history.clear_turns(*subtree(pack_segment(1)), shown=True)
     journal.set_row(Field.HEAD, None)
     journal.unwritten.discard(keep_fields=True)
     assert journal.unwritten.take() == WriteSet([], {KEYS.space + field_key(Field.HEAD): None})
-    journal.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(pack_segment(0), Entry(Kind.STEP, 0, 1.0))
     journal.set_row(Field.HEAD, head(1))
     journal.unwritten.discard()
     assert not journal.unwritten.is_dirty
@@ -317,8 +319,8 @@ def test_a_reply_is_written_where_the_asker_looks() -> None:
 
 def test_a_commit_that_changes_the_instance_counts_and_a_replay_does_not() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
-    journal.put(location, Entry(Kind.STEP, 0, 1.0))
-    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(location, Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
     assert journal.unwritten.take().rows[COUNT] == Tally(1).pack()
     journal.set_row(Field.HEAD, head(1))
     journal.begin_wait(location, ["a"], WaitRow("message", "a", "a", None, 1, 0), None)
@@ -336,24 +338,24 @@ def test_a_commit_that_changes_the_instance_counts_and_a_replay_does_not() -> No
 
 def test_a_wait_is_known_by_the_commit_that_it_began_with() -> None:
     journal, location = Journal(KEYS), pack_segment(0)
-    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
     journal.unwritten.take()
     entry = Entry(Kind.SLEEP, 1, 1.0)
     entry.wait(SleepData(5.0))
-    journal.put(location, entry)
+    journal.history.put(location, entry)
     about = WaitRow("timer", "s", "s", 5.0, 1, 0)
     journal.begin_wait(location, [], about, entry)
     rows = journal.unwritten.take().rows
     told = rows[KEYS.space + waits_of("") + location]
     assert told is not None
     assert WaitRow.unpack(told).since == entry.since == 2
-    journal.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(location + pack_segment(1), Entry(Kind.STEP, 0, 1.0))
     journal.begin_wait(location, [], about, entry)
     told = journal.unwritten.take().rows[KEYS.space + waits_of("") + location]
     assert told is not None
     assert WaitRow.unpack(told).since == 2, "it is the same wait"
     entry.wait(SleepData(6.0))
-    journal.put(location, entry)
+    journal.history.put(location, entry)
     journal.unwritten.take()
     assert entry.since == 4, "and this is another"
 
@@ -368,7 +370,7 @@ def test_the_next_wait_at_a_place_is_known_by_its_own_commit() -> None:
             journal.end_wait(location, [])
             entry.status = EntryStatus.RUNNING
         entry.wait(RetryData(5.0 + attempt))
-        journal.put(location, entry)
+        journal.history.put(location, entry)
         journal.begin_wait(location, [], WaitRow("retry", "s", "s", 5.0, 1, 0), entry)
         told = journal.unwritten.take().rows[KEYS.space + waits_of("") + location]
         assert told is not None

@@ -48,7 +48,9 @@ class Store:
         while cursor.begin is not None:
             cursor.feed(self.scan(cursor.begin, cursor.end, cursor.limit))
         return {
-            scope + segment: entry for scope, entries in journal.loaded.items() for segment, entry in entries.items()
+            scope + segment: entry
+            for scope, entries in journal.history.loaded.items()
+            for segment, entry in entries.items()
         }
 
 

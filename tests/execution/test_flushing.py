@@ -58,7 +58,7 @@ class Writer:
         await MemoryDriver.commit(self.driver, batch)
 
     def change(self) -> None:
-        self.journal.put(pack_segment(self.count), Entry(Kind.STEP, self.count, 1.0))
+        self.journal.history.put(pack_segment(self.count), Entry(Kind.STEP, self.count, 1.0))
         self.count += 1
 
     async def flush(self) -> None:

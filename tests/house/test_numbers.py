@@ -18,13 +18,13 @@ DOORS = {"Context", "Client"}
 LIMITS: dict[str, float] = {
     "modules": 190,
     "lines": 36_000,
-    "longest module": 580,
-    "modules over 400 lines": 1,
+    "longest module": 400,
+    "modules over 400 lines": 0,
     "longest function": 50,
     "functions of complexity over 10": 20,
     "imports of a module, on average": 6.8,
     "longest chain of imports": 32,
-    "classes over 15 public methods or 25 in all": 4,
+    "classes over 15 public methods or 25 in all": 0,
 }
 
 BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Assert, ast.match_case)

@@ -26,7 +26,7 @@ from workflow_sdk.journal.unwritten import WriteSet
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.instance import Head
 from workflow_sdk.rows.keys import HISTORY, INBOX, NAMES, Field, InstanceKeys
-from workflow_sdk.rows.location import pack_segment
+from workflow_sdk.rows.location import pack_segment, subtree
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.testing import FaultyDriver
 
@@ -52,7 +52,7 @@ async def give(value: int) -> int:
 def test_a_write_set_is_what_the_entry_was_then() -> None:
     journal = Journal(KEYS)
     entry = Entry(Kind.STEP, 0, 1.0)
-    journal.put(AT, entry)
+    journal.history.put(AT, entry)
     before = entry.pack()
     writes = journal.unwritten.take()
     entry.complete(b"value", 2.0)
@@ -62,21 +62,21 @@ def test_a_write_set_is_what_the_entry_was_then() -> None:
 def test_what_changes_while_it_is_written_goes_with_the_next() -> None:
     journal = Journal(KEYS)
     entry = Entry(Kind.STEP, 0, 1.0)
-    journal.put(AT, entry)
+    journal.history.put(AT, entry)
     journal.unwritten.take()
     assert not journal.unwritten.is_dirty
     entry.complete(b"value", 2.0)
-    journal.put(AT, entry)
+    journal.history.put(AT, entry)
     assert journal.unwritten.is_dirty
     assert changed(journal.unwritten.take()) == {ROW: entry.pack()}
 
 
 def test_a_failed_write_leaves_everything_dirty() -> None:
     journal = Journal(KEYS)
-    journal.put(AT, Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(AT, Entry(Kind.STEP, 0, 1.0))
     journal.set_row(Field.HEAD, RUNNING)
     journal.names.root.intern("charge")
-    journal.clear_turns(pack_segment(5), pack_segment(6), shown=True)
+    journal.history.clear_turns(pack_segment(5), pack_segment(6), shown=True)
     failed = journal.unwritten.take()
     journal.unwritten.restore(failed)
     assert journal.unwritten.is_dirty
@@ -89,10 +89,10 @@ def test_a_failed_write_leaves_everything_dirty() -> None:
 def test_what_changed_during_a_failed_write_is_newer() -> None:
     journal = Journal(KEYS)
     entry = Entry(Kind.STEP, 0, 1.0)
-    journal.put(AT, entry)
+    journal.history.put(AT, entry)
     failed = journal.unwritten.take()
     entry.complete(b"value", 2.0)
-    journal.put(AT, entry)
+    journal.history.put(AT, entry)
     journal.unwritten.restore(failed)
     assert changed(journal.unwritten.take()) == {ROW: entry.pack()}
 
@@ -100,9 +100,9 @@ def test_what_changed_during_a_failed_write_is_newer() -> None:
 def test_what_was_cleared_during_a_failed_write_does_not_come_back() -> None:
     journal = Journal(KEYS)
     below = pack_segment(5) + pack_segment(6)
-    journal.put(below, Entry(Kind.STEP, 0, 1.0))
+    journal.history.put(below, Entry(Kind.STEP, 0, 1.0))
     failed = journal.unwritten.take()
-    journal.clear_history(pack_segment(5))
+    journal.history.clear_turns(*subtree(pack_segment(5)), shown=True)
     journal.unwritten.restore(failed)
     writes = journal.unwritten.take()
     assert KEYS.space + HISTORY + below not in writes.rows
@@ -112,11 +112,11 @@ def test_what_was_cleared_during_a_failed_write_does_not_come_back() -> None:
 def test_a_clear_does_not_reach_what_is_put_after_it() -> None:
     journal = Journal(KEYS)
     below = pack_segment(5) + pack_segment(6)
-    journal.put(below, Entry(Kind.STEP, 0, 1.0))
-    journal.clear_history(pack_segment(5))
+    journal.history.put(below, Entry(Kind.STEP, 0, 1.0))
+    journal.history.clear_turns(*subtree(pack_segment(5)), shown=True)
     assert KEYS.space + HISTORY + below not in journal.unwritten.take().rows
-    journal.clear_history(pack_segment(5))
-    journal.put(below, Entry(Kind.STEP, 1, 1.0))
+    journal.history.clear_turns(*subtree(pack_segment(5)), shown=True)
+    journal.history.put(below, Entry(Kind.STEP, 1, 1.0))
     assert journal.unwritten.take().rows[KEYS.space + HISTORY + below] is not None
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from workflow_sdk.driver import Driver
 from workflow_sdk.instance.clock import Clock, unseen
+from workflow_sdk.instance.host import Near
 from workflow_sdk.instance.inbox_reader import InboxReader
 from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.values import Codec
@@ -42,7 +43,7 @@ class Resident(Protocol):
         ...
 
 
-class Here(Protocol):
+class Here(Near, Protocol):
     """A runtime in this process. What it has in memory can be told and asked without the store."""
 
     answers: dict[bytes, Callable[[bytes], None]]
@@ -52,18 +53,6 @@ class Here(Protocol):
 
     def resident(self, id: str) -> Resident | None:
         """The instance, if it is in memory."""
-        ...
-
-    def is_worker(self, worker: str) -> bool:
-        """Whether that is the worker here."""
-        ...
-
-    def message_came(self, id: str) -> None:
-        """A message was stored for an instance that the worker here has."""
-        ...
-
-    def is_due(self, id: str) -> None:
-        """An instance was made due: the runtime looks for it at once."""
         ...
 
     async def until_ended(self, id: str) -> InstanceRows | None:

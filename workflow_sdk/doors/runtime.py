@@ -209,7 +209,7 @@ class Runtime(Client):
         try:
             await self._hosting.close()
         finally:
-            self._residents.threads.close()
+            self._residents.host.threads.close()
 
     @property
     def resident(self) -> int:
@@ -379,7 +379,7 @@ class Runtime(Client):
             elif evicts:
                 self._residents.evict_one(id)
             else:
-                run.execution.parking.signal()
+                run.execution.parking.arrivals.signal()
         await apply(self.access.driver, clear([key for key, _ in signals]))
 
     async def _leave(self) -> None:

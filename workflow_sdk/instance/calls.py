@@ -64,7 +64,7 @@ class RunCalls:
         """It was called, and this worker is alive."""
         if self._session.life.deaths is not None and self._deaths is not None:
             self._deaths.survived(location)
-            if self._parking.active == 1:
+            if self._parking.waits.active == 1:
                 # Nothing else is under way.
                 self._session.life.get_past_deaths()
 

@@ -154,7 +154,7 @@ class Execution:
             except Exception as error:  # noqa: BLE001  # the store failed
                 self.life.storage_failed(error)
                 await self.life.never()
-            self.journal.keep_in_archive(rows)
+            self.journal.history.keep_in_archive(rows)
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
         """Keep the function that undoes the step at a location, as long as this run lasts."""
@@ -169,7 +169,7 @@ class Execution:
         if self.calls.in_threads:
             return Activity.THREAD
         # What is over is still being unwound.
-        is_busy = self.parking.active or self.parking.busy or self.life.halted
+        is_busy = self.parking.waits.active or self.parking.busy or self.life.halted
         return Activity.CODE if is_busy else Activity.NONE
 
     async def beat(self, worker: WorkerKeys, heartbeat: bytes) -> None:

@@ -35,11 +35,20 @@ class Waiting(Protocol):
         ...
 
 
-class Parked(Waiting, Protocol):
-    """The branches of an execution, as its host knows them."""
+class Watching(Protocol):
+    """What reads the messages of an execution that come while it waits."""
 
     async def watch(self) -> None:
         """Return once a message may have come, and was read."""
+        ...
+
+
+class Parked(Waiting, Protocol):
+    """The branches of an execution, as its host knows them."""
+
+    @property
+    def arrivals(self) -> Watching:
+        """What reads the messages that come."""
         ...
 
     def evict(self) -> None:
@@ -104,6 +113,22 @@ class Guest(Protocol):
         ...
 
 
+class Near(Protocol):
+    """A runtime in this process, which is told of what concerns its instances."""
+
+    def is_worker(self, worker: str) -> bool:
+        """Whether that is the worker here."""
+        ...
+
+    def message_came(self, id: str) -> None:
+        """A message was stored for an instance that the worker here has."""
+        ...
+
+    def is_due(self, id: str) -> None:
+        """An instance is to be run by whoever is free."""
+        ...
+
+
 class Host(Protocol):
     """Who runs executions."""
 
@@ -111,6 +136,8 @@ class Host(Protocol):
     """Who in this process waits for which answer, by its key."""
     threads: Threads
     """In which plain functions run."""
+    here: Near | None
+    """The runtime whose instances need no signal; None where there is none."""
     beats: bool
     """It has a heartbeat of its own, for all that it runs, and is told of messages."""
 
@@ -154,16 +181,4 @@ class Host(Protocol):
 
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """It lets others go first; `go_on` is called when it is its turn again."""
-        ...
-
-    def is_here(self, worker: str) -> bool:
-        """Whether that worker is told by `message_came`, and needs no signal."""
-        ...
-
-    def message_came(self, id: str) -> None:
-        """A message was stored for an instance that the worker here has."""
-        ...
-
-    def is_due(self, id: str) -> None:
-        """An instance is to be run by whoever is free."""
         ...

@@ -58,19 +58,19 @@ class RunLife:
     __slots__ = (
         "_cancel",
         "_facts",
-        "_failure",
         "_host",
-        "_is_away",
-        "_stuck",
         "_thread",
         "_unwound_at",
         "are_told",
         "branches",
         "deaths",
         "draining",
+        "failure",
         "flusher",
         "halted",
+        "is_away",
         "is_over",
+        "stuck",
         "watched",
     )
 
@@ -80,10 +80,13 @@ class RunLife:
         self.draining: bool = False
         """Nothing new is begun: the instance is evicted as soon as what is under way has ended."""
         self.halted: bool = False
-        """Whether the run is over: nothing may be done any more. Follows from what ended it, which is below."""
-        self._failure: Exception | None = None
-        self._stuck: tuple[Exception, str] | None = None
-        self._is_away = False
+        """Whether the run is over: nothing may be done any more. One of the next three says what has ended it."""
+        self.failure: Exception | None = None
+        """The store failed, or the lease is lost. Nothing more is written."""
+        self.stuck: tuple[Exception, str] | None = None
+        """What stopped the instance, and its kind: the author's mistake, or divergence."""
+        self.is_away: bool = False
+        """Whether the last commit is stored: the instance was released."""
         self.is_over: bool = False
         """Nobody wakes the branches any more."""
         self.watched: Probe | None = probe.get()
@@ -101,44 +104,6 @@ class RunLife:
         """How often code was unwound, by the scope it is in."""
         self._thread = get_ident()
         """Of the event loop."""
-
-    @property
-    def failure(self) -> Exception | None:
-        """The store failed, or the lease is lost. Nothing more is written."""
-        return self._failure
-
-    @failure.setter
-    def failure(self, failure: Exception | None) -> None:
-        self._failure = failure
-        self._look()
-
-    @property
-    def stuck(self) -> tuple[Exception, str] | None:
-        """What stopped the instance, and its kind: the author's mistake, or divergence."""
-        return self._stuck
-
-    @stuck.setter
-    def stuck(self, stuck: tuple[Exception, str] | None) -> None:
-        self._stuck = stuck
-        self._look()
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the last commit is stored: the instance was released."""
-        return self._is_away
-
-    @is_away.setter
-    def is_away(self, is_away: bool) -> None:
-        self._is_away = is_away
-        self._look()
-
-    def _look(self) -> None:
-        self.halted = self._failure is not None or self._stuck is not None or self._is_away
-
-    @property
-    def acts(self) -> bool:
-        """Whether something may be done that is not recorded."""
-        return not self.halted
 
     @property
     def is_broken(self) -> bool:
@@ -160,21 +125,38 @@ class RunLife:
         """The author made a mistake: the instance becomes stuck. Returns what is to be raised."""
         if self.halted:
             return Unwound()
-        self.stuck = (error, "definition")
-        self.stop()
+        self._stick(error, "definition")
         return error
 
     def diverged(self, error: Exception) -> None:
         """The code does not fit its history: the instance becomes stuck."""
         if not self.halted:
-            self.stuck = (error, "consistency")
-            self.stop()
+            self._stick(error, "consistency")
+
+    def _stick(self, error: Exception, kind: str) -> None:
+        self.stuck = (error, kind)
+        self.halted = True
+        self.stop()
 
     def storage_failed(self, error: Exception) -> None:
         """The store failed, or the lease is lost: the run ends, and writes nothing more."""
         if not self.halted:
-            self.failure = error
+            self.failed(error)
             self.stop()
+
+    def failed(self, error: Exception) -> None:
+        """Note that the run has failed, unless it had before."""
+        self.failure = self.failure or error
+        self.halted = True
+
+    def went_away(self) -> None:
+        """Note that the last commit is stored."""
+        self.is_away = self.halted = True
+
+    def reopen(self) -> None:
+        """Have one more commit written, whatever has ended the run: the instance is to be stored as stuck."""
+        self.failure = self.stuck = None
+        self.is_away = self.halted = False
 
     def misread(self, error: CodecError, what: str) -> BaseException:
         """A row can't be read. If others have the key to it, the instance is given back to them."""

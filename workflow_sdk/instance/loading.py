@@ -48,7 +48,7 @@ class HistoryCursor:
             if key < skip_to:
                 continue
             location = key[start:]
-            entry = self._journal.load_entry(location, raw)
+            entry = self._journal.history.load_entry(location, raw)
             if not self._whole and entry.kind.is_composite:
                 skip_to = self._skip(key, location, entry)
         if len(rows) < self.limit:
@@ -87,16 +87,16 @@ async def load_for_run(store: Scannable, journal: Journal, about: InstanceRows) 
     await load_history(store, HistoryCursor(journal, HISTORY))
     newest = await store.scan(*keys.range(COMPENSATIONS), limit=1, reverse=True)
     for key, _ in newest:
-        journal.next_sequence = sequence_of(keys, key) + 1
-        journal.compensations = 1
+        journal.compensations.next_sequence = sequence_of(keys, key) + 1
+        journal.compensations.count = 1
     start = len(keys.space)
     for key, raw in await store.scan(*keys.range(TAKINGS)):
-        journal.load_taking(key[start:], raw)
+        journal.takings.load(key[start:], raw)
     for key, raw in await store.scan(keys.range(OUTSIDE)[0], keys.range(CHANGES)[1]):
         if key[start:].startswith(OUTSIDE):
             journal.hangs(key[start + len(OUTSIDE) :], Hanging.unpack(raw))
         else:
-            journal.load_changes(key[start + len(CHANGES) :], raw)
+            journal.history.load_changes(key[start + len(CHANGES) :], raw)
 
 
 async def load_for_walk(store: Scannable, journal: Journal) -> None:
@@ -108,7 +108,7 @@ async def load_for_walk(store: Scannable, journal: Journal) -> None:
     for part in (CHANGES, FOLDED):
         start = len(journal.keys.space) + len(part)
         for key, raw in await store.scan(*journal.keys.range(part)):
-            journal.load_changes(key[start:], raw)
+            journal.history.load_changes(key[start:], raw)
 
 
 def sequence_of(keys: InstanceKeys, key: bytes) -> int:

@@ -163,7 +163,9 @@ class RunMessages:
             elif message.only_for is not None:
                 # Nobody else may take it.
                 found.append((message, reason))
-            elif not all_parked and (self._session.journal.loaded or self._types.get(str(message.name)) is SEVERAL):
+            elif not all_parked and (
+                self._session.journal.history.loaded or self._types.get(str(message.name)) is SEVERAL
+            ):
                 continue
             elif not self.waits.others_take(message, fit):
                 found.append((message, reason))

@@ -115,7 +115,7 @@ class RunOutside:
             if posted.worker is not None and self.is_here(posted.worker):
                 self.message_came(target)
             elif posted.is_stored:
-                self._session.host.is_due(target)
+                self._is_due(target)
 
         now = self._session.clock.time()
         await self._make(send(), effect, weight=len(payload), stored=stored)
@@ -142,7 +142,7 @@ class RunOutside:
             if begun.ending is None:
                 effect.stored()
             if begun.is_new:
-                self._session.host.is_due(begun.id)
+                self._is_due(begun.id)
 
         begun = await self._make(self._begin(start, rows, effect), effect, weight=len(start.input), stored=stored)
         return begun.ending
@@ -185,13 +185,18 @@ class RunOutside:
         return _Begun(id)
 
     def is_here(self, worker: str) -> bool:
-        return worker == self._session.worker or self._session.host.is_here(worker)
+        here = self._session.host.here
+        return worker == self._session.worker or (here is not None and here.is_worker(worker))
 
     def message_came(self, id: str) -> None:
         if id == self._id:
-            self._parking.signal(lease=False)
-        else:
-            self._session.host.message_came(id)
+            self._parking.arrivals.signal(lease=False)
+        elif self._session.host.here is not None:
+            self._session.host.here.message_came(id)
+
+    def _is_due(self, id: str) -> None:
+        if self._session.host.here is not None:
+            self._session.host.here.is_due(id)
 
     async def answer(self, key: bytes, raw: bytes) -> None:
         """Give an answer to whoever waits for it under this key; it is stored that it was given when this returns."""
@@ -201,7 +206,7 @@ class RunOutside:
             self._state.show()
             # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
             handed_over = partial(take, Answer(raw).pack())
-            if not await self._session.flusher.flush(alone=self._parking.active == 1, then=handed_over):
+            if not await self._session.flusher.flush(alone=self._parking.waits.active == 1, then=handed_over):
                 await self._session.life.never()
             return
         try:
@@ -341,6 +346,6 @@ class Finish:
 
     def _released(self, here: Iterable[str]) -> None:
         """The last commit is in the store. `here`: who of those who wait for the end is to be told here as well."""
-        self._session.life.is_away = True
+        self._session.life.went_away()
         for id in here:
             self._outside.message_came(id)

@@ -30,8 +30,6 @@ class RunParking:
     """The branches of one run: which of them run, and which wait."""
 
     __slots__ = (
-        "_arriving",
-        "_checks",
         "_head",
         "_held",
         "_is_idle",
@@ -42,6 +40,7 @@ class RunParking:
         "_settling",
         "_state",
         "_turns",
+        "arrivals",
         "busy",
         "idle_result",
         "waits",
@@ -67,20 +66,8 @@ class RunParking:
         """It is being released: nobody is woken until that is decided."""
         self._held = False
         """A branch was kept from going on."""
-        self._arriving = False
-        """What has come is being read."""
-        self._checks = False
-        """Whether the lease is to be looked at with the messages."""
+        self.arrivals: Arrivals = Arrivals(session, messages, self)
         session.life.branches = self
-
-    @property
-    def active(self) -> int:
-        """How many branches are not parked."""
-        return self.waits.active
-
-    @active.setter
-    def active(self, count: int) -> None:
-        self.waits.active = count
 
     # As the host knows it.
 
@@ -117,7 +104,7 @@ class RunParking:
         self._is_idle = False
         if self._turns is not None:
             self._turns.go_on()
-        if self.active == 0:
+        if self.waits.active == 0:
             self._session.host.spawn(self._settle)
 
     def give_back(self) -> None:
@@ -140,7 +127,7 @@ class RunParking:
     async def _let_others_go(self) -> None:
         """Others wait for their turn: if this instance has had its own, it steps back until it has the next."""
         if self._turns is None:
-            self._turns = Turns(self._session.host, self)
+            self._turns = Turns(self._session.host, self, self.waits)
         if self._turns.is_over:
             await self._turns.let_others_go()
             if self._session.life.halted or self._session.life.is_over:
@@ -190,7 +177,7 @@ class RunParking:
             self.fire()
         if self._messages.reader.has_passed(wait.messages) and any(map(self.waits.awaits, wait.messages)):
             # There may be more of what it has taken, for others.
-            self.signal(lease=False)
+            self.arrivals.signal(lease=False)
 
     async def hold(self) -> None:
         """Park a branch that may not go on now: the instance is evicted, or nothing is to be called."""
@@ -200,13 +187,13 @@ class RunParking:
             await anyio.sleep_forever()
         finally:
             # Of a race that was decided meanwhile: whoever ran this branch counts it off.
-            self.active += 1
+            self.waits.active += 1
 
     def rest(self) -> None:
         """One branch less is active."""
-        self.active -= 1
+        self.waits.active -= 1
         self._look_for_turn()
-        if self.active == 0 and not self._is_idle and not self._session.life.halted:
+        if self.waits.active == 0 and not self._is_idle and not self._session.life.halted:
             self._session.host.spawn(self._settle)
 
     def fire(self) -> None:
@@ -227,7 +214,7 @@ class RunParking:
             return
         wait.fired = True
         if wait.parked:
-            self.active += 1
+            self.waits.active += 1
         wait.wakeup.wake()
         self._leave_idle()
 
@@ -257,9 +244,9 @@ class RunParking:
         self._settling = True
         self.busy += 1
         try:
-            while self.active == 0 and not self._is_idle and not self._session.life.halted:
+            while self.waits.active == 0 and not self._is_idle and not self._session.life.halted:
                 self.fire()
-                if self.active == 0 and not await self._messages.sort():
+                if self.waits.active == 0 and not await self._messages.sort():
                     await self._become_idle()
         finally:
             self._settling = False
@@ -295,14 +282,14 @@ class RunParking:
 
         def released(_: object) -> None:
             self.idle_result = (self._head.status, when, self.waits.messages)
-            self._session.life.is_away = True
+            self._session.life.went_away()
 
         error = await self._session.flusher.try_commit(self._park(self.stamp), released)
         if error is None:
             return
         if not isinstance(error, _MessageCame):
             self._session.life.storage_failed(error)
-        elif await self._take_in():
+        elif await self.arrivals.take_in():
             # It is not released after all, and what goes on now must not be stored as waiting.
             self._head.due(None)
             self._leave_idle()
@@ -316,9 +303,22 @@ class RunParking:
             raise _MessageCame
         yield self._head.let_go()
 
-    # Messages that come.
 
-    async def _take_in(self) -> bool:
+class Arrivals:
+    """The messages that come while the branches of one run wait."""
+
+    __slots__ = ("_checks", "_is_reading", "_messages", "_parking", "_session")
+
+    def __init__(self, session: Session, messages: RunMessages, parking: RunParking) -> None:
+        self._session = session
+        self._messages = messages
+        self._parking = parking
+        self._is_reading = False
+        """What has come is being read."""
+        self._checks = False
+        """Whether the lease is to be looked at with the messages."""
+
+    async def take_in(self) -> bool:
         """Read the message that has kept the instance from being released; False if that can't be."""
         await self._messages.read_all()
         if self._messages.reader.lease != self._session.lease:
@@ -329,20 +329,20 @@ class RunParking:
         """A message may have come; with `lease`, the instance may also have been taken away."""
         self._messages.reader.has_come = True
         self._checks = self._checks or lease
-        if not self._arriving and not self._session.life.halted:
-            self._arriving = True
+        if not self._is_reading and not self._session.life.halted:
+            self._is_reading = True
             self._session.host.spawn(self._take_messages)
 
     async def _take_messages(self) -> None:
         life, reader = self._session.life, self._messages.reader
-        self.busy += 1
+        self._parking.busy += 1
         try:
             while not life.halted and (reader.has_come or await self._sort()):
                 if reader.has_come:
                     await self._read_new()
         finally:
-            self._arriving = False
-            self.busy -= 1
+            self._is_reading = False
+            self._parking.busy -= 1
 
     async def _read_new(self) -> None:
         """Read what has come; and the lease, if the instance may have been taken over, or is to be evicted."""
@@ -358,11 +358,11 @@ class RunParking:
             life.storage_failed(ConflictError("the lease is lost"))
         if reader.evicted == self._session.lease and not life.halted:
             self._session.journal.write_outside(self._session.journal.keys.evicted, None)
-            self._session.host.evict(self)
+            self._session.host.evict(self._parking)
 
     async def _sort(self) -> bool:
         """Wake those for whom there are messages; whether there may be more for others."""
-        self.fire()
+        self._parking.fire()
         return not self._session.life.halted and await self._messages.sort()
 
     async def watch(self) -> None:

@@ -118,7 +118,7 @@ class Run:
             )
             if isinstance(reason, CodecError) and not execution.life.is_away:
                 # Of the engine: what the author's code raises does not come here.
-                execution.life.failure = execution.life.failure or reason
+                execution.life.failed(reason)
             else:
                 # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the
                 # middle.
@@ -153,7 +153,7 @@ class Run:
                 return False
             self.journal.unwritten.discard()
             self.journal.load(found.about)
-            execution.life.failure = None
+            execution.life.reopen()
             await self._stick(error, kind)
         if execution.life.is_away:
             _log.error("instance %s is stuck: %s", self.journal.keys.instance_id, error)
@@ -187,7 +187,7 @@ class Run:
             # Whoever had it may have written until it was claimed.
             about = await read_about(self.driver, journal.keys)
         await load_for_run(rows or self.driver, journal, about)
-        if journal.loaded or about.birth.generation > 1:
+        if journal.history.loaded or about.birth.generation > 1:
             self.claimed.checked = True
         if rows is None:
             await self.execution.reader.refresh(with_lease=True)
@@ -330,9 +330,8 @@ class Run:
         self.journal.forget_waits()
         info = describe(error, self.codec, kind)
         self.journal.set_row(Field.RESULT, result_of(info, self.codec, original))
-        execution.life.is_away = False
+        execution.life.reopen()
         with anyio.CancelScope(shield=True):
-            execution.life.stuck = None
             await execution.finish(Status.STUCK)
 
     def _error(self) -> ErrorInfo | None:

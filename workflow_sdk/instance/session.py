@@ -128,7 +128,7 @@ class RunState:
     def show(self) -> None:
         """Have everybody see what was assigned, with the next commit."""
         journal = self._session.journal
-        if self.public is None or journal.loaded:
+        if self.public is None or journal.history.loaded:
             # While history is walked over again, not everything is assigned yet.
             return
         before = journal.about.shown.reference

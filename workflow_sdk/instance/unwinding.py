@@ -60,7 +60,7 @@ class Unwinding:
         execution = self._execution
         info = describe(error, execution.codec)
         execution.journal.set_row(Field.RESULT, result_of(info, execution.codec, None, failed_operations_of(error)))
-        if not execution.journal.compensations:
+        if not execution.journal.compensations.count:
             await execution.finish(Status.FAILED)
             return
         execution.head.become(Status.ROLLING_BACK)
@@ -225,7 +225,7 @@ class _Undoing:
             if is_told:
                 calls.survived(record.location)
         self.record = record.done()
-        engine.journal.update(self.record)
+        engine.journal.compensations.update(self.record)
         await engine.parking.flush()
         return None
 
@@ -238,7 +238,7 @@ class _Undoing:
 
     def _failed(self, engine: Engine, failure: BaseException, when: float | None) -> None:
         self.record = self.record.failed(pack_error_info(describe(failure, engine.codec), engine.codec), when)
-        engine.journal.update(self.record)
+        engine.journal.compensations.update(self.record)
 
 
 def failed_operations_of(error: BaseException) -> list[str]:

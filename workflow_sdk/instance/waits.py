@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from time import monotonic
-from typing import Protocol
 
 import anyio
 
@@ -176,23 +175,15 @@ APART_SECONDS = 0.5
 """How long they go on if they did not meet: one of them may be in a long step."""
 
 
-class Branches(Waiting, Protocol):
-    """The branches of one run."""
-
-    @property
-    def active(self) -> int:
-        """How many branches run, and are not parked."""
-        ...
-
-
 class Turns:
     """Of one run. It steps back as a whole: while one of its branches is in a step, the instance runs."""
 
-    __slots__ = ("_branches", "_gathered", "_host", "_since", "_turn", "steps_back")
+    __slots__ = ("_branches", "_gathered", "_host", "_since", "_turn", "_waits", "steps_back")
 
-    def __init__(self, host: Host, branches: Branches) -> None:
+    def __init__(self, host: Host, branches: Waiting, waits: Waits) -> None:
         self._host = host
         self._branches = branches
+        self._waits = waits
         self._turn: anyio.Event | None = None
         """Set when it is the turn of this instance again, while it lets others go first."""
         self._gathered = 0
@@ -233,7 +224,7 @@ class Turns:
 
     def look(self) -> None:
         """One branch less is active, or one more is ready: if all are ready, the instance steps back."""
-        if self._gathered and self._gathered == self._branches.active and not self.steps_back:
+        if self._gathered and self._gathered == self._waits.active and not self.steps_back:
             self.steps_back = True
             self._host.queue(self._branches, self.go_on)
 

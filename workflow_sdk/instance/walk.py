@@ -67,7 +67,7 @@ class Walk:
         await load_for_walk(self._driver, self.journal)
         self._ends = {
             scope: {segment: entry for segment, entry in entries.items() if entry.kind is Kind.BRANCH}
-            for scope, entries in self.journal.loaded.items()
+            for scope, entries in self.journal.history.loaded.items()
         }
         with self.walk_scope():
             scope = Scope(self, b"", self._started_at)

@@ -11,6 +11,9 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from workflow_sdk.errors import CodecError
+from workflow_sdk.journal.unwritten import Unwritten
+from workflow_sdk.rows.keys import ARCHIVE, COMPENSATIONS, sequence_key
+from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.wire import Count, ErrorRow, Row
 from workflow_sdk.values import Codec
 
@@ -116,3 +119,41 @@ class Compensation(Struct, frozen=True):
     def done(self) -> Compensation:
         """After the handler has run."""
         return replace(self, progress=Progress.DONE, attempts=self.attempts + 1, retry_at=None)
+
+
+class Compensations:
+    """The compensations of one instance: what is registered, and written with the next commit."""
+
+    __slots__ = ("_space", "_unwritten", "count", "next_sequence")
+
+    def __init__(self, space: bytes, unwritten: Unwritten) -> None:
+        self._space = space
+        self._unwritten = unwritten
+        self.count: int = 0
+        """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
+        self.next_sequence: int = 0
+        """See `new_sequence`."""
+
+    def new_sequence(self) -> int:
+        """The place of what completes now in the order of undoing. Nothing else gets this number, written or not."""
+        self.next_sequence += 1
+        return self.next_sequence - 1
+
+    def register(self, compensation: Compensation) -> None:
+        """Register something to undo, with a sequence number of its own."""
+        self.count += 1
+        self.update(compensation)
+
+    def row_of(self, compensation: Compensation) -> tuple[bytes, bytes]:
+        """The row of one that is known only within the commit that stores it."""
+        return self._space + sequence_key(compensation.sequence), compensation.pack()
+
+    def update(self, compensation: Compensation) -> None:
+        """Record how far the undoing is."""
+        self._unwritten.write(sequence_key(compensation.sequence), compensation.pack())
+
+    def forget(self) -> None:
+        """Nothing that finished before now is to be undone any more."""
+        self.count = 0
+        self._unwritten.clear(subtree(self._space + COMPENSATIONS))
+        self._unwritten.clear(subtree(self._space + ARCHIVE))

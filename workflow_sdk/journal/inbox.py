@@ -1,4 +1,4 @@
-"""Messages that have come and not been taken, in the order in which they came."""
+"""Messages that have come, in the order in which they came, and those that were taken and may come back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from itertools import chain, islice
 from typing import ClassVar, TypeGuard
 
 from msgspec import Struct
+from sortedcontainers import SortedDict
 
+from workflow_sdk.journal.unwritten import Unwritten
 from workflow_sdk.rows.instance import CountRow, InstanceRows
-from workflow_sdk.rows.location import check_location
+from workflow_sdk.rows.keys import INBOX, TAKINGS
+from workflow_sdk.rows.location import check_location, pack_segment, subtree
 from workflow_sdk.rows.wire import Moment, Row
 
 WAITING = b"\x00"
@@ -264,3 +267,74 @@ class Inbox:
         self.weight -= len(message.payload)
         if not queue:
             del self._by_name[message.name]
+
+
+# Shared by all, and never written to.
+_NOTHING_TAKEN: SortedDict[bytes, InboxMessage] = SortedDict()
+
+
+class Takings:
+    """The messages that one instance takes out of its inbox. Those taken in a race that is still open may come back."""
+
+    __slots__ = ("_inbox", "_space", "_unwritten", "rows")
+
+    def __init__(self, space: bytes, unwritten: Unwritten, inbox: Inbox) -> None:
+        self._space = space
+        self._unwritten = unwritten
+        self._inbox = inbox
+        self.rows: SortedDict[bytes, InboxMessage] = _NOTHING_TAKEN
+        """Messages taken inside races that are still open, by their key in the instance's space."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, message: InboxMessage) -> None:
+        """A message leaves the inbox, in the same commit as the entry that took it."""
+        self._inbox.take(message)
+        if message.is_counted:
+            self._unwritten.taken += 1
+        key = self._space + INBOX + message.id
+        if self._unwritten.rows.get(key) is None:
+            # Else it was given back since the last commit, and is not in the store yet.
+            self._unwritten.check(key, message.pack())
+        self._unwritten.write(INBOX + message.id, None)
+
+    def keep(self, location: bytes, number: int, message: InboxMessage) -> None:
+        """Remember a message that was taken where a race can still be lost."""
+        key = TAKINGS + location + pack_segment(number)
+        self._remember(key, message)
+        self._unwritten.write(key, TakingRow(message.id, message.pack()).pack())
+
+    def load(self, key: bytes, raw: bytes) -> None:
+        """Take in a row of the store."""
+        row = TakingRow.unpack(raw)
+        self._remember(key, InboxMessage.unpack(row.id, row.message))
+
+    def _remember(self, key: bytes, message: InboxMessage) -> None:
+        if self.rows is _NOTHING_TAKEN:
+            self.rows = SortedDict()
+        self.rows[key] = message
+
+    def settle(self, location: bytes, *, give_back: bool) -> None:
+        """What was taken under a location is given back to the inbox, or its taking is final."""
+        begin, end = subtree(TAKINGS + location)
+        for key in list(self.rows.irange(begin, end)):
+            message = self.rows.pop(key)
+            self._unwritten.write(key, None)
+            if give_back:
+                self._unwritten.write(INBOX + message.id, message.pack())
+                # If it was taken since the last commit, it is in the store still.
+                self._unwritten.uncheck(self._space + INBOX + message.id)
+                self._unwritten.taken -= message.is_counted
+                self._inbox.add(message)
+
+    def settle_turns(self, first: bytes, end: bytes) -> None:
+        """What was taken in turns of a loop that are forgotten is not given back any more.
+
+        The turns are those from the location `first`, up to `end` and without it.
+        """
+        keys = list(self.rows.irange(TAKINGS + first, TAKINGS + end, inclusive=(True, False)))
+        for key in keys:
+            del self.rows[key]
+        if keys:
+            self._unwritten.clear((self._space + TAKINGS + first, self._space + TAKINGS + end))

@@ -8,7 +8,7 @@ that ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
@@ -21,10 +21,6 @@ from workflow_sdk.rows.instance import State as StateRow
 from workflow_sdk.rows.wire import COUNT_MAX, Text, damaged, shown
 from workflow_sdk.values import Codec
 from workflow_sdk.values.basics import is_a
-
-
-def _packed(changes: Iterable[tuple[str, bytes | None, int]]) -> bytes:
-    return ChangesRow(tuple(changes)).pack()
 
 
 class Change(NamedTuple):
@@ -301,7 +297,7 @@ class PublicState:
         if not merged:
             return None
         self._noted[location] = merged
-        return _packed((name, change.raw, change.last) for name, change in sorted(merged.items()))
+        return ChangesRow(tuple((name, change.raw, change.last) for name, change in sorted(merged.items()))).pack()
 
     def _pop_folded(self, location: bytes) -> dict[bytes, bytes]:
         """The rows of what is under a location."""
@@ -339,7 +335,9 @@ class PublicState:
     def whole(self) -> bytes:
         """Everything as it is, as a row."""
         names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
-        return _packed((name, raw, 0) for name in sorted(names) if (raw := self._encode(name)) is not None)
+        return ChangesRow(
+            tuple((name, raw, 0) for name in sorted(names) if (raw := self._encode(name)) is not None)
+        ).pack()
 
     @classmethod
     def since_the_start(cls, codec: Codec, about: InstanceRows) -> PublicState:

@@ -70,7 +70,7 @@ class Branches:
         """Of a race: who ended it, by a value or by a RollbackError."""
         self._handed = False
         self._ended = 0
-        recorded = engine.journal.loaded.pop(place.location, {})
+        recorded = engine.journal.history.loaded.pop(place.location, {})
         for branch in branches:
             entry = recorded.get(branch.segment)
             if entry is not None and entry.kind is Kind.BRANCH:
@@ -87,7 +87,7 @@ class Branches:
             return
         workers = min(limit or len(open_branches), len(open_branches))
         # Whoever runs this branch hands its activity to the workers, and is handed it back by the last of them.
-        parking.active += workers - 1
+        parking.waits.active += workers - 1
         try:
             async with anyio.create_task_group() as group:
                 await self._start(group, iter(open_branches), workers)
@@ -95,7 +95,7 @@ class Branches:
             if place.scope.race.within:
                 place.scope.race.within.difference_update(b.scope.race for b in open_branches if b.scope is not None)
             # Workers that were cancelled before they began have not accounted for themselves.
-            parking.active -= workers - self._ended - (0 if self._handed else 1)
+            parking.waits.active -= workers - self._ended - (0 if self._handed else 1)
         if place.scope.race.lost:
             # Of a race around all of this, which was decided while their last outcomes were stored.
             await self.engine.life.never()
@@ -180,7 +180,7 @@ class Branches:
         else:
             # It rides with the next commit: of a sibling, or of the join itself.
             fold(scope, scope.prefix)
-            engine.journal.put(scope.prefix, entry)
+            engine.journal.history.put(scope.prefix, entry)
 
     def _decides(self, entry: Entry) -> bool:
         """Whether a branch's end is the end of the race: it has a value, or it unwinds the workflow."""

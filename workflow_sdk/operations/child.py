@@ -142,7 +142,7 @@ class _Child:
         (message,) = came.messages
         await make_room(engine)
         ending = Ending.unpack(message.payload)
-        engine.journal.take_message(message)
+        engine.journal.takings.take(message)
         engine.journal.unhang(place.location)
         return await self._end(engine, entry, data.id, ending)
 

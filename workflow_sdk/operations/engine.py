@@ -36,11 +36,6 @@ class Life(Protocol):
     """Somebody is to be told of each call before it is made."""
 
     @property
-    def acts(self) -> bool:
-        """Whether something may be done that is not recorded."""
-        ...
-
-    @property
     def is_broken(self) -> bool:
         """Whether a commit has failed: nothing is written any more."""
         ...
@@ -194,16 +189,19 @@ class Walker(Reader, Protocol):
         ...
 
 
+class Active(Protocol):
+    """How many branches of a run are not parked."""
+
+    active: int
+
+
 class Parking(Protocol):
     """The branches of a run: which of them run, and which wait."""
 
     @property
-    def active(self) -> int:
-        """How many branches are not parked."""
+    def waits(self) -> Active:
+        """How many are not parked."""
         ...
-
-    @active.setter
-    def active(self, count: int) -> None: ...
 
     async def park(self, wait: Wait) -> None:
         """Return once what the branch waits for may be there; it is stored before that the branch waits."""

@@ -190,9 +190,9 @@ class _Listen:
     def _take(self, engine: Engine, entry: Entry, data: ListenData, found: list[InboxMessage]) -> None:
         journal, place = engine.journal, self._place
         for number, message in enumerate(found):
-            journal.take_message(message)
+            journal.takings.take(message)
             if place.scope.in_race:
-                journal.keep_taking(place.location, number, message)
+                journal.takings.keep(place.location, number, message)
         taken = tuple(Taken(m.id, str(m.name), float(m.sent_at), m.payload, m.reply_to) for m in found)
         entry.data = replace(data, taken=taken, timed_out=len(found) < data.count)
         self._end(engine, entry)

@@ -235,13 +235,13 @@ class _Loop:
         fold(place.scope, place.location)
         if data.first > before.first:
             first, end = self._location(before.first), self._location(data.first)
-            journal.clear_turns(first, end, shown=engine.state.public is not None)
+            journal.history.clear_turns(first, end, shown=engine.state.public is not None)
             given_back = min(data.first, turn - GIVEN_BACK_TURNS)
             if journal.takings and given_back > 0:
-                journal.settle_turns(self._location(0), self._location(given_back))
+                journal.takings.settle_turns(self._location(0), self._location(given_back))
             names.prune(data.first)
         if last is not None:
-            journal.keep_bases(self._location(last), row)
+            journal.history.keep_bases(self._location(last), row)
 
 
 def _break_hint(hint: object) -> object:

@@ -100,7 +100,7 @@ class Place:
     @property
     def acts(self) -> bool:
         """Whether the operation may do something: the run goes on, and its branch has not lost a race."""
-        return self.scope.engine.life.acts and not self.scope.race.lost
+        return not self.scope.engine.life.halted and not self.scope.race.lost
 
     # Giving it back.
 
@@ -147,7 +147,7 @@ class Place:
 
     def put(self, entry: Entry) -> None:
         """Have the entry written by the next flush."""
-        self.scope.engine.journal.put(self.location, entry)
+        self.scope.engine.journal.history.put(self.location, entry)
 
     def encode(self, value: object, hint: object = None) -> bytes:
         """The value of the operation, as it is stored. One that can't be is a mistake of the author's."""
@@ -224,13 +224,11 @@ class Recorded:
         self.entry = copy(self._begun)
         self._record(self.entry, outcome)
         if self._hanging is None:
-            return journal.rows_of(self.location, self.entry, None)
+            return [journal.history.row_of(self.location, self.entry)]
         self.entry.since = version
         self._hanging = Hanging(self._hanging.kind, outcome, self._hanging.ends, version)
-        return [
-            *journal.rows_of(self.location, self.entry, None),
-            (journal.keys.space + OUTSIDE + self.location, self._hanging.pack()),
-        ]
+        record = journal.history.row_of(self.location, self.entry)
+        return [record, (journal.keys.space + OUTSIDE + self.location, self._hanging.pack())]
 
     def stored(self) -> None:
         """Both are in the store."""

@@ -6,10 +6,12 @@ lost a race.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from workflow_sdk.errors import CodecError, DefinitionError
-from workflow_sdk.journal.public_state import PublicState
+from workflow_sdk.journal.public_state import PublicState, State
 from workflow_sdk.operations.engine import Reader
 from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.operations.types import Unwound
@@ -22,7 +24,12 @@ def public_state(scope: Scope) -> PublicState:
     return scope.engine.state.public or scope.engine.state.see()
 
 
-def check_assigning(scope: Scope) -> None:
+def state_of(scope: Scope) -> State:
+    """The state of the instance, to be read or assigned in a scope."""
+    return State(public_state(scope), partial(assigning, scope))
+
+
+def _check_assigning(scope: Scope) -> None:
     """The public state is assigned where a replay assigns it again: not in a step, which a replay does not run."""
     caller = current_scope.get()
     if isinstance(caller, Scope) and not caller.ended:
@@ -36,8 +43,14 @@ def check_assigning(scope: Scope) -> None:
     )
 
 
-def assigned(scope: Scope) -> None:
-    """The public state was assigned by whoever runs now."""
+@contextmanager
+def assigning(scope: Scope) -> Generator[None]:
+    """Around each assignment: a mistake ends the run, and what was assigned is noted with whoever runs now."""
+    try:
+        _check_assigning(scope)
+        yield
+    except (DefinitionError, CodecError) as error:
+        raise scope.engine.life.mistake(error) from None
     caller = current_scope.get()
     if isinstance(caller, Scope) and scope.engine.state.public is not None:
         caller.note(scope.engine.state.public)
@@ -53,14 +66,14 @@ def fold(scope: Scope, location: bytes) -> None:
     except CodecError as error:
         raise engine.life.mistake(error) from None
     if folded is not None:
-        engine.journal.keep_changes(location, *folded)
+        engine.journal.history.keep_changes(location, *folded)
 
 
 def note_turn(scope: Scope, loop: bytes, turn: bytes) -> None:
     """Keep what was assigned in the turns of a loop before this one, so that this one can begin again."""
     engine = scope.engine
     # What is recorded in the turn came after this.
-    if engine.state.public is None or turn in engine.journal.loaded:
+    if engine.state.public is None or turn in engine.journal.history.loaded:
         return
     try:
         changes = engine.state.public.merge(loop)
@@ -83,7 +96,7 @@ def undo(scope: Scope, losers: Sequence[bytes], winner: bytes) -> None:
 
 def unfold(engine: Reader, locations: Iterable[bytes]) -> None:
     """Assign what earlier runs have assigned under these locations, in scopes that are not entered again."""
-    changes = engine.journal.changes
+    changes = engine.journal.history.changes
     if changes and (found := {at: changes[at] for at in locations if at in changes}):
         try:
             engine.state.see().apply(found)

@@ -80,7 +80,7 @@ class _Race:
             cleanups = await self._won(engine, entry, group.winner)
         if not place.scope.in_race:
             # No race around this one can still be lost: what was taken in it stays taken.
-            journal.settle_takings(place.location, give_back=False)
+            journal.takings.settle(place.location, give_back=False)
         fold(place.scope, place.location)
         await place.store(engine, entry)
         if cleanups:
@@ -93,7 +93,7 @@ class _Race:
         assert isinstance(data, BranchesData), "recorded branches have names"
         assert winner.entry is not None, "the winner has an outcome"
         losers = [place.location + branch.segment for branch in self.branches if branch is not winner]
-        if journal.compensations and not place.scope.in_loop:
+        if journal.compensations.count and not place.scope.in_loop:
             # It is found again what the losers have to undo: by walking over their history, which is kept elsewhere.
             for loser in losers:
                 await engine.archive(loser)
@@ -104,7 +104,7 @@ class _Race:
             entry.complete(winner.entry.value, engine.clock.time())
         else:
             entry.fail(winner.entry.error, engine.clock.time())
-        journal.put(place.location + winner.segment, winner.entry)
+        journal.history.put(place.location + winner.segment, winner.entry)
         return cleanups
 
     async def recall(self, reader: Reader, entry: Entry) -> None:
@@ -154,8 +154,8 @@ def _lose(engine: Engine, place: Place, losers: Sequence[bytes], winner: bytes) 
     undo(place.scope, losers, winner)
     for loser in losers:
         cleanups += engine.outside.abandon(loser)
-        journal.settle_takings(loser, give_back=True)
-    journal.clear_losers(place.location, winner)
+        journal.takings.settle(loser, give_back=True)
+    journal.history.clear_losers(place.location, winner)
     # What they had taken is in the inbox again, and others may wait for it.
     engine.parking.fire()
     return cleanups

@@ -29,7 +29,7 @@ def check_handler(place: Place, handler: Callable[..., Any]) -> None:
 
 def register_handler(place: Place, engine: Engine, handler: Callable[..., Any], value: object, hint: object) -> None:
     """Have a step undone if the workflow fails, from the commit on that completes the step."""
-    engine.journal.register(compensation_of(place, engine, handler, value, hint))
+    engine.journal.compensations.register(compensation_of(place, engine, handler, value, hint))
 
 
 def compensation_of(
@@ -44,7 +44,12 @@ def compensation_of(
     if ref is None:
         engine.remember_handler(place.location, handler, hint)
     return Compensation(
-        engine.journal.new_sequence() if sequence is None else sequence, place.location, place.path, ref, result, tagged
+        engine.journal.compensations.new_sequence() if sequence is None else sequence,
+        place.location,
+        place.path,
+        ref,
+        result,
+        tagged,
     )
 
 
@@ -65,7 +70,7 @@ class _Checkpoint:
     def begin(self, engine: Engine) -> Awaitable[Entry]:
         entry = self._place.new_entry()
         entry.complete(None, engine.clock.time())
-        engine.journal.forget_compensations()
+        engine.journal.compensations.forget()
         return self._place.store(engine, entry)
 
     def resume(self, engine: Engine, entry: Entry) -> Awaitable[Entry]:

@@ -6,11 +6,12 @@ operation is registered when it is called, takes its place, and gives it back wh
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import logging
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from hashlib import blake2b
-from inspect import CORO_CREATED, getcoroutinestate
+from inspect import CORO_CREATED, getcoroutinestate, isawaitable
 from random import Random
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -136,7 +137,7 @@ class Scope:
         self.pending: Coroutine[Any, Any, Any] | None = None
         self.interrupted: str | None = None
         """An operation that was cancelled, though neither the run nor its branch was."""
-        self.recorded: dict[bytes, Entry] = engine.journal.loaded.pop(prefix, _NOTHING)
+        self.recorded: dict[bytes, Entry] = engine.journal.history.loaded.pop(prefix, _NOTHING)
         """Recorded operations that the code has not come to yet."""
         self.unvisited: int = len(self.recorded)
         self.used: set[str] = set()
@@ -335,6 +336,8 @@ class Scope:
         self.engine.life.mistake(ConcurrentOperationError(problem))
 
 
+_logger = logging.getLogger("workflow_sdk.workflow")
+
 current_scope: ContextVar[Scope | Operation | None] = ContextVar("current_scope", default=None)
 """The scope whose function is running; inside a step, the step."""
 
@@ -351,3 +354,30 @@ def random_of(scope: Scope) -> Random:
     if scope.rng is None:
         scope.rng = Random(blake2b(scope.path.encode(), key=scope.engine.facts.seed).digest())
     return scope.rng
+
+
+def awaited(scope: Scope, called: Awaitable[T]) -> Awaitable[T]:
+    """What a function of an author returned, which has to be an awaitable."""
+    if not isawaitable(called):
+        problem = (
+            f"the function at {scope.path!r} returned {called!r:.100} and is not `async def`; a plain one is for steps"
+        )
+        raise scope.engine.life.mistake(DefinitionError(problem))
+    return called
+
+
+class ScopeLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger that is silent while a scope replays."""
+
+    def __init__(self, scope: Scope) -> None:
+        facts = scope.engine.facts
+        about = {"instance_id": facts.instance_id, "workflow": facts.workflow_name, "path": scope.path}
+        super().__init__(_logger, about)
+        self._scope = scope
+
+    def isEnabledFor(self, level: int) -> bool:
+        return not self._scope.unvisited and super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs

@@ -8,9 +8,10 @@ from typing import Any
 
 import anyio.lowlevel
 
-from workflow_sdk.definitions import StepOptions
+from workflow_sdk.definitions import StepOptions, StepOverrides, Workflow, as_step_options, function_name, is_function
 from workflow_sdk.errors import (
     CodecError,
+    DefinitionError,
     RollbackError,
     StepCriticalError,
     StepError,
@@ -27,7 +28,7 @@ from workflow_sdk.operations.types import Wait
 from workflow_sdk.operations.waiting import wait_for
 from workflow_sdk.rows.entries import Entry, EntryTrouble, RetryData
 from workflow_sdk.rows.status import EntryStatus, Kind
-from workflow_sdk.rows.wire import AHEAD_SECONDS
+from workflow_sdk.rows.wire import AHEAD_SECONDS, shown
 from workflow_sdk.values.failures import describe, pack_error_info
 from workflow_sdk.values.hints import has_parameter, return_hint
 
@@ -108,7 +109,7 @@ class FunctionVerb:
         place, entry, now = self.place, self.record, engine.clock.time()
         entry.wait(RetryData(when))
         error = pack_error_info(_described(failure, engine), engine.codec)
-        engine.journal.trouble(place.location, EntryTrouble(place.path, entry.attempts, now, error))
+        engine.journal.history.trouble(place.location, EntryTrouble(place.path, entry.attempts, now, error))
         place.put(entry)
         if when <= now:
             # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.
@@ -164,16 +165,29 @@ RIDING_MAX = 500
 """So many records of repeatable steps wait for a commit to ride with, and no more."""
 
 
-def start_step(
-    scope: Scope, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions, *, derived: bool
-) -> Coroutine[Any, Any, Any]:
-    """Register a step; its coroutine runs it."""
-    place = register(scope, Kind.STEP, name, derived=derived)
+def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) -> Coroutine[Any, Any, Any]:
+    """Register a step; its coroutine runs it. `call` is the function and its arguments, maybe with a name before."""
+    derived = not (call and isinstance(call[0], str))
+    at = 0 if derived else 1
+    fn, args = call[at] if len(call) > at else None, call[at + 1 :]
+    if not is_function(fn):
+        raise _no_function(scope, fn, None if derived else call[0])
+    try:
+        options = as_step_options(fn, overrides)
+    except DefinitionError as error:
+        raise scope.engine.life.mistake(error) from None
+    place = register(scope, Kind.STEP, function_name(fn) if derived else call[0], derived=derived)
     if derived:
         place.arguments = args if type(fn) is FunctionType else (*arguments_in(fn), *args)
     if options.rollback is not None:
         check_handler(place, options.rollback)
     return scope.start(perform(place, FunctionVerb(place, fn, args, options, _attempt)))
+
+
+def _no_function(scope: Scope, given: object, name: str | None) -> BaseException:
+    step = "step" if name is None else f"step {scope.path_of(name)!r}"
+    remedy = "start it with ctx.child" if isinstance(given, Workflow) else "call ctx.step(name, fn, *args)"
+    return scope.engine.life.mistake(DefinitionError(f"{step} has no function to run but {shown(given)}; {remedy}"))
 
 
 async def _attempt(step: FunctionVerb, engine: Engine) -> BaseException | None:
@@ -208,7 +222,7 @@ async def _attempt(step: FunctionVerb, engine: Engine) -> BaseException | None:
     step.record.complete(raw, engine.clock.time())
     if options.rollback is not None:
         register_handler(place, engine, options.rollback, value, step.hint)
-    journal.put(place.location, step.record)
+    journal.history.put(place.location, step.record)
     if options.repeatable:
         await _ride(place, engine)
     else:

@@ -133,7 +133,7 @@ class _Task:
                 done = TaskDone.unpack(message.payload)
                 problem = self._problem(engine, done)
                 if problem is None:
-                    engine.journal.take_message(message)
+                    engine.journal.takings.take(message)
                     entry.data = replace(data, by=done.by, done_at=done.at)
                     entry.complete(done.result, engine.clock.time())
                     engine.journal.unhang(place.location)

@@ -7,8 +7,8 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from workflow_sdk.definitions import StepOptions
-from workflow_sdk.errors import CodecError
+from workflow_sdk.definitions import StepOptions, TransactOverrides, as_transact_options
+from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.journal.compensation import Compensation
 from workflow_sdk.operations.calling import is_async, is_failure
 from workflow_sdk.operations.engine import Engine, Reader
@@ -22,9 +22,13 @@ from workflow_sdk.rows.status import Kind
 
 
 def start_transact(
-    scope: Scope, name: str, fn: Callable[..., Any], args: tuple[Any, ...], options: StepOptions
+    scope: Scope, name: str, fn: Callable[..., Any], args: tuple[Any, ...], overrides: TransactOverrides
 ) -> Coroutine[Any, Any, Any]:
     """Register a transaction; its coroutine runs it."""
+    try:
+        options = as_transact_options(overrides)
+    except DefinitionError as error:
+        raise scope.engine.life.mistake(error) from None
     place = register(scope, Kind.TRANSACT, name)
     place.check_function(fn)
     if is_async(fn):
@@ -99,14 +103,16 @@ class _Outcome:
         raw, self.value = engine.codec.roundtrip(value, self._hint)
         self.entry = copy(self._begun)
         self.entry.complete(raw, engine.clock.time())
+        rows = [engine.journal.history.row_of(place.location, self.entry)]
         if handler is not None:
             # Another try keeps the number of the first: steps that completed since then have later ones.
             before = self._compensation
             sequence = None if before is None else before.sequence
             self._compensation = compensation_of(place, engine, handler, self.value, self._hint, sequence)
-        return engine.journal.rows_of(place.location, self.entry, self._compensation)
+            rows.append(engine.journal.compensations.row_of(self._compensation))
+        return rows
 
     def stored(self) -> None:
         """The rows are in the store."""
         if self._compensation is not None:
-            self._engine.journal.registered()
+            self._engine.journal.compensations.count += 1

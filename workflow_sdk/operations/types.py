@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextvars import ContextVar
+from datetime import datetime
 from secrets import token_bytes
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +16,46 @@ from msgspec import Struct, field
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.journal.inbox import Fit
 from workflow_sdk.rows.entries import Entry, token_of
+from workflow_sdk.rows.retry import Duration
+
+T = TypeVar("T")
+
+Coro = Coroutine[Any, Any, T]
+"""What each verb of `ctx` gives."""
+
+OnCancel = Literal["cancel", "abandon"]
+
+
+Names = str | Sequence[str] | None
+"""The names of messages."""
+
+
+class Until(TypedDict, total=False):
+    """How long something is waited for."""
+
+    timeout: Duration | None
+    until: datetime | None
+
+
+class Request(Until, total=False):
+    """What a person is asked for."""
+
+    payload: object
+    assignee: str | None
+    roles: Sequence[str]
+
+
+class Pruning(TypedDict, total=False):
+    """When a loop stores its state, and how many turns it keeps."""
+
+    commit_interval: int
+    history_keep: int | None
+
+
+class Addressee(Protocol):
+    """Anything with the id of an instance, such as a handle: messages can be sent to it."""
+
+    id: str
 
 
 class Wakeup:

@@ -70,7 +70,7 @@ async def _removed(place: Place) -> None:
         if place.entry is not None:
             # Before anything is stored: the public state would be shown without what was assigned in there.
             unfold(engine, [place.location])
-            engine.journal.forget_loaded(place.location)
+            engine.journal.history.forget_loaded(place.location)
             await engine.passed_over(place.location)
             place.close(place.entry)
     finally:

@@ -66,7 +66,7 @@ async def _has_changed(engine: Engine, wait: Wait, found: list[InboxMessage]) ->
     """Bring what a wait has to know into memory; whether it is to look again at what there is."""
     messages = engine.messages
     is_new = False
-    if wait.fit is not None and wait.fit.refused and engine.parking.active == 1:
+    if wait.fit is not None and wait.fit.refused and engine.parking.waits.active == 1:
         # No other branch runs, which could be about to listen to what this one has refused.
         is_new = await messages.set_aside(wait.fit)
     if not is_new and messages.lacks(wait.messages, found, wait.count):
@@ -113,14 +113,20 @@ def begins_anew(place: Place, engine: Engine, entry: Entry) -> bool:
 # `ctx.sleep` and `ctx.sleep_until`: durable timers.
 
 
-def start_sleep(scope: Scope, name: str, duration: Duration | datetime) -> Coroutine[None, None, None]:
+def start_sleep(scope: Scope, name: str, duration: Duration) -> Coroutine[None, None, None]:
     """Register a timer; its coroutine waits for it."""
     place = register(scope, Kind.SLEEP, name)
-    if isinstance(duration, datetime):
-        until = deadline(place, None, duration)
-        assert until is not None, "a time was given"
-        return scope.start(perform(place, _Sleep(place, None, until)))
     return scope.start(perform(place, _Sleep(place, duration_of(place, duration), 0.0)))
+
+
+def start_sleep_until(scope: Scope, name: str, when: datetime) -> Coroutine[None, None, None]:
+    """Register a timer that ends at a time; its coroutine waits for it."""
+    if not isinstance(when, datetime):
+        raise scope.engine.life.mistake(DefinitionError(f"sleep_until {name!r} takes a datetime, not {shown(when)}"))
+    place = register(scope, Kind.SLEEP, name)
+    until = deadline(place, None, when)
+    assert until is not None, "a time was given"
+    return scope.start(perform(place, _Sleep(place, None, until)))
 
 
 class _Sleep:

@@ -17,7 +17,7 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError, LeaseLostError
 from workflow_sdk.instance.clock import Clock, pause
-from workflow_sdk.instance.host import Guest, Parked, Root, Waiting
+from workflow_sdk.instance.host import Guest, Near, Parked, Root, Waiting
 from workflow_sdk.instance.results import Wait
 from workflow_sdk.instance.threads import Threads, threads_of_the_loop
 from workflow_sdk.operations.calling import asyncio_task
@@ -175,6 +175,7 @@ class Alone:
 
     def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
+        self.here: Near | None = None
         self._driver = driver
         self.threads: Threads = threads_of_the_loop()
         self._clock = clock
@@ -229,7 +230,7 @@ class Alone:
             guest.life.abandon()
 
     async def _watch(self, guest: Guest) -> None:
-        await guest.parking.watch()
+        await guest.parking.arrivals.watch()
         self._watching = False
         self._signal.set()
 
@@ -290,13 +291,3 @@ class Alone:
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
         """There is nobody else."""
         go_on()
-
-    def is_here(self, worker: str) -> bool:
-        """There is nobody else."""
-        return False
-
-    def message_came(self, id: str) -> None:
-        """There is nobody else."""
-
-    def is_due(self, id: str) -> None:
-        """There is nobody else."""

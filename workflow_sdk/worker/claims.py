@@ -98,7 +98,7 @@ class Failures:
                 self._until[id] = self._clock.monotonic()
                 self._tell()
 
-        self._residents.spawn(watch)
+        self._residents.host.spawn(watch)
 
     def _tell(self) -> None:
         for tell in self.told:
@@ -184,7 +184,7 @@ class Claims:
         # What is due is nobody's: ours is being given back, or was taken over while we looked away.
         self._later.add(id)
         if id in self.residents.runs:
-            self.residents.runs[id].execution.parking.signal()
+            self.residents.runs[id].execution.parking.arrivals.signal()
 
     def missed(self, id: str, *, evict: bool) -> None:
         """A signal came for an instance that is not in memory. It may be about to be."""
@@ -248,7 +248,7 @@ class Claims:
             if run is not None:
                 self._serve(id, run)
 
-        residents.spawn(claim_and_run)
+        residents.host.spawn(claim_and_run)
 
     async def _claim(self, id: str, takes_over: TakesOver, on_unknown: Callable[[], None] | None) -> Run | None:
         """The run of an instance that was claimed; None if someone else has it, or its workflow is not known here."""
@@ -276,17 +276,17 @@ class Claims:
         return None if claimed.lease is None else self._run(claimed.workflow, keys, claimed)
 
     def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Run:
-        return Run(flow, self.driver, keys, self.codec, self._known, self.clock, claimed, "live", self.residents)
+        return Run(flow, self.driver, keys, self.codec, self._known, self.clock, claimed, "live", self.residents.host)
 
     def _serve(self, id: str, run: Run) -> None:
         """Run an instance that is ours, and have it look at what has come for it while it was being claimed."""
         evict = self._missed.pop(id, None)
         if evict is not None:
-            run.execution.parking.signal()
+            run.execution.parking.arrivals.signal()
         # In memory from now on: what comes next finds it there, and not among what is being claimed.
         self.residents.runs[id] = run
         # In a task of its own: nothing of the claim is kept while it runs.
-        self.residents.spawn(partial(self.residents.serve, id, run, evict=bool(evict)))
+        self.residents.host.spawn(partial(self.residents.serve, id, run, evict=bool(evict)))
 
     async def until_claimed(self) -> None:
         """Return when what is being claimed now has been, or could not be."""

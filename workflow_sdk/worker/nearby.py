@@ -17,8 +17,8 @@ class Nearby:
     def __init__(self, residents: Residents, claiming: Claiming) -> None:
         self._residents = residents
         self._claiming = claiming
-        residents.here = self
-        self.answers: dict[bytes, Callable[[bytes], None]] = residents.answers
+        residents.host.here = self
+        self.answers: dict[bytes, Callable[[bytes], None]] = residents.host.answers
         """Who in this process waits for which answer, by its key."""
         self.inbox_max: int = INBOX_MAX_DEFAULT
 
@@ -35,7 +35,7 @@ class Nearby:
         """A message was stored for an instance that the worker here has."""
         run = self._residents.runs.get(id)
         if run is not None:
-            run.execution.parking.signal(lease=False)
+            run.execution.parking.arrivals.signal(lease=False)
         else:
             self._claiming.missed(id)
 

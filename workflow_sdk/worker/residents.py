@@ -12,11 +12,10 @@ from typing import Any, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from workflow_sdk.client.access import Here
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.instance.clock import Activity, Clock
-from workflow_sdk.instance.host import Guest, Parked, Root, Waiting
+from workflow_sdk.instance.host import Guest, Near, Parked, Root, Waiting
 from workflow_sdk.instance.run import Run
 from workflow_sdk.instance.threads import THREADS_MAX, Threads
 from workflow_sdk.rows.instance import InstanceRows
@@ -37,56 +36,32 @@ class _Ending:
         self.waiting = 0
 
 
-class Residents:
-    """The host of all instances of one runtime."""
+class RuntimeHost:
+    """What runs the executions of one runtime: the host that each of them sees."""
 
     beats = True
 
-    def __init__(
-        self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float, threads: int = THREADS_MAX
-    ) -> None:
-        self._clock = clock
-        self._max_resident = max_resident
-        self._max_idle = max_idle
+    def __init__(self, clock: Clock, concurrency: int, threads: int, surplus: Callable[[], None]) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
         """Who in this process waits for which answer, by its key."""
-        self.runs: dict[str, Run] = {}
+        self.here: Near | None = None
+        """The runtime."""
         self.slots: Slots = Slots(concurrency)
         self.threads: Threads = Threads(threads)
-        self.stopping: bool = False
-        """Nothing new is begun."""
-        self.busy: int = 0
-        """What is done for instances that are not in memory yet."""
-        self.looking: int = 0
-        """How many are looking whether there is something to be done."""
-        self.on_failure: Callable[[str, BaseException], None] = lambda id, error: None
-        """Told when a run has ended without giving its instance back, and of what."""
-        self.on_end: list[Callable[[str], None]] = []
-        """Told when an instance is not in memory any more."""
-        self.here: Here | None = None
-        """The runtime that has them."""
-        self._timers = Timers()
-        self._idle: OrderedDict[str, float] = OrderedDict()
+        self.timers: Timers = Timers()
+        self.idle: OrderedDict[str, float] = OrderedDict()
         """Those that wait in memory, the longest idle first, and since when."""
-        self._leaving: set[str] = set()
-        """Those that are being evicted."""
-        self._endings: dict[str, _Ending] = {}
-        self._signal = anyio.Event()
-        self._ended = anyio.Event()
-        self._crew: Crew | None = None
-        self._patience: anyio.CancelScope | None = None
-        """In which all are evicted."""
-
-    def open(self, group: TaskGroup) -> None:
-        """Run everything in this group from now on."""
-        self._crew = crew_of(group)
-
-    # As a host.
+        self.signal: anyio.Event = anyio.Event()
+        """Set when another time is the first."""
+        self.crew: Crew | None = None
+        self._clock = clock
+        self._surplus = surplus
+        """Evicts those that are too many."""
 
     @property
     def is_cancelled(self) -> bool:
         """Whether all runs are being cancelled."""
-        return self._crew is not None and self._crew.is_cancelled
+        return self.crew is not None and self.crew.is_cancelled
 
     @property
     def crowded(self) -> bool:
@@ -99,27 +74,32 @@ class Residents:
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have something done in a task of its own."""
-        assert self._crew is not None, "a runtime that runs instances is open"
-        self._crew.spawn(fn)
+        assert self.crew is not None, "a runtime that runs instances is open"
+        self.crew.spawn(fn)
 
     def waits_changed(self, guest: Waiting) -> None:
         """Keep its first time."""
         time = guest.next_time
-        if time is not None and self._timers.set(guest.instance_id, time):
-            self._signal.set()
+        if time is not None and self.timers.set(guest.instance_id, time):
+            self.signal.set()
+
+    def keep(self, guest: Waiting) -> None:
+        """Keep its next time. One that is over already waits for a slot."""
+        time = guest.next_time
+        if time is not None and time > self._clock.time():
+            self.waits_changed(guest)
 
     def rests(self, guest: Waiting, idle: bool) -> None:
         """It waits in memory now, or goes on. Those that wait and are too many are evicted, the longest idle first."""
         id = guest.instance_id
         if not idle:
-            self._idle.pop(id, None)
+            self.idle.pop(id, None)
             return
-        self._idle[id] = self._clock.monotonic()
+        self.idle[id] = self._clock.monotonic()
         self.slots.leave(id)
-        while len(self.runs) - len(self._leaving) > self._max_resident and self._idle:
-            self._evict_longest()
-        if len(self._idle) == 1:
-            self._signal.set()
+        self._surplus()
+        if len(self.idle) == 1:
+            self.signal.set()
 
     def may_go_on(self, guest: Waiting) -> bool:
         """Whether it has a slot; if not, it waits for one."""
@@ -129,26 +109,12 @@ class Residents:
 
         def go_on() -> None:
             guest.fire()
-            if id in self._idle:
+            if id in self.idle:
                 self.slots.leave(id)
-            self._keep(guest)
+            self.keep(guest)
 
         self.slots.queue_up(id, go_on)
         return False
-
-    def is_here(self, worker: str) -> bool:
-        """Whether that worker is told by `message_came`, and needs no signal."""
-        return self.here is not None and self.here.is_worker(worker)
-
-    def message_came(self, id: str) -> None:
-        """A message was stored for an instance that the worker here has."""
-        if self.here is not None:
-            self.here.message_came(id)
-
-    def is_due(self, id: str) -> None:
-        """An instance is to be run by whoever is free."""
-        if self.here is not None:
-            self.here.is_due(id)
 
     def meet(self, workflow: Workflow[Any, Any]) -> None:
         """It runs those that it was given."""
@@ -160,28 +126,63 @@ class Residents:
         """It waits for its next slot."""
         self.slots.queue_up(guest.instance_id, go_on)
 
+    def leaves(self, id: str) -> None:
+        """It is not in memory any more."""
+        self.idle.pop(id, None)
+        self.timers.discard(id)
+        self.slots.leave(id)
+
+
+class Residents:
+    """All instances that one runtime has in memory."""
+
+    def __init__(
+        self, clock: Clock, *, max_resident: int, concurrency: int, max_idle: float, threads: int = THREADS_MAX
+    ) -> None:
+        self._clock = clock
+        self._max_resident = max_resident
+        self._max_idle = max_idle
+        self.host: RuntimeHost = RuntimeHost(clock, concurrency, threads, self._evict_surplus)
+        self.slots: Slots = self.host.slots
+        self.runs: dict[str, Run] = {}
+        self.stopping: bool = False
+        """Nothing new is begun."""
+        self.busy: int = 0
+        """What is done for instances that are not in memory yet."""
+        self.looking: int = 0
+        """How many are looking whether there is something to be done."""
+        self.on_failure: Callable[[str, BaseException], None] = lambda id, error: None
+        """Told when a run has ended without giving its instance back, and of what."""
+        self.on_end: list[Callable[[str], None]] = []
+        """Told when an instance is not in memory any more."""
+        self._leaving: set[str] = set()
+        """Those that are being evicted."""
+        self._endings: dict[str, _Ending] = {}
+        self._ended = anyio.Event()
+        self._patience: anyio.CancelScope | None = None
+        """In which all are evicted."""
+
+    def open(self, group: TaskGroup) -> None:
+        """Run everything in this group from now on."""
+        self.host.crew = crew_of(group)
+
     # What runs beside the instances.
 
     async def keep_time(self) -> None:
         """Wake those whose time has come, and evict those that have been idle for long. It does not return."""
+        host = self.host
         while True:
-            self._signal = signal = anyio.Event()
+            host.signal = signal = anyio.Event()
             now = self._clock.time()
-            for id in self._timers.due(now):
+            for id in host.timers.due(now):
                 run = self.runs.get(id)
                 if run is not None:
                     run.execution.parking.fire()
-                    self._keep(run.execution.parking)
-            while self._idle and next(iter(self._idle.values())) + self._max_idle <= self._clock.monotonic():
+                    host.keep(run.execution.parking)
+            while host.idle and next(iter(host.idle.values())) + self._max_idle <= self._clock.monotonic():
                 self._evict_longest()
-            idle = next(iter(self._idle.values())) + self._max_idle if self._idle else None
-            await self._clock.wait(signal, self._timers.next, self.activity, lazily=idle)
-
-    def _keep(self, guest: Waiting) -> None:
-        """Keep its next time. One that is over already waits for a slot."""
-        time = guest.next_time
-        if time is not None and time > self._clock.time():
-            self.waits_changed(guest)
+            idle = next(iter(host.idle.values())) + self._max_idle if host.idle else None
+            await self._clock.wait(signal, host.timers.next, self.activity, lazily=idle)
 
     def activity(self) -> Activity:
         """What is under way in all of them."""
@@ -199,8 +200,12 @@ class Residents:
         finally:
             self.looking -= 1
 
+    def _evict_surplus(self) -> None:
+        while len(self.runs) - len(self._leaving) > self._max_resident and self.host.idle:
+            self._evict_longest()
+
     def _evict_longest(self) -> None:
-        id, _ = self._idle.popitem(last=False)
+        id, _ = self.host.idle.popitem(last=False)
         self.evict_one(id)
 
     # What the runtime asks for.
@@ -208,7 +213,7 @@ class Residents:
     def evict_one(self, id: str) -> None:
         """Evict one once what is under way in it has ended."""
         self._leaving.add(id)
-        self._idle.pop(id, None)
+        self.host.idle.pop(id, None)
         # A step that is under way may end first; until then it counts.
         self.slots.stop_waiting(id)
         self.runs[id].execution.parking.evict()
@@ -235,10 +240,8 @@ class Residents:
         finally:
             if self.runs.get(id) is run:
                 del self.runs[id]
-            self._idle.pop(id, None)
+            self.host.leaves(id)
             self._leaving.discard(id)
-            self._timers.discard(id)
-            self.slots.leave(id)
             ending = self._endings.pop(id, None)
             if ending is not None:
                 ending.about = about
@@ -255,7 +258,7 @@ class Residents:
             return True
         if not isinstance(error, anyio.get_cancelled_exc_class()):
             return False
-        return not self.is_cancelled and anyio.current_effective_deadline() != -inf
+        return not self.host.is_cancelled and anyio.current_effective_deadline() != -inf
 
     async def until_ended(self, id: str) -> InstanceRows | None:
         """Wait for an instance that is in memory; return its rows if it is over, None if it only went away."""
@@ -284,9 +287,9 @@ class Residents:
                 await self._ended.wait()
         for run in list(self.runs.values()):
             run.execution.life.abandon()
-        if self._crew is not None:
+        if self.host.crew is not None:
             # At the same moment: what is cancelled is given back, and what only ends is not.
-            self._crew.cancel()
+            self.host.crew.cancel()
 
     def hurry(self) -> None:
         """Wait no longer for what is under way."""
@@ -296,7 +299,7 @@ class Residents:
     def look_again(self) -> None:
         """Have every one look at whether it is still ours."""
         for run in list(self.runs.values()):
-            run.execution.parking.signal()
+            run.execution.parking.arrivals.signal()
 
     def one_less(self) -> None:
         """Something that was done for an instance is over."""

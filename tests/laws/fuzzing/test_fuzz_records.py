@@ -105,8 +105,8 @@ def load_name(raw: bytes) -> str:
 
 def load_taking(raw: bytes) -> InboxMessage:
     journal = Journal(InstanceKeys("i"))
-    journal.load_taking(TAKINGS + LOOP, raw)
-    return journal.takings[TAKINGS + LOOP]
+    journal.takings.load(TAKINGS + LOOP, raw)
+    return journal.takings.rows[TAKINGS + LOOP]
 
 
 def load_entry(raw: bytes) -> Entry:
@@ -114,7 +114,7 @@ def load_entry(raw: bytes) -> Entry:
     journal = Journal(InstanceKeys("i"))
     cursor = HistoryCursor(journal, HISTORY)
     cursor.feed([(journal.keys.space + HISTORY + LOOP, raw)])
-    return journal.loaded[b""][LOOP]
+    return journal.history.loaded[b""][LOOP]
 
 
 def read_counts(raw: bytes) -> int:
