@@ -167,16 +167,17 @@ RIDING_MAX = 500
 
 def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) -> Coroutine[Any, Any, Any]:
     """Register a step; its coroutine runs it. `call` is the function and its arguments, maybe with a name before."""
-    derived = not (call and isinstance(call[0], str))
-    at = 0 if derived else 1
-    fn, args = call[at] if len(call) > at else None, call[at + 1 :]
+    if derived := not (call and isinstance(call[0], str)):
+        call = (None, *call)
+    fn: Any = call[1] if len(call) > 1 else None
+    name, args = call[0], call[2:]
     if not is_function(fn):
-        raise _no_function(scope, fn, None if derived else call[0])
+        raise _no_function(scope, fn, name)
     try:
         options = as_step_options(fn, overrides)
     except DefinitionError as error:
         raise scope.engine.life.mistake(error) from None
-    place = register(scope, Kind.STEP, function_name(fn) if derived else call[0], derived=derived)
+    place = register(scope, Kind.STEP, function_name(fn) if derived else name, derived=derived)
     if derived:
         place.arguments = args if type(fn) is FunctionType else (*arguments_in(fn), *args)
     if options.rollback is not None:
@@ -184,7 +185,7 @@ def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) ->
     return scope.start(perform(place, FunctionVerb(place, fn, args, options, _attempt)))
 
 
-def _no_function(scope: Scope, given: object, name: str | None) -> BaseException:
+def _no_function(scope: Scope, given: Any, name: str | None) -> BaseException:
     step = "step" if name is None else f"step {scope.path_of(name)!r}"
     remedy = "start it with ctx.child" if isinstance(given, Workflow) else "call ctx.step(name, fn, *args)"
     return scope.engine.life.mistake(DefinitionError(f"{step} has no function to run but {shown(given)}; {remedy}"))
