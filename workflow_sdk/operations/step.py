@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import anyio.lowlevel
 
@@ -188,7 +188,9 @@ def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) ->
 def _no_function(scope: Scope, given: Any, name: str | None) -> BaseException:
     step = "step" if name is None else f"step {scope.path_of(name)!r}"
     remedy = "start it with ctx.child" if isinstance(given, Workflow) else "call ctx.step(name, fn, *args)"
-    return scope.engine.life.mistake(DefinitionError(f"{step} has no function to run but {shown(given)}; {remedy}"))
+    return scope.engine.life.mistake(
+        DefinitionError(f"{step} has no function to run but {shown(cast('object', given))}; {remedy}")
+    )
 
 
 async def _attempt(step: FunctionVerb, engine: Engine) -> BaseException | None:
