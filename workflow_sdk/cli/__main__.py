@@ -13,8 +13,8 @@ try:
     from workflow_sdk.cli import doctor, history, instances, worker
     from workflow_sdk.cli.output import EXIT_FAILED, EXIT_USAGE, safe, say
     from workflow_sdk.errors import DefinitionError, WorkflowSDKError
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in ("click", "rich"):
+except ModuleNotFoundError as _error:
+    if _error.name is None or _error.name.partition(".")[0] not in ("click", "rich"):
         raise
     sys.exit("workflow: the command line needs the extra `cli`: pip install 'workflow-sdk[cli]'")
 except KeyboardInterrupt:
@@ -32,7 +32,6 @@ class App(click.Group):
     """A group of commands that tells an error in one line, and by the exit code."""
 
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run a command line, and exit."""
         extra["standalone_mode"] = False  # click would tell a usage error in three lines
         # Printing must not fail, whatever characters are in the store and whatever the terminal can show.
         out: object = sys.stdout
@@ -45,7 +44,6 @@ class App(click.Group):
         sys.exit(code)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read a command line."""
         for arg in args:
             if any("\ud800" <= c <= "\udfff" for c in arg):
                 raise click.UsageError(f"{arg!r:.100} is no text in the encoding of this terminal")
@@ -54,7 +52,6 @@ class App(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command of this context."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # nobody reads the output any more; click would exit with a code of its own

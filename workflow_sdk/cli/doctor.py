@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -50,7 +50,7 @@ COUNTERS = ("conflicts", "retries", "unknown_results")
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """How many milliseconds something took, most often and at worst."""
+    """How many milliseconds half of several tries did not exceed, and all but a hundredth of them."""
 
     p50_ms: float
     p99_ms: float
@@ -62,20 +62,8 @@ class _Times:
 
 def _times(seconds: list[float]) -> _Times:
     ordered = sorted(seconds)
-    p50, p99 = (ordered[max(0, math.ceil(share * len(ordered)) - 1)] * 1000 for share in (0.5, 0.99))
+    p50, p99 = (ordered[math.ceil(share * len(ordered)) - 1] * 1000 for share in (0.5, 0.99))
     return _Times(p50, p99, len(ordered))
-
-
-@dataclass(slots=True)
-class _Findings:
-    opening_ms: float
-    commit: _Times
-    read: _Times
-    told: dict[str, str | int]
-    """What the driver tells of itself."""
-    instances: dict[str, int] = field(default_factory=dict[str, int])
-    is_count_whole: bool = True
-    instances_problem: str | None = None
 
 
 @click.command()
@@ -93,37 +81,26 @@ def doctor(store: str | None, url: str | None, codec: str | None, as_json: bool)
         raise click.UsageError("which store? There are two")
     found = anyio.run(_examine, *given_store(url if store is None else store, codec))
     if as_json:
-        click.echo(in_json(_document(found), indent=2))
+        click.echo(in_json(found, indent=2))
         return
     for name, text in _lines(found):
         click.echo(f"{name:<10} {safe(text)}")
 
 
-def _lines(found: _Findings) -> list[tuple[str, str]]:
-    lines = [("opens", f"yes, in {found.opening_ms:.1f} ms"), ("writes", "yes")]
-    lines += [("commit", str(found.commit)), ("read", str(found.read))]
-    lines += [(name.replace("_", " "), str(fact)) for name, fact in found.told.items()]
-    text = ", ".join(f"{count} {status}" for status, count in found.instances.items() if count) or "none"
-    if found.instances_problem is not None:
-        text = f"can't be read: {found.instances_problem}"
-    elif not found.is_count_whole:
-        text += ", or more: that took too long"
-    return [*lines, ("instances", text)]
+def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The same for a person."""
+    opening, instances = found.pop("opening_ms"), found.pop("instances")
+    is_whole, problem = found.pop("instances_counted_all"), found.pop("instances_problem")
+    lines = [("opens", f"yes, in {opening:.1f} ms"), ("writes", "yes")]
+    lines += [(name.replace("_", " "), str(fact)) for name, fact in found.items()]
+    if problem is not None:
+        return [*lines, ("instances", f"can't be read: {problem}")]
+    text = ", ".join(f"{count} {status}" for status, count in instances.items() if count) or "none"
+    return [*lines, ("instances", text if is_whole else f"{text}, or more: that took too long")]
 
 
-def _document(found: _Findings) -> dict[str, object]:
-    return {
-        "opening_ms": found.opening_ms,
-        "commit": found.commit,
-        "read": found.read,
-        **found.told,
-        "instances": None if found.instances_problem else found.instances,
-        "instances_counted_all": found.is_count_whole and not found.instances_problem,
-        "instances_problem": found.instances_problem,
-    }
-
-
-async def _examine(url: str, codecs: Codecs | None) -> _Findings:
+async def _examine(url: str, codecs: Codecs | None) -> dict[str, Any]:
+    """What `--json` prints."""
     began = time.perf_counter()
     async with aclosing(await open_driver(url)) as driver:
         opening = time.perf_counter() - began
@@ -133,21 +110,23 @@ async def _examine(url: str, codecs: Codecs | None) -> _Findings:
             await _remove(driver, *old)
         scratch = PREFIX + int(time.time()).to_bytes(8, "big") + uuid4().bytes
         try:
-            commit, read = await _try(driver, scratch)
+            commits, reads = await _try(driver, scratch)
         finally:
             with anyio.CancelScope(shield=True):
                 await _remove(driver, scratch, scratch + b"\0")
+        found: dict[str, Any] = {"opening_ms": opening * 1000, "commit": commits, "read": reads}
         # Some drivers can tell more of themselves.
         describe: Callable[[], Awaitable[dict[str, str]]] | None = getattr(driver, "describe", None)
-        told: dict[str, str | int] = {} if describe is None else {**await describe()}
-        told |= {name: value for name in COUNTERS if isinstance(value := getattr(driver, name, None), int)}
-        found = _Findings(opening * 1000, commit, read, told)
+        if describe is not None:
+            found |= await describe()
+        found |= {name: value for name in COUNTERS if isinstance(value := getattr(driver, name, None), int)}
+        counts, is_whole, problem = None, False, None
         try:
-            await _count(driver, codecs, found)
+            counts, is_whole = await _count(driver, codecs)
         except CodecError as error:
             # Nothing is wrong with the store: we were not given the codec of its values.
-            found.instances_problem = str(error)
-        return found
+            problem = str(error)
+        return found | {"instances": counts, "instances_counted_all": is_whole, "instances_problem": problem}
 
 
 async def _try(driver: Driver, key: bytes) -> tuple[_Times, _Times]:
@@ -175,32 +154,31 @@ async def _remove(driver: Driver, begin: bytes, end: bytes) -> None:
     await driver.commit(batch)
 
 
-async def _count(driver: Driver, codecs: Codecs | None, found: _Findings) -> None:
+async def _count(driver: Driver, codecs: Codecs | None) -> tuple[dict[str, int], bool]:
+    """How many instances have each status, and whether these are all."""
+    counts = dict.fromkeys((status.value for status in Status), 0)
+    is_whole = True
     until = time.perf_counter() + COUNTING_SECONDS
     async with Client(driver, codec=codecs) as client:
         for status in Status:
-            found.instances[status.value] = 0
             cursor: str | None = None
             while True:
                 page = await client.list(status=status, limit=PAGE, cursor=cursor)
-                found.instances[status.value] += len(page)
+                counts[status.value] += len(page)
                 cursor = page.cursor
                 if cursor is None:
                     break
                 if time.perf_counter() >= until:
-                    found.is_count_whole = False
+                    is_whole = False
                     break
+    return counts, is_whole
 
 
 # -- Code: does it still fit the instances that are under way, in a store or in a dump? -------------------------------
 
 
 _finished_option = click.option(
-    "--finished",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="And N finished ones of each workflow.",
+    "--finished", type=click.IntRange(min=0), default=0, metavar="N", help="And N finished ones of each workflow."
 )
 
 
@@ -221,17 +199,22 @@ def check(target: str, finished: int, dump: Path | None, store: str | None, code
     found = made(target, named(target, "app:runtime"), "workflows")
     runtime = found if isinstance(found, Runtime) else None
     workflows = _workflows(target, found if runtime is None else runtime.workflows)
-    handlers = runtime.handlers if runtime is not None else ()
-    if dump is not None and store is not None:
-        raise click.UsageError("--dump takes the place of a store: give one of the two")
-    source: str | Path
-    # The values in a dump are as the store has them, so they need the codec, too.
-    source, codecs = given_store(store, codec) if dump is None else (dump, given_codec(codec))
+    handlers = () if runtime is None else runtime.handlers
+    source, codecs = _source(dump, store, codec)
     report = anyio.run(lambda: replay_check(source, workflows, finished=finished, codec=codecs, handlers=handlers))
     click.echo(in_json(_plain(report)) if as_json else "\n".join(map(safe, str(report).splitlines())))
     # A runtime is all that will run: nobody takes an instance of a workflow that it does not know.
     left_out = runtime is not None and bool(report.unknown)
     return EXIT_FAILED if left_out or not report.ok else 0
+
+
+def _source(dump: Path | None, store: str | None, codec: str | None) -> tuple[str | Path, Codecs | None]:
+    """The dump or the store that is read, and the codec of its values."""
+    if dump is None:
+        return given_store(store, codec)
+    if store is not None:
+        raise click.UsageError("--dump takes the place of a store: give one of the two")
+    return dump, given_codec(codec)  # values in a dump are as the store has them
 
 
 def _workflows(target: str, found: Any) -> list[Workflow[Any, Any]]:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from workflow_sdk import Client, EntryStatus, History, HistoryEntry, InstanceInfo, Progress, Status
-from workflow_sdk.cli.options import find, id_argument, with_client
+from workflow_sdk.cli.options import command, find, id_argument
 from workflow_sdk.cli.output import (
     STYLES,
     console,
@@ -69,10 +69,9 @@ async def _look(client: Client, id: str) -> _Picture:
     return _Picture(info, await handle.history(), datetime.now(UTC))
 
 
-@click.command()
+@command()
 @id_argument
 @click.option("--json", "as_json", is_flag=True, help="Everything there is, as JSON.")
-@with_client()
 async def show(client: Client, id: str, as_json: bool) -> None:
     """Show an instance and its history: a tree with times, attempts and waits."""
     picture = await _look(client, id)
@@ -86,48 +85,45 @@ async def show(client: Client, id: str, as_json: bool) -> None:
 # -- Watching ---------------------------------------------------------------------------------------------------------
 
 
-@click.command()
+@command()
 @id_argument
-@with_client()
 async def watch(client: Client, id: str) -> None:
     """Watch an instance until it ends or is stuck.
 
     Over a pipe, each thing that happens is a line. The exit code is 0 if it has completed.
     """
     is_live = is_terminal() and not console().is_dumb_terminal  # one that can't move its cursor
-    info = await (_show_live(client, id) if is_live else _poll(client, id, partial(_print_news, {})))
+    last = await (_show_live(client, id) if is_live else _poll(client, id, partial(_print_news, {})))
+    info = last.info
     if info.status is not Status.COMPLETED:
         why = f": {info.error}" if info.error else ""
         raise click.ClickException(f"instance {id!r} is {info.status.value}{why}")
 
 
-async def _poll(client: Client, id: str, show: Callable[[_Picture], None]) -> InstanceInfo:
-    """Show the instance again and again, until it is over."""
+async def _poll(client: Client, id: str, show: Callable[[_Picture], None]) -> _Picture:
+    """Show the instance again and again, until it is over; how it is then."""
     while True:
         began = anyio.current_time()
         picture = await _look(client, id)
         took = anyio.current_time() - began
         show(picture)
         if picture.is_over:
-            return picture.info
+            return picture
         await anyio.sleep(max(POLL_SECONDS, POLL_REST * took))
 
 
-async def _show_live(client: Client, id: str) -> InstanceInfo:
+async def _show_live(client: Client, id: str) -> _Picture:
     screen = console()
-    last: list[Text] = []
 
     def show(picture: _Picture) -> None:
-        if picture.is_over:
-            last.extend(_tree(picture))
-        else:
+        if not picture.is_over:
             live.update(Group(*_fitting(_tree(picture), screen.height - 1)), refresh=True)
 
     # Nothing else prints meanwhile. A redirected stdout would have no encoding, and the tree would be drawn in ASCII.
     with Live(console=screen, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False) as live:
-        info = await _poll(client, id, show)
-    _print(last)
-    return info
+        last = await _poll(client, id, show)
+    _print(_tree(last))
+    return last
 
 
 def _fitting(lines: list[Text], height: int) -> list[Text]:

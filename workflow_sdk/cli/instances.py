@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from workflow_sdk import Client, Delivery, Handle, InstanceInfo, Schedule, Status, Task, Tasks
-from workflow_sdk.cli.options import duration, find, id_argument, json_value, limit_option, with_client
+from workflow_sdk.cli.options import command, duration, find, id_argument, json_value
 from workflow_sdk.cli.output import (
     STYLES,
     Listed,
@@ -29,6 +29,10 @@ from workflow_sdk.cli.output import (
 _STATUSES = [status.value for status in Status]
 _ENDS = [status.value for status in Status if status.is_terminal]
 
+_limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="So many at most."
+)
+
 
 async def _find_readable(client: Client, id: str) -> Handle[Any]:
     """The handle of an instance, after a value of the instance could be read.
@@ -44,11 +48,10 @@ async def _print_status(handle: Handle[Any]) -> None:
     click.echo((await handle.info()).status.value)
 
 
-@click.command()
+@command(creates=True)
 @click.argument("name")
 @click.argument("input", callback=json_value, metavar="[INPUT-JSON]", required=False)
 @click.option("--id", help="Of the instance. Starting it twice is starting it once.")
-@with_client(creates=True)
 async def start(client: Client, name: str, input: Any, id: str | None) -> None:
     """Start an instance of the workflow NAME, and print its id.
 
@@ -57,13 +60,12 @@ async def start(client: Client, name: str, input: Any, id: str | None) -> None:
     click.echo(safe((await client.start(name, input, id=id)).id))
 
 
-@click.command("list")
+@command("list")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those.")
 @click.option("--workflow", metavar="NAME", help="Only those of this workflow.")
 @click.option("--reference", metavar="REF", help="Only those with this business reference.")
-@limit_option
+@_limit_option
 @click.option("--json", "as_json", is_flag=True, help="Everything but the history, as JSON: a line for each.")
-@with_client()
 async def list_(client: Client, limit: int, as_json: bool, **only: Any) -> None:
     """List instances, oldest first.
 
@@ -95,12 +97,11 @@ def _instance_row(info: InstanceInfo) -> list[str]:
 _INSTANCES = Listed(["ID", "WORKFLOW", "STATUS", "AGE", ""], ["WORKFLOW", ""], _instance_cells, _instance_row)
 
 
-@click.command()
+@command()
 @id_argument
 @click.argument("message")
 @click.argument("payload", callback=json_value, metavar="[PAYLOAD-JSON]", required=False)
 @click.option("--key", help="The same key is delivered once.")
-@with_client()
 async def send(client: Client, id: str, message: str, payload: Any, key: str | None) -> None:
     """Send a MESSAGE to an instance, and print what became of it.
 
@@ -113,12 +114,11 @@ async def send(client: Client, id: str, message: str, payload: Any, key: str | N
     click.echo(delivery.value)
 
 
-@click.command()
+@command()
 @id_argument
 @click.option(
     "--timeout", callback=duration, metavar="DURATION", help="How long to wait: 90s, 15m, 12h. Default: for ever."
 )
-@with_client()
 async def result(client: Client, id: str, timeout: float | None) -> None:
     """Wait for the end of an instance, and print its output as JSON.
 
@@ -137,10 +137,9 @@ async def result(client: Client, id: str, timeout: float | None) -> None:
     click.echo(in_json(output))
 
 
-@click.command()
+@command()
 @id_argument
 @click.option("--rollback", is_flag=True, help="Undo first what it has done.")
-@with_client()
 async def cancel(client: Client, id: str, rollback: bool) -> None:
     """End an instance, whatever it does, and print its status."""
     handle = await _find_readable(client, id)
@@ -148,9 +147,8 @@ async def cancel(client: Client, id: str, rollback: bool) -> None:
     await _print_status(handle)
 
 
-@click.command()
+@command()
 @id_argument
-@with_client()
 async def recover(client: Client, id: str) -> None:
     """Have an instance run again after it failed or got stuck, and print its status."""
     handle = await _find_readable(client, id)
@@ -158,10 +156,9 @@ async def recover(client: Client, id: str) -> None:
     await _print_status(handle)
 
 
-@click.command("restart-from")
+@command("restart-from")
 @id_argument
 @click.argument("path", required=False)
-@with_client()
 async def restart_from(client: Client, id: str, path: str | None) -> None:
     """Have an instance forget part of its history and run again, and print its status.
 
@@ -173,10 +170,9 @@ async def restart_from(client: Client, id: str, path: str | None) -> None:
     await _print_status(handle)
 
 
-@click.command()
+@command()
 @click.option("--older-than", callback=duration, required=True, metavar="DURATION", help="Since the end: 12h, 30d.")
 @click.option("--status", "statuses", type=click.Choice(_ENDS), multiple=True, help="Only those; can be given again.")
-@with_client()
 async def prune(client: Client, older_than: float, statuses: tuple[str, ...]) -> None:
     """Forget the instances that have ended longer ago than that, and print how many they were."""
     click.echo(await client.prune(older_than=older_than, statuses=statuses or _ENDS))
@@ -185,14 +181,13 @@ async def prune(client: Client, older_than: float, statuses: tuple[str, ...]) ->
 # -- Tasks: what people are to do, and that somebody has done it ------------------------------------------------------
 
 
-@click.command()
+@command()
 @click.option("--assignee", metavar="NAME", help="Only those that were assigned to NAME.")
 @click.option("--role", metavar="ROLE", help="Only those for this role.")
 @click.option("--reference", metavar="REF", help="Only those of instances with this business reference.")
 @click.option("--instance", metavar="ID", help="Only those of this instance.")
-@limit_option
+@_limit_option
 @click.option("--json", "as_json", is_flag=True, help="Everything but the log, as JSON: a line for each.")
-@with_client()
 async def tasks(client: Client, limit: int, as_json: bool, **only: Any) -> None:
     """List the open tasks of people, oldest first.
 
@@ -228,12 +223,11 @@ async def _tasks_with(client: Client, id: str) -> Tasks:
     return client.tasks
 
 
-@click.command("complete-task")
+@command("complete-task")
 @id_argument
 @click.argument("result", callback=json_value, metavar="[RESULT-JSON]", required=False)
 @click.option("--by", metavar="NAME", required=True, help="Who has done it.")
 @click.option("--role", "roles", metavar="ROLE", multiple=True, help="One that NAME has; can be given again.")
-@with_client()
 async def complete(client: Client, id: str, result: Any, by: str, roles: tuple[str, ...]) -> None:
     """Complete a task: its instance goes on with the result.
 
@@ -244,21 +238,19 @@ async def complete(client: Client, id: str, result: Any, by: str, roles: tuple[s
     click.echo("completed")
 
 
-@click.command("assign-task")
+@command("assign-task")
 @id_argument
 @click.argument("to", metavar="NAME")
 @click.option("--by", metavar="NAME", help="Who does so.")
-@with_client()
 async def assign(client: Client, id: str, to: str, by: str | None) -> None:
     """Give a task to NAME, whoever had it."""
     await (await _tasks_with(client, id)).assign(id, to, by=by)
     click.echo("assigned")
 
 
-@click.command("release-task")
+@command("release-task")
 @id_argument
 @click.option("--by", metavar="NAME", help="Who does so.")
-@with_client()
 async def release(client: Client, id: str, by: str | None) -> None:
     """Take a task from whoever has it: it is anyone's."""
     await (await _tasks_with(client, id)).release(id, by=by)
@@ -268,9 +260,8 @@ async def release(client: Client, id: str, by: str | None) -> None:
 # -- Schedules, which are made by programs ----------------------------------------------------------------------------
 
 
-@click.command()
+@command()
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON: a line for each.")
-@with_client()
 async def schedules(client: Client, as_json: bool) -> None:
     """List schedules, by their ids.
 
@@ -306,26 +297,23 @@ _SCHEDULES = Listed(
 )
 
 
-@click.command("pause-schedule")
+@command("pause-schedule")
 @id_argument
-@with_client()
 async def pause_schedule(client: Client, id: str) -> None:
     """Have a schedule start nothing until it is resumed."""
     await client.schedules.pause(id)
     click.echo("paused")
 
 
-@click.command("resume-schedule")
+@command("resume-schedule")
 @id_argument
-@with_client()
 async def resume_schedule(client: Client, id: str) -> None:
     """Have a schedule go on, and print when it ticks next. What came while it was paused is left out."""
     click.echo(utc_time((await client.schedules.resume(id)).next_at))
 
 
-@click.command("delete-schedule")
+@command("delete-schedule")
 @id_argument
-@with_client()
 async def delete_schedule(client: Client, id: str) -> None:
     """Forget a schedule. What it has started stays."""
     await client.schedules.delete(id)

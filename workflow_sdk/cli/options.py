@@ -10,7 +10,8 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
-from typing import Any, TextIO, TypeAlias, cast
+from operator import attrgetter
+from typing import Any, TextIO, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import anyio
@@ -20,20 +21,26 @@ from workflow_sdk import Client, CodecError, Handle, Runtime, Workflow
 from workflow_sdk.codecs import Codec
 
 Codecs: TypeAlias = Codec | Sequence[Codec]
+F = TypeVar("F", bound=Callable[..., Any] | click.Command)
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
 _SECONDS_MAX = 100 * 365 * 86_400.0
 _NEVER_CALLED: tuple[type, ...] = (Workflow, Runtime, type)
 
-id_argument = click.argument("id", metavar="ID")
-limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="So many at most."
-)
-store_option = click.option("--store", metavar="URL", help="The store; or in WORKFLOW_STORE. Such as sqlite:///app.db.")
-codec_option = click.option(
-    "--codec", metavar="MODULE:OBJECT", help="What its values pass through; or in WORKFLOW_CODEC."
-)
+
+def id_argument(command: F) -> F:
+    return click.argument("id", metavar="ID")(command)
+
+
+def store_option(command: F) -> F:
+    text = "The store; or in WORKFLOW_STORE. Such as sqlite:///app.db."
+    return click.option("--store", metavar="URL", help=text)(command)
+
+
+def codec_option(command: F) -> F:
+    text = "What its values pass through; or in WORKFLOW_CODEC."
+    return click.option("--codec", metavar="MODULE:OBJECT", help=text)(command)
 
 
 def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
@@ -83,13 +90,11 @@ def named(target: str, example: str) -> Any:
         raise click.UsageError(f"write module:{kind}, such as {example}, not {target!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a script has its own directory there
-    found: Any = _import(module_name)
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise click.UsageError(f"the module {module_name!r} has no {path!r}") from None
-    return found
+    module = _import(module_name)
+    try:
+        return attrgetter(path)(module)
+    except AttributeError:
+        raise click.UsageError(f"the module {module_name!r} has no {path!r}") from None
 
 
 def made(target: str, found: Any, what: str) -> Any:
@@ -124,23 +129,23 @@ def _author_error(what: str, error: Exception) -> click.ClickException:
 # -- The store --------------------------------------------------------------------------------------------------------
 
 
-def with_client(*, creates: bool = False) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+def command(
+    name: str | None = None, *, creates: bool = False
+) -> Callable[[Callable[..., Awaitable[None]]], click.Command]:
     """Make a command of a coroutine that takes a client of the store, and whatever else the command line has.
 
     A store that does not exist is an error, unless the command `creates` it.
     """
 
-    def decorate(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        @store_option
-        @codec_option
-        @wraps(command)
+    def decorate(use: Callable[..., Awaitable[None]]) -> click.Command:
+        @wraps(use)
         def run(*, store: str | None, codec: str | None, **others: Any) -> None:
             url, codecs = given_store(store, codec, creates=creates)
 
             async def opened() -> None:
                 async with Client(url, codec=codecs) as client:
                     try:
-                        await command(client, **others)
+                        await use(client, **others)
                     except CodecError as error:
                         if codecs is None and any(
                             word in str(error) for word in ("the stored bytes", "without codec=")
@@ -150,7 +155,7 @@ def with_client(*, creates: bool = False) -> Callable[[Callable[..., Awaitable[N
 
             anyio.run(opened)
 
-        return run
+        return codec_option(store_option(click.command(name)(run)))
 
     return decorate
 

@@ -60,7 +60,6 @@ def console() -> Console:
 
 
 def speaks_unicode() -> bool:
-    """Whether the output can be more than ASCII."""
     return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
 
 
@@ -180,15 +179,19 @@ def error_text(error: ErrorInfo) -> str:
 def wait_text(waits: Sequence[Wait], day: datetime | None = None) -> str:
     """What is waited for, in words."""
     whats = sorted({safe(wait.message) for wait in waits if wait.message is not None})
-    for kind, kinds in (("child", "children"), ("task", "tasks")):
-        targets = [safe(wait.target or wait.name) for wait in waits if wait.kind == kind]
-        whats += [f"{len(targets)} {kinds}"] if len(targets) > 1 else [f"{kind} {target}" for target in targets]
+    whats += [*_targets(waits, "child", "children"), *_targets(waits, "task", "tasks")]
     words = [f"for {', '.join(whats)}"] if whats else []
     times = [wait.until for wait in waits if wait.until is not None]
     if times:
         what = "next attempt" if all(wait.kind == "retry" for wait in waits) else "until"
         words.append(f"{what} {local_time(min(times), day or datetime.now(UTC))}")
     return " ".join(words)
+
+
+def _targets(waits: Sequence[Wait], kind: str, kinds: str) -> list[str]:
+    """The one child or task that is waited for, or how many there are."""
+    targets = [safe(wait.target or wait.name) for wait in waits if wait.kind == kind]
+    return [f"{len(targets)} {kinds}"] if len(targets) > 1 else [f"{kind} {target}" for target in targets]
 
 
 # -- Lists: a table for a terminal, lines with tabs over a pipe, JSON for programs ------------------------------------
@@ -210,7 +213,6 @@ class Listed(Generic[T]):
 
 
 def print_all(items: Iterable[T], as_json: bool, listed: Listed[T]) -> None:
-    """Print all items."""
     if is_terminal() and not as_json:
         console().print(_table(items, listed))
         return
