@@ -1,4 +1,4 @@
-"""`workflow`, or `python -m workflow_sdk.cli`: the group of all commands. It tells errors in one line, by exit code."""
+"""`workflow`, or `python -m workflow_sdk.cli`: the group of all commands, and how it tells an error."""
 
 from __future__ import annotations
 

@@ -29,18 +29,18 @@ _SECONDS_MAX = 100 * 365 * 86_400.0
 _NEVER_CALLED: tuple[type, ...] = (Workflow, Runtime, type)
 
 
-def id_argument(command: F) -> F:
-    return click.argument("id", metavar="ID")(command)
+def id_argument(use: F) -> F:
+    return click.argument("id", metavar="ID")(use)
 
 
-def store_option(command: F) -> F:
+def store_option(use: F) -> F:
     text = "The store; or in WORKFLOW_STORE. Such as sqlite:///app.db."
-    return click.option("--store", metavar="URL", help=text)(command)
+    return click.option("--store", metavar="URL", help=text)(use)
 
 
-def codec_option(command: F) -> F:
+def codec_option(use: F) -> F:
     text = "What its values pass through; or in WORKFLOW_CODEC."
-    return click.option("--codec", metavar="MODULE:OBJECT", help=text)(command)
+    return click.option("--codec", metavar="MODULE:OBJECT", help=text)(use)
 
 
 def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
