@@ -79,6 +79,8 @@ def run(request: dict[str, object], fds: list[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    for module in ("workflow_sdk.cli.commands", "workflow_drivers.sqlite", "anyio._backends._asyncio", "rich.live"):
+    for command in ("doctor", "history", "instances", "worker"):
+        import_module(f"workflow_sdk.cli.{command}")
+    for module in ("workflow_drivers.sqlite", "anyio._backends._asyncio"):
         import_module(module)
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -17,7 +17,7 @@ from tests.cli.launcher import FOLDER, Running, the_launcher
 from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_sdk import Driver, RunResult, Workflow, open_driver, run_workflow
-from workflow_sdk.cli.commands import cli
+from workflow_sdk.cli.__main__ import cli
 
 
 @dataclass

@@ -16,9 +16,8 @@ from tests.cli.line import Line
 from tests.cli.shop import fails
 from tests.environment import clean_environment
 from tests.patience import PATIENCE
-from workflow_sdk import cli as package
-from workflow_sdk.cli.commands import cli
-from workflow_sdk.cli.options import Given, given_store
+from workflow_sdk.cli.__main__ import cli, main
+from workflow_sdk.cli.options import given_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +49,7 @@ COMMANDS = [
 
 def test_the_script_is_announced() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert EntryPoint("workflow", scripts["workflow"], "console_scripts").load() is package.main
+    assert EntryPoint("workflow", scripts["workflow"], "console_scripts").load() is main
 
 
 def test_the_store_can_be_given_before_or_after_the_command(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +119,10 @@ def test_a_store_is_made_where_that_is_asked_for(line: Line) -> None:
     ],
 )
 def test_what_is_added_to_a_url(url: str, becomes: str) -> None:
-    assert given_store(Given(url, None), None, None).url == becomes
-    assert given_store(Given(url, None), None, None, creates=True).url == url
+    with click.Context(cli) as before:
+        before.params = {"store": url, "codec": None}
+        assert given_store(None, None) == (becomes, None)
+        assert given_store(None, None, creates=True) == (url, None)
 
 
 def test_every_command_is_held_to_a_store_that_is_there() -> None:
@@ -181,7 +182,7 @@ def test_an_interrupt(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workflow_sdk.cli.instances.find", interrupted)
+    monkeypatch.setattr("workflow_sdk.cli.history.find", interrupted)
     assert click.testing.CliRunner(env={"WORKFLOW_STORE": line.store}).invoke(cli, ["show", "i"]).exit_code == 130
 
 
@@ -202,10 +203,10 @@ def test_an_interrupt_before_anything_has_begun() -> None:
 import sys
 class Interrupted:
     def find_spec(self, name, path, target=None):
-        if name == "workflow_sdk.cli.commands":
+        if name == "workflow_sdk.cli.instances":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupted())
-from workflow_sdk.cli import main
+from workflow_sdk.cli.__main__ import main
 main()
 """
     result = run(program)
@@ -219,7 +220,7 @@ def test_the_library_needs_neither_click_nor_rich() -> None:
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_the_extra_is_missing(missing: str) -> None:
-    program = f"import sys; sys.modules[{missing!r}] = None; from workflow_sdk.cli import main; main()"
+    program = f"import sys; sys.modules[{missing!r}] = None; from workflow_sdk.cli.__main__ import main; main()"
     result = run(program)
     assert result.returncode == 1
     assert result.stderr == "workflow: the command line needs the extra `cli`: pip install 'workflow-sdk[cli]'\n"

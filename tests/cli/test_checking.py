@@ -70,6 +70,10 @@ def test_what_does_not(line: Line, app: Path) -> None:
     assert result.stderr == ""
 
 
+def test_an_empty_name_of_a_store_is_a_mistake(line: Line, app: Path) -> None:
+    assert "which store?" in line("check", f"old_{app}:runtime", "--store", "", code=2).stderr
+
+
 def test_in_json(line: Line, app: Path) -> None:
     found = json.loads(line("check", f"old_{app}:runtime", "--json").output)
     assert found == {"replayed": {"checkout": 1}, "unknown": {}, "problems": []}

@@ -56,7 +56,7 @@ def test_a_slow_store_is_not_tried_for_long(line: Line, monkeypatch: pytest.Monk
 
 
 def test_what_was_left_behind_by_one_that_was_killed(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def killed(driver: Driver, key: bytes) -> None:
+    async def killed(driver: Driver, begin: bytes, end: bytes) -> None:
         """So that the row stays."""
 
     with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.line import Line
 from tests.cli.shop import calls, checkout, claims, fails, mistakes, refused
 from workflow_sdk import Workflow
-from workflow_sdk.cli import listing
+from workflow_sdk.cli import output
 
 
 def test_start_prints_the_id(line: Line) -> None:
@@ -69,7 +69,7 @@ def test_list_in_json(line: Line) -> None:
 
 
 def test_list_of_more_than_a_page(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGE_MAX", 2)
+    monkeypatch.setattr(output, "PAGE_MAX", 2)
     ids = [f"f{number}" for number in range(7)]
     for id in ids:
         line("start", "fails", "--id", id)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.line import Line
 from tests.cli.shop import claims
-from workflow_sdk.cli import listing
+from workflow_sdk.cli import output
 
 
 def ids(line: Line, *only: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_tasks_in_json(line: Line) -> None:
 
 
 def test_tasks_of_more_than_a_page(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGE_MAX", 2)
+    monkeypatch.setattr(output, "PAGE_MAX", 2)
     for number in range(5):
         line.run(claims, "claim", id=f"c{number}")
     for limit in range(1, 7):

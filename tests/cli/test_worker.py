@@ -23,7 +23,7 @@ from tests.cli.line import Line
 from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_sdk import Driver
-from workflow_sdk.cli import team
+from workflow_sdk.cli.worker import End, Team
 from workflow_sdk.rows.keys import WorkerKeys
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def test_a_worker_on_another_event_loop(line: Line, processes: int) -> None:
 
 
 def test_a_process_that_ends_by_itself_is_started_again(line: Line) -> None:
-    at_once = {"workflow_sdk.cli.team.RESTART_SECONDS": 0.0, "workflow_sdk.cli.team.RESTART_SECONDS_MAX": 0.0}
+    at_once = {"workflow_sdk.cli.worker.RESTART_SECONDS": 0.0, "workflow_sdk.cli.worker.RESTART_SECONDS_MAX": 0.0}
     with working(line, "shop:make", "--processes", "2", constants=at_once) as (worker, pids):
 
         def is_told_and_replaced(how: str) -> int:
@@ -187,10 +187,10 @@ def test_a_worker_whose_messages_nobody_reads_goes_on(line: Line) -> None:
 def test_the_pause_before_another_is_started_grows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ends = [team.End(7, -9, True, 2.0)] * 7 + [team.End(7, -9, True, 40.0), team.End(7, 0, True, 1.0)]
+    ends = [End(7, -9, True, 2.0)] * 7 + [End(7, -9, True, 40.0), End(7, 0, True, 1.0)]
     pauses: list[float] = []
 
-    async def run() -> team.End:
+    async def run() -> End:
         await anyio.lowlevel.checkpoint()
         end = ends.pop(0)
         if not ends:
@@ -201,7 +201,7 @@ def test_the_pause_before_another_is_started_grows(
         pauses.append(seconds)
         return anyio.CancelScope(deadline=-math.inf)
 
-    kept = team.Team("shop:make")
+    kept = Team("shop:make")
     monkeypatch.setattr(kept, "run", run)
     monkeypatch.setattr(anyio, "move_on_after", pause)
     anyio.run(kept.keep)

@@ -1,4 +1,4 @@
-"""What is read from the command line: JSON, a duration, the name of an object, and a store, which is opened here."""
+"""What is read from the command line: JSON, a duration, an object of the author, and a store, which is opened here."""
 
 from __future__ import annotations
 
@@ -9,23 +9,38 @@ import re
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Protocol, TextIO, TypeGuard, TypeVar, cast
+from operator import attrgetter
+from typing import Any, TextIO, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import anyio
 import click
 
-from workflow_sdk import Client, CodecError
+from workflow_sdk import Client, CodecError, Handle, Runtime, Workflow
+from workflow_sdk.codecs import Codec
 
-F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
+Codecs: TypeAlias = Codec | Sequence[Codec]
+F = TypeVar("F", bound=Callable[..., Any] | click.Command)
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)", re.ASCII)
 _SECONDS_MAX = 100 * 365 * 86_400.0
-_CODEC_EXAMPLE = "app:codec"
+_NEVER_CALLED: tuple[type, ...] = (Workflow, Runtime, type)
+
+
+def id_argument(use: F) -> F:
+    return click.argument("id", metavar="ID")(use)
+
+
+def store_option(use: F) -> F:
+    text = "The store; or in WORKFLOW_STORE. Such as sqlite:///app.db."
+    return click.option("--store", metavar="URL", help=text)(use)
+
+
+def codec_option(use: F) -> F:
+    text = "What its values pass through; or in WORKFLOW_CODEC."
+    return click.option("--codec", metavar="MODULE:OBJECT", help=text)(use)
 
 
 def json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
@@ -64,15 +79,10 @@ def duration(ctx: click.Context, param: click.Parameter, value: str | None) -> f
     return seconds
 
 
-def instance_argument(command: F) -> F:
-    """The id of an instance."""
-    return click.argument("id", metavar="ID")(command)
-
-
 # -- Objects of the author's ------------------------------------------------------------------------------------------
 
 
-def named(target: str, example: str) -> object:
+def named(target: str, example: str) -> Any:
     """The object that `module:attribute` names. The module may also be in the working directory."""
     module_name, colon, path = target.partition(":")
     if not module_name or not colon or not path:
@@ -80,21 +90,33 @@ def named(target: str, example: str) -> object:
         raise click.UsageError(f"write module:{kind}, such as {example}, not {target!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a script has its own directory there
-    found: Any = _import(module_name)
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise click.UsageError(f"the module {module_name!r} has no {path!r}") from None
-    return found
+    module = _import(module_name)
+    try:
+        return attrgetter(path)(module)
+    except AttributeError:
+        raise click.UsageError(f"the module {module_name!r} has no {path!r}") from None
 
 
-def made(target: str, make: Callable[[], object], what: str) -> object:
-    """What the function of the author returns; an error of that function is told in one line."""
+def made(target: str, found: Any, what: str) -> Any:
+    """What was named; or, if that is a function of the author, what it returns."""
+    return _call(target, found, what) if callable(found) and not isinstance(found, _NEVER_CALLED) else found
+
+
+def _call(target: str, make: Callable[[], Any], what: str) -> Any:
     try:
         return make()
     except Exception as error:  # as may any function of an author
         raise _author_error(f"{target} has made no {what}", error) from error
+
+
+def _import(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # an author's module may raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise click.UsageError(f"there is no module {name!r}") from None
+        raise _author_error(f"the module {name!r} can't be imported", error) from error
 
 
 def _author_error(what: str, error: Exception) -> click.ClickException:
@@ -104,91 +126,71 @@ def _author_error(what: str, error: Exception) -> click.ClickException:
     return click.ClickException(f"{what}: {type(error).__name__}: {error}{place}")
 
 
-def _import(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise click.UsageError(f"there is no module {name!r}") from None
-        raise _author_error(f"the module {name!r} can't be imported", error) from error
-    except Exception as error:  # an author's module may raise anything
-        raise _author_error(f"the module {name!r} can't be imported", error) from error
-
-
 # -- The store --------------------------------------------------------------------------------------------------------
 
 
-class Codec(Protocol):
-    """What `Client` takes as its codec."""
-
-    def encode(self, data: bytes, /) -> bytes:
-        """What to store for `data`."""
-        ...
-
-    def decode(self, data: bytes, /) -> bytes:
-        """What `encode` was given."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the command line says before the command, or the environment."""
-
-    store: str | None
-    codec: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A store, and the codec that its values pass through."""
-
-    url: str
-    codec: Codec | Sequence[Codec] | None
-
-
-def run(store: Store, use: Callable[[Client], Awaitable[T]]) -> T:
-    """Open the store, and return what `use` returns for a client of it."""
-
-    async def opened() -> T:
-        async with Client(store.url, codec=store.codec) as client:
-            try:
-                return await use(client)
-            except CodecError as error:
-                if store.codec is None and any(word in str(error) for word in ("the stored bytes", "without codec=")):
-                    raise CodecError(f"{error}; if values pass through a codec, --codec names it") from None
-                raise
-
-    return anyio.run(opened)
-
-
-def store_options(*, creates: bool = False) -> Callable[[F], F]:
-    """Give a command the parameter `store`: named after the command, before it, or in the environment.
+def command(
+    name: str | None = None, *, creates: bool = False
+) -> Callable[[Callable[..., Awaitable[None]]], click.Command]:
+    """Make a command of a coroutine that takes a client of the store, and whatever else the command line has.
 
     A store that does not exist is an error, unless the command `creates` it.
     """
 
-    def decorate(command: F) -> F:
-        @click.option("--store", metavar="URL", help="The store; or in WORKFLOW_STORE. Such as sqlite:///app.db.")
-        @click.option("--codec", metavar="MODULE:OBJECT", help="What its values pass through; or in WORKFLOW_CODEC.")
-        @click.pass_context
-        @wraps(command)
-        def with_store(ctx: click.Context, /, *args: Any, store: str | None, codec: str | None, **others: Any) -> Any:
-            found = given_store(cast("Given", ctx.obj), store, codec, creates=creates)
-            return command(*args, store=found, **others)
+    def decorate(use: Callable[..., Awaitable[None]]) -> click.Command:
+        @wraps(use)
+        def run(*, store: str | None, codec: str | None, **others: Any) -> None:
+            url, codecs = given_store(store, codec, creates=creates)
 
-        return cast("F", with_store)
+            async def opened() -> None:
+                async with Client(url, codec=codecs) as client:
+                    try:
+                        await use(client, **others)
+                    except CodecError as error:
+                        if codecs is None and any(
+                            word in str(error) for word in ("the stored bytes", "without codec=")
+                        ):
+                            raise CodecError(f"{error}; if values pass through a codec, --codec names it") from None
+                        raise
+
+            anyio.run(opened)
+
+        return codec_option(store_option(click.command(name)(run)))
 
     return decorate
 
 
-def given_store(before: Given, url: str | None, codec: str | None, *, creates: bool = False) -> Store:
-    """The store of a command, as named after the command or else before it."""
+def find(client: Client, id: str) -> Handle[Any]:
+    """The handle of an instance of any workflow. The name of the workflow is not needed: the store knows it."""
+    return client.handle("", id)
+
+
+def given_store(url: str | None, codec: str | None, *, creates: bool = False) -> tuple[str, Codecs | None]:
+    """The store and its codec, as they were named after the command, or else before it or in the environment."""
     # An empty name is a mistake, such as a variable of a shell that is not set. It must not fall back to another store.
-    url = before.store if url is None else url
+    url = _given_before("store") if url is None else url
     if not url:
         raise click.UsageError("which store? Give --store, such as sqlite:///app.db, or set WORKFLOW_STORE")
-    codec = before.codec if codec is None else codec
-    return Store(url if creates else _existing(url), _codec(codec) if codec else None)
+    return url if creates else _existing(url), given_codec(codec)
+
+
+def given_codec(target: str | None) -> Codecs | None:
+    """The codec of this name, or of the one that was named before the command or in the environment."""
+    target = _given_before("codec") if target is None else target
+    if not target:
+        return None
+    found: object = named(target, "app:codec")
+    if isinstance(found, type) or (callable(found) and not _is_codec(found)):
+        found = _call(target, found, "codec")
+    kind = type(found).__name__
+    several = cast("Sequence[object]", found) if isinstance(found, (list, tuple)) else [found]
+    if several and all(map(_is_codec, several)):
+        return cast("Codecs", found)
+    raise click.UsageError(f"{target} is {kind!r}: no codec, which has `encode` and `decode`")
+
+
+def _given_before(name: str) -> str | None:
+    return cast("str | None", click.get_current_context().find_root().params[name])
 
 
 def _existing(url: str) -> str:
@@ -199,22 +201,5 @@ def _existing(url: str) -> str:
     return f"{location}?{query}&mode=rw" if mark and query else f"{location}?mode=rw"
 
 
-def _codec(target: str) -> Codec | Sequence[Codec]:
-    found = named(target, _CODEC_EXAMPLE)
-    if callable(found) and (isinstance(found, type) or not _is_codec(found)):
-        found = made(target, found, "codec")
-    if _is_codec(found):
-        return found
-    several = _several(found)
-    codecs = [codec for codec in several if _is_codec(codec)]
-    if codecs and len(codecs) == len(several):
-        return codecs
-    raise click.UsageError(f"{target} is {type(found).__name__!r}: no codec, which has `encode` and `decode`")
-
-
-def _several(found: object) -> Sequence[object]:
-    return cast("Sequence[object]", found) if isinstance(found, (list, tuple)) else ()
-
-
-def _is_codec(found: object) -> TypeGuard[Codec]:
+def _is_codec(found: object) -> bool:
     return all(callable(getattr(found, name, None)) for name in ("encode", "decode"))

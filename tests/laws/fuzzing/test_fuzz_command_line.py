@@ -17,7 +17,7 @@ from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import SURROGATE, bounded
 from tests.laws.fuzzing.instances import FLOWS, stored
 from workflow_sdk import Batch, Context, Driver, workflow
-from workflow_sdk.cli.commands import cli
+from workflow_sdk.cli.__main__ import cli
 
 pytestmark = pytest.mark.law(15)
 
