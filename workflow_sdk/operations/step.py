@@ -167,10 +167,9 @@ RIDING_MAX = 500
 
 def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) -> Coroutine[Any, Any, Any]:
     """Register a step; its coroutine runs it. `call` is the function and its arguments, maybe with a name before."""
-    derived = not (call and isinstance(call[0], str))
-    named = (None, *call) if derived else call
-    fn: Any = named[1] if len(named) > 1 else None
-    name, args = named[0], named[2:]
+    named: list[Any] = [*call] if call and isinstance(call[0], str) else [None, *call]
+    name, fn = named[0], named[1] if len(named) > 1 else None
+    args, derived = tuple(named[2:]), name is None
     if not is_function(fn):
         raise _no_function(scope, fn, name)
     try:
