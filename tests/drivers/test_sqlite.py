@@ -26,7 +26,7 @@ from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
-from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT, LOOK_SECONDS, ReadSession
+from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT, LOOK_SECONDS
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
@@ -62,7 +62,7 @@ def locked(directory: Path) -> Generator[sqlite3.Connection]:
 
 async def execute(driver: SqliteDriver, sql: str) -> list[Any]:
     """Run a statement on the connection that writes."""
-    return await driver._writer.call(lambda: driver._writes.cursor.execute(sql).fetchall())
+    return await driver._writer.call(lambda: driver._writer.session.cursor.execute(sql).fetchall())
 
 
 # The file.
@@ -141,11 +141,11 @@ async def test_a_file_that_could_not_be_opened_is_in_nobodys_way(
 ) -> None:
     """Of the two connections, the second has failed: nothing is left of the first."""
 
-    def fails(session: ReadSession, connection: object) -> None:
+    def fails(connection: object, settings: object) -> None:
         raise StorageError("its pages can't be read")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ReadSession, "_prepare", fails)
+        patched.setattr(sqlite, "prepare_to_read", fails)
         with pytest.raises(StorageError, match="pages") as raised:
             await sqlite.open(url(tmp_path))
     for name in ("-wal", "-shm"):
@@ -460,8 +460,8 @@ async def test_polls_become_rare(tmp_path: Path) -> None:
 
 
 async def test_own_commits_are_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflow_drivers.sqlite._driver.POLL_SECONDS_MIN", 3600.0)
-    monkeypatch.setattr("workflow_drivers.sqlite._driver.POLL_SECONDS_MAX", 3600.0)
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MIN", 3600.0)
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MAX", 3600.0)
     async with opened(tmp_path) as driver:
         wait = asyncio.ensure_future(driver.changed(b"k", None))
         await until_waiting(driver)  # the next poll is far
