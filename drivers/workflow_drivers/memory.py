@@ -7,6 +7,7 @@ trio, and handles of one named store may be used by several event loops, each in
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import islice
 from threading import Lock, get_ident
 from time import monotonic
 
@@ -101,15 +102,9 @@ class _Store:
 
     def scan(self, begin: bytes, end: bytes, limit: int | None, reverse: bool) -> list[tuple[bytes, bytes]]:
         """The rows from `begin` up to `end`, at most `limit` of them."""
-        rows = self.rows
-        found: list[tuple[bytes, bytes]] = []
-        if begin >= end or (limit is not None and limit <= 0):
-            return found
-        for key in self.keys.irange(begin, end, (True, False), reverse):
-            found.append((key, rows[key]))
-            if len(found) == limit:
-                break
-        return found
+        keys = self.keys.irange(begin, end, (True, False), reverse) if begin < end else ()
+        most = None if limit is None else max(limit, 0)
+        return [(key, self.rows[key]) for key in islice(keys, most)]
 
     def _set(self, key: bytes, value: bytes) -> None:
         if key not in self.rows:

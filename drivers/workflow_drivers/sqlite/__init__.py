@@ -120,7 +120,8 @@ class SqliteDriver:
         self._watch.add(key, waiter)  # before the look at the value, so that nothing falls between the two
         try:
             if await self._reader.get(key) == since:
-                self._poll_soon()
+                self._interval = POLL_SECONDS_MIN
+                self._poll_after(self._interval)
                 await waiter[1]
         finally:
             self._watch.discard(key, waiter)
@@ -192,18 +193,15 @@ class SqliteDriver:
 
     # The poll. It is made of callbacks, not a task, so that nothing is left of it when nobody waits or the loop ends.
 
-    def _poll_soon(self) -> None:
-        self._interval = POLL_SECONDS_MIN
+    def _poll_after(self, seconds: float) -> None:
+        """Poll then, or sooner if that is planned already."""
         if self._polling or self._closing is not None:
             return
-        due = self._loop.time() + POLL_SECONDS_MIN
+        due = self._loop.time() + seconds
         if self._timer is not None:
             if self._due <= due:
                 return
             self._timer.cancel()
-        self._poll_at(due)
-
-    def _poll_at(self, due: float) -> None:
         # The time is kept here, because the handle that uvloop returns for a time that is very near has no `when()`.
         self._due = due
         self._timer = self._loop.call_at(due, self._poll)
@@ -232,8 +230,8 @@ class SqliteDriver:
             self._end_waits(error)
         found = self._notice(values)
         self._interval = POLL_SECONDS_MIN if found else min(2 * self._interval, POLL_SECONDS_MAX)
-        if self._watch and self._closing is None:
-            self._poll_at(self._loop.time() + max(self._interval, POLL_REST * took))
+        if self._watch:
+            self._poll_after(max(self._interval, POLL_REST * took))
 
 
 async def open(url: str) -> SqliteDriver:

@@ -125,7 +125,7 @@ class Session:
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, waiting for other processes if needed. StorageError says why it can't be."""
-        settings, in_time = self.settings, self.in_time()
+        settings = self.settings
         if self._first is not None:
             self._first.look_at_files("open")
         self._check_place()
@@ -139,23 +139,24 @@ class Session:
             raise self.failure("open", error) from error
         self.connection = connection
         try:
-            patiently(lambda: self._prepare(connection, settings), lambda: in_time() and not self.abandoned.is_set())
+            self.patiently("open", lambda: self._prepare(connection, settings))
             self.cursor = connection.cursor()
             self.files = tuple(map(_identity, self._paths)) if self._first is None else self._first.files
             self.look_at_files("open")
             self._register()
-        except BaseException as error:
+        except BaseException:
             self.leave()
             connection.close()
-            if isinstance(error, UNREADABLE):
-                raise self.failure("open", error) from error
             raise
         return connection
 
-    def in_time(self) -> Callable[[], bool]:
-        """What tells `patiently` to go on until the busy timeout is over."""
+    def patiently(self, verb: str, attempt: Callable[[], T]) -> T:
+        """Return what `attempt` returns, and try it again until the busy timeout is over or nobody waits any more."""
         deadline = monotonic() + self.settings.busy_timeout
-        return lambda: monotonic() < deadline
+        try:
+            return patiently(attempt, lambda: monotonic() < deadline and not self.abandoned.is_set())
+        except UNREADABLE as error:
+            raise self.failure(verb, error) from error
 
     def _check_place(self) -> None:
         """Raise StorageError if there can be no store at this path, or if there has to be one and is none."""
@@ -215,19 +216,10 @@ class Session:
             self.connection.rollback()
             raise
 
-    def read(self, sql: str, parameters: tuple[object, ...], *, patient: bool = True) -> list[Any]:
-        """The rows that a statement finds. Without `patient`, a locked file is an error at once."""
+    def read(self, sql: str, parameters: tuple[object, ...]) -> list[Any]:
+        """The rows that a statement finds."""
         self.check_files("read")
-        # Readers hardly ever meet a lock: only while another process recovers the log of one that was killed.
-        try:
-            try:
-                return self.cursor.execute(sql, parameters).fetchall()
-            except sqlite3.OperationalError:
-                if not patient:
-                    raise
-                return patiently(lambda: self.cursor.execute(sql, parameters).fetchall(), self.in_time())
-        except UNREADABLE as error:
-            raise self.failure("read", error) from error
+        return self.cursor.execute(sql, parameters).fetchall()
 
     def leave(self) -> None:
         """Prepare the connection to be closed. Nothing else may be done with it after this.

@@ -12,6 +12,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
 from time import monotonic
@@ -79,7 +80,7 @@ class Reader:
         self._pace = Pace(READ_SECONDS, possible=self._session.settings.inline)
         self._lock = Lock()
         """Held by who uses the connection. The event loop never waits for it."""
-        self._data_version: int | None = None
+        self._data_version: object = None
 
     async def get(self, key: bytes) -> bytes | None:
         """The value of `key`."""
@@ -96,7 +97,7 @@ class Reader:
         """The rows of a statement; `few` are its parameters with which it finds at most one row too many to be here."""
         if self._pace.is_short and self._lock.acquire(blocking=False):
             try:
-                rows = self._timed(sql, few, here=True)
+                rows = self._rows(sql, few, here=True)
             except Exception:  # noqa: BLE001  # it is tried again in the thread, which has the time to wait
                 rows = None
             finally:
@@ -108,19 +109,15 @@ class Reader:
 
     def _in_thread(self, sql: str, parameters: tuple[object, ...]) -> list[Any]:
         with self._lock:
-            return self._timed(sql, parameters, here=False)
+            return self._session.patiently("read", lambda: self._rows(sql, parameters, here=False))
 
-    def _timed(self, sql: str, parameters: tuple[object, ...], *, here: bool) -> list[Any]:
+    def _rows(self, sql: str, parameters: tuple[object, ...], *, here: bool) -> list[Any]:
         began = monotonic()
         try:
-            return self._checked(sql, parameters, patient=not here)
+            rows = self._session.read(sql, parameters)
         finally:
             self._pace.note(monotonic() - began, here=here)
-
-    def _checked(self, sql: str, parameters: tuple[object, ...], *, patient: bool = True) -> list[Any]:
-        """The rows, if they are of bytes: in a damaged file they may be of anything."""
-        rows = self._session.read(sql, parameters, patient=patient)
-        for row in rows:
+        for row in rows:  # in a damaged file they may be of anything
             if type(row[0]) is not bytes or type(row[-1]) is not bytes:
                 raise StorageError(
                     f"can't read {str(self._session.settings.path)!r}: it holds a row that is not of bytes"
@@ -130,26 +127,24 @@ class Reader:
     def peek(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
         """In the thread: the values of `keys`, or nothing if no process has committed since the last call."""
         with self._lock:
-            version: int = self._session.read("PRAGMA data_version", ())[0][0]
-            if version == self._data_version:
-                return []
-            # A commit between the two statements is seen by the second one. It also changes the version, so the next
-            # call looks again, which is one time too many but never too late.
-            found = [(key, self._checked(GET, (key,))) for key in keys]
-            self._data_version = version
-            return [(key, rows[0][0] if rows else None) for key, rows in found]
+            version = self._session.patiently("read", lambda: self._session.read("PRAGMA data_version", ()))
+        if version == self._data_version:
+            return []
+        # A commit between the two statements is seen by the second one. It also changes the version, so the next call
+        # looks again, which is one time too many but never too late.
+        found = [(key, self._in_thread(GET, (key,))) for key in keys]
+        self._data_version = version
+        return [(key, rows[0][0] if rows else None) for key, rows in found]
 
 
+@dataclass(slots=True, eq=False)
 class _Commit:
     """A batch, and the future of the caller who waits for it."""
 
-    __slots__ = ("batch", "future", "since", "size")
-
-    def __init__(self, batch: Batch, size: int, future: asyncio.Future[None]) -> None:
-        self.batch = batch
-        self.size = size
-        self.since = monotonic()
-        self.future = future
+    batch: Batch
+    size: int
+    future: asyncio.Future[None]
+    since: float = field(default_factory=monotonic)
 
 
 class CommitQueue:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import anyio
 
-from workflow_drivers.sqlite._file import ConnectionThread, Session, finished, is_busy, patiently, prepare_to_write
+from workflow_drivers.sqlite._file import ConnectionThread, Session, finished, is_busy, prepare_to_write
 from workflow_drivers.sqlite._writing import apply
 from workflow_sdk.driver import Batch, check_limits
 from workflow_sdk.errors import StorageError
@@ -26,7 +26,13 @@ _ENDING = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.
 _TABLES = frozenset({"entry", "meta"})
 _ROWS = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 _SHAPES = frozenset(
-    {sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_TRIGGER, sqlite3.SQLITE_ALTER_TABLE}
+    {
+        sqlite3.SQLITE_ALTER_TABLE,
+        sqlite3.SQLITE_CREATE_INDEX,
+        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+        sqlite3.SQLITE_DROP_TABLE,
+    }
 )
 _PRAGMAS = frozenset(
     {
@@ -85,10 +91,7 @@ class Transactions:
 
 def _begin(session: Session, fn: Callable[[sqlite3.Connection], T]) -> T:
     connection = session.connection
-    try:
-        patiently(session.begin, session.in_time())
-    except sqlite3.Error as error:
-        raise session.failure("write", error) from error
+    session.patiently("write", session.begin)
     factories = connection.row_factory, connection.text_factory
     connection.set_authorizer(_authorize)
     try:

@@ -19,27 +19,28 @@ from workflow_sdk.errors import ConflictError
 
 T = TypeVar("T")
 
-GET = "SELECT value FROM entry WHERE key = ?"
-SCAN = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
-SCAN_REVERSE = "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
+# Without `main`, an author's temporary table of the same name would be meant.
+GET = "SELECT value FROM main.entry WHERE key = ?"
+SCAN = "SELECT key, value FROM main.entry WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+SCAN_REVERSE = "SELECT key, value FROM main.entry WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
 
 # Not REPLACE: that deletes and inserts, which takes twice as long where the key exists.
 UPDATE = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 WRITE: dict[type[Write], str] = {
-    Set: f"INSERT INTO entry VALUES (?, ?) {UPDATE}",
-    Clear: "DELETE FROM entry WHERE key = ?",
-    ClearRange: "DELETE FROM entry WHERE key >= ? AND key < ?",
+    Set: f"INSERT INTO main.entry VALUES (?, ?) {UPDATE}",
+    Clear: "DELETE FROM main.entry WHERE key = ?",
+    ClearRange: "DELETE FROM main.entry WHERE key >= ? AND key < ?",
 }
 
 # For many rows.
 # A left join is made in the order in which it is written: from the few rows that are asked for.
 COUNT_UNMET = (
-    "WITH asked (key, value) AS (VALUES {}) SELECT count(*) FROM asked LEFT JOIN entry "
+    "WITH asked (key, value) AS (VALUES {}) SELECT count(*) FROM asked LEFT JOIN main.entry "
     "ON entry.key = asked.key WHERE entry.value IS NOT asked.value"
 )
-SELECT_MANY = "SELECT key, value FROM entry WHERE key IN (VALUES {})"
-SET_MANY = f"INSERT INTO entry VALUES {{}} {UPDATE}"
-CLEAR_MANY = "DELETE FROM entry WHERE key IN (VALUES {})"
+SELECT_MANY = "SELECT key, value FROM main.entry WHERE key IN (VALUES {})"
+SET_MANY = f"INSERT INTO main.entry VALUES {{}} {UPDATE}"
+CLEAR_MANY = "DELETE FROM main.entry WHERE key IN (VALUES {})"
 SIZES = (128, 32, 8, 2, 1)
 """How many rows a statement can be for. These are few enough texts for SQLite to keep all of them prepared."""
 
@@ -175,7 +176,7 @@ class _Transaction:
         # Read once in a transaction, since other processes append too, and stored once at its end. The number that an
         # append of a rolled back batch has taken is left out, which harms nobody.
         if self._appended is None:
-            self._appended = int(self._execute("SELECT value FROM meta WHERE name = 'appended'").fetchone()[0])
+            self._appended = int(self._execute("SELECT value FROM main.meta WHERE name = 'appended'").fetchone()[0])
         self._appended += 1
         # 0x33 and 12 bytes: what `fdb.tuple` reads as a complete versionstamp.
         return prefix + b"\x33" + self._appended.to_bytes(12, "big")
@@ -183,7 +184,7 @@ class _Transaction:
     def store_appended(self) -> None:
         """Store the number of the last append, if there was one."""
         if self._appended is not None:
-            self._execute("UPDATE meta SET value = ? WHERE name = 'appended'", (self._appended,))
+            self._execute("UPDATE main.meta SET value = ? WHERE name = 'appended'", (self._appended,))
 
 
 def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
