@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.drivers.until import until, until_waiting
+from tests.drivers.until import some_turns, until, until_waiting
 from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
@@ -360,6 +360,33 @@ async def test_a_commit_cancelled_while_it_waits_is_withdrawn(tmp_path: Path, re
             await until(lambda: len(driver._queue._waiting) == 1)
         await other
         assert [key for key, _ in await driver.scan(b"", b"\xff")] == [b"other"]
+
+
+@pytest.mark.parametrize("outcome", [None, ConflictError("no")], ids=["written", "refused"])
+async def test_a_commit_cancelled_while_it_is_written_waits_for_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Exception | None
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(cursor: sqlite3.Cursor, batches: list[Batch]) -> list[Exception | None]:
+        began.set()
+        go_on.wait(PATIENCE)
+        cursor.execute("COMMIT")
+        return [outcome]
+
+    async with opened(tmp_path) as driver:
+        with monkeypatch.context() as patched:
+            patched.setattr("workflow_drivers.sqlite._queue.write", slow)
+            commit = asyncio.ensure_future(driver.commit(one(b"k")))
+            await until(began.is_set)
+            for _ in range(2):
+                commit.cancel()
+                await some_turns()
+                assert not commit.done()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await commit
+        await driver.commit(one(b"k"))
 
 
 async def test_appends_of_two_handles_keep_their_order(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
@@ -21,7 +22,7 @@ from typing import Any
 from workflow_drivers.sqlite._file import ConnectionThread, finished, is_busy, patiently
 from workflow_drivers.sqlite._writing import GET, SCAN, SCAN_REVERSE, write
 from workflow_sdk.driver import Batch
-from workflow_sdk.errors import ConflictError, StorageError
+from workflow_sdk.errors import ConflictError
 
 SHORT_ENOUGH = 8
 """How many in a row have to be short before the next one is made in the event loop."""
@@ -119,9 +120,7 @@ class Reader:
             self._pace.note(monotonic() - began, here=here)
         for row in rows:  # in a damaged file they may be of anything
             if type(row[0]) is not bytes or type(row[-1]) is not bytes:
-                raise StorageError(
-                    f"can't read {str(self._session.settings.path)!r}: it holds a row that is not of bytes"
-                )
+                raise self._session.failure("read", TypeError("it holds a row that is not of bytes"))
         return rows
 
     def peek(self, keys: Sequence[bytes]) -> list[tuple[bytes, bytes | None]]:
@@ -202,7 +201,8 @@ class CommitQueue:
                 # wait is short, since the lock of the file is already held.
                 if commit.future.cancelled():
                     commit.future = self._loop.create_future()
-                await finished(commit.future)
+                with suppress(Exception):  # whatever came of it, the caller was cancelled
+                    await finished(commit.future)
             raise
 
     def hand_over(self) -> None:
