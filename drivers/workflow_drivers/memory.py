@@ -6,7 +6,9 @@ trio, and handles of one named store may be used by several event loops, each in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 from threading import Lock, get_ident
 from time import monotonic
 
@@ -15,11 +17,12 @@ from anyio.lowlevel import checkpoint
 from sortedcontainers import SortedList
 
 from workflow_sdk.driver import (
-    Append,
     Batch,
     Clear,
+    ClearRange,
     Set,
     Waiters,
+    Write,
     caller_from_threads,
     check_limits,
     unmet_check,
@@ -80,55 +83,45 @@ class _Store:
         for key, expected in batch.checks:
             if rows.get(key) != expected:
                 raise unmet_check(key)
-        writes = batch.writes
-        for write in writes:
+        for write in batch.writes:
             # By exact type: as `match` or `isinstance` this loop takes half as long again.
             kind = type(write)
-            if kind is Set:
-                self._set(write[0], write[-1])
-            elif kind is Append:
-                self.appended += 1
-                # 0x33 and 12 bytes: what `fdb.tuple` reads as a complete versionstamp.
-                self._set(write[0] + b"\x33" + self.appended.to_bytes(12, "big"), write[-1])
-            elif kind is Clear:
+            if kind is Clear:
                 if rows.pop(write[0], None) is not None:
                     self.keys.remove(write[0])
-            else:
+            elif kind is ClearRange:
                 self._clear_range(write[0], write[-1])
+            else:
+                key = write[0] if kind is Set else self._next_key(write[0])
+                if key not in rows:
+                    self._new.append(key)
+                rows[key] = write[-1]
         if self.waiting.by_key:
-            for key in self.waiting.touched(writes):
-                self._notice(key)
+            self._notice(batch.writes)
 
     def scan(self, begin: bytes, end: bytes, limit: int | None, reverse: bool) -> list[tuple[bytes, bytes]]:
         """The rows from `begin` up to `end`, at most `limit` of them."""
-        rows = self.rows
-        found: list[tuple[bytes, bytes]] = []
-        if begin >= end or (limit is not None and limit <= 0):
-            return found
-        for key in self.keys.irange(begin, end, (True, False), reverse):
-            found.append((key, rows[key]))
-            if len(found) == limit:
-                break
-        return found
-
-    def _set(self, key: bytes, value: bytes) -> None:
-        if key not in self.rows:
-            self._new.append(key)
-        self.rows[key] = value
+        keys = self.keys.irange(begin, end, (True, False), reverse) if begin < end else ()
+        most = None if limit is None else max(limit, 0)
+        return [(key, self.rows[key]) for key in islice(keys, most)]
 
     def _clear_range(self, begin: bytes, end: bytes) -> None:
-        if begin >= end:
-            return
-        for key in list(self.keys.irange(begin, end, (True, False))):
+        for key, _ in self.scan(begin, end, None, False):
             del self.rows[key]
             self.keys.remove(key)
 
-    def _notice(self, key: bytes) -> None:
-        """Wake those who have seen another value than is there now."""
-        value = self.rows.get(key)
-        for waiter in self.waiting.by_key[key]:
-            if waiter.since != value:
-                waiter.wake()
+    def _next_key(self, prefix: bytes) -> bytes:
+        self.appended += 1
+        # 0x33 and 12 bytes: what `fdb.tuple` reads as a complete versionstamp.
+        return prefix + b"\x33" + self.appended.to_bytes(12, "big")
+
+    def _notice(self, writes: Iterable[Write]) -> None:
+        """Wake those who have seen another value of a key than is there after the writes."""
+        for key in self.waiting.touched(writes):
+            value = self.rows.get(key)
+            for waiter in self.waiting.by_key[key]:
+                if waiter.since != value:
+                    waiter.wake()
 
 
 class MemoryDriver:

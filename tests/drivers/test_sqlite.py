@@ -21,12 +21,12 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.drivers.until import until, until_waiting
+from tests.drivers.until import some_turns, until, until_waiting
 from tests.environment import clean_environment
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
-from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT, LOOK_SECONDS, ReadSession
+from workflow_drivers.sqlite._file import APPLICATION_ID, FORMAT, LOOK_SECONDS
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
@@ -62,7 +62,7 @@ def locked(directory: Path) -> Generator[sqlite3.Connection]:
 
 async def execute(driver: SqliteDriver, sql: str) -> list[Any]:
     """Run a statement on the connection that writes."""
-    return await driver._writer.call(lambda: driver._writes.cursor.execute(sql).fetchall())
+    return await driver._writer.call(lambda: driver._writer.session.cursor.execute(sql).fetchall())
 
 
 # The file.
@@ -141,11 +141,11 @@ async def test_a_file_that_could_not_be_opened_is_in_nobodys_way(
 ) -> None:
     """Of the two connections, the second has failed: nothing is left of the first."""
 
-    def fails(session: ReadSession, connection: object) -> None:
+    def fails(connection: object, settings: object) -> None:
         raise StorageError("its pages can't be read")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ReadSession, "_prepare", fails)
+        patched.setattr(sqlite, "prepare_to_read", fails)
         with pytest.raises(StorageError, match="pages") as raised:
             await sqlite.open(url(tmp_path))
     for name in ("-wal", "-shm"):
@@ -362,6 +362,33 @@ async def test_a_commit_cancelled_while_it_waits_is_withdrawn(tmp_path: Path, re
         assert [key for key, _ in await driver.scan(b"", b"\xff")] == [b"other"]
 
 
+@pytest.mark.parametrize("outcome", [None, ConflictError("no")], ids=["written", "refused"])
+async def test_a_commit_cancelled_while_it_is_written_waits_for_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Exception | None
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(cursor: sqlite3.Cursor, batches: list[Batch]) -> list[Exception | None]:
+        began.set()
+        go_on.wait(PATIENCE)
+        cursor.execute("COMMIT")
+        return [outcome]
+
+    async with opened(tmp_path) as driver:
+        with monkeypatch.context() as patched:
+            patched.setattr("workflow_drivers.sqlite._queue.write", slow)
+            commit = asyncio.ensure_future(driver.commit(one(b"k")))
+            await until(began.is_set)
+            for _ in range(2):
+                commit.cancel()
+                await some_turns()
+                assert not commit.done()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await commit
+        await driver.commit(one(b"k"))
+
+
 async def test_appends_of_two_handles_keep_their_order(tmp_path: Path) -> None:
     async with opened(tmp_path) as first, opened(tmp_path) as second:
         for number in range(20):
@@ -460,8 +487,8 @@ async def test_polls_become_rare(tmp_path: Path) -> None:
 
 
 async def test_own_commits_are_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflow_drivers.sqlite._driver.POLL_SECONDS_MIN", 3600.0)
-    monkeypatch.setattr("workflow_drivers.sqlite._driver.POLL_SECONDS_MAX", 3600.0)
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MIN", 3600.0)
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MAX", 3600.0)
     async with opened(tmp_path) as driver:
         wait = asyncio.ensure_future(driver.changed(b"k", None))
         await until_waiting(driver)  # the next poll is far

@@ -19,9 +19,15 @@ from tests.drivers.until import some_turns, until, until_waiting
 from tests.patience import PATIENCE
 from workflow_drivers import sqlite
 from workflow_drivers.sqlite import SqliteDriver
-from workflow_drivers.sqlite._pace import SHORT_ENOUGH, Pace
-from workflow_drivers.sqlite._queue import HERE_BATCHES_MAX, HERE_BYTES_MAX, HERE_MOST, HERE_WRITES_MAX
-from workflow_drivers.sqlite._reader import HERE_ROWS_MAX
+from workflow_drivers.sqlite._queue import (
+    HERE_BATCHES_MAX,
+    HERE_BYTES_MAX,
+    HERE_MOST,
+    HERE_ROWS_MAX,
+    HERE_WRITES_MAX,
+    SHORT_ENOUGH,
+    Pace,
+)
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError
 
@@ -34,8 +40,8 @@ THREAD = "in the thread"
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit is a short one, whatever the machine."""
-    monkeypatch.setattr("workflow_drivers.sqlite._queue.SHORT_SECONDS", 60.0)
-    monkeypatch.setattr("workflow_drivers.sqlite._reader.SHORT_SECONDS", 60.0)
+    monkeypatch.setattr("workflow_drivers.sqlite._queue.COMMIT_SECONDS", 60.0)
+    monkeypatch.setattr("workflow_drivers.sqlite._queue.READ_SECONDS", 60.0)
 
 
 class Store:
@@ -49,8 +55,8 @@ class Store:
         def note(sql: str) -> None:
             self.statements.append((HERE if threading.get_ident() == here else THREAD, sql))
 
-        driver._writes.connection.set_trace_callback(note)
-        driver._reader._session.connection.set_trace_callback(note)
+        driver._writer.session.connection.set_trace_callback(note)
+        driver._reader.thread.session.connection.set_trace_callback(note)
 
     async def put(self, *keys: bytes, size: int = 1) -> str:
         """Set the keys in one batch; where that was committed."""
@@ -206,7 +212,7 @@ async def test_a_row_that_can_not_be_written_is_an_error(tmp_path: Path) -> None
         trigger = (
             "CREATE TRIGGER t BEFORE INSERT ON entry WHEN NEW.key = x'626164' BEGIN SELECT RAISE(ABORT, 'no'); END"
         )
-        await store.driver._writer.call(lambda: store.driver._writes.cursor.execute(trigger))
+        await store.driver._writer.call(lambda: store.driver._writer.session.cursor.execute(trigger))
         with pytest.raises(StorageError, match="no") as caught:
             await store.put(b"half", b"bad")
         assert isinstance(caught.value.__cause__, sqlite3.Error)
@@ -234,7 +240,7 @@ async def test_cancelled_it_is_decided_when_it_returns(tmp_path: Path) -> None:
 
 
 async def test_those_who_wait_for_a_change_hear_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflow_drivers.sqlite._driver.POLL_SECONDS_MIN", 3600.0)
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MIN", 3600.0)
     async with opened(tmp_path) as store:
         await store.warm_up()
         wait = asyncio.ensure_future(store.driver.changed(b"a", None))
@@ -325,10 +331,11 @@ async def test_a_read_waits_for_the_one_in_the_thread(tmp_path: Path) -> None:
         began, go_on = threading.Event(), threading.Event()
 
         def slow() -> None:
-            began.set()
-            go_on.wait(60)
+            with store.driver._reader._lock:
+                began.set()
+                go_on.wait(60)
 
-        task = asyncio.ensure_future(store.driver._reader._in_thread(slow))
+        task = asyncio.ensure_future(store.driver._reader.thread.call(slow))
         await asyncio.to_thread(began.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -346,14 +353,14 @@ async def test_a_read_that_fails_here_is_tried_in_the_thread(tmp_path: Path) -> 
         await store.put()
         await read_often(store)
         await store.driver._writer.call(
-            lambda: store.driver._writes.connection.execute("ALTER TABLE entry RENAME TO lost")
+            lambda: store.driver._writer.session.connection.execute("ALTER TABLE entry RENAME TO lost")
         )
         with pytest.raises(StorageError, match="no such table"):
             await store.driver.get(b"k")
         with pytest.raises(StorageError, match="no such table"):
             await store.driver.scan(b"", b"\xff")
         await store.driver._writer.call(
-            lambda: store.driver._writes.connection.execute("ALTER TABLE lost RENAME TO entry")
+            lambda: store.driver._writer.session.connection.execute("ALTER TABLE lost RENAME TO entry")
         )
         assert await store.driver.get(b"k") == b"\0"
 

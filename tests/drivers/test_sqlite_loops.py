@@ -21,7 +21,7 @@ async def test_many_who_wait_hear_of_changes_by_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They begin to wait while the poller is about to look. uvloop has no timer for a time as near as this."""
-    monkeypatch.setattr("workflow_drivers.sqlite._driver.POLL_SECONDS_MIN", 0.0001)
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MIN", 0.0001)
     driver, other = await open_store("sqlite", tmp_path), await open_store("sqlite", tmp_path)
     heard: list[int] = []
 

@@ -1,5 +1,7 @@
 """A connection in a transaction of the store's: what may be done with it, and what may not."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import sqlite3
@@ -81,6 +83,7 @@ def without_isolation(connection: sqlite3.Connection) -> None:
         executing("ALTER TABLE entry RENAME TO other"),
         executing("CREATE INDEX i ON entry (value)"),
         executing("CREATE TRIGGER t AFTER INSERT ON entry BEGIN DELETE FROM ledger; END"),
+        executing("CREATE TEMP TRIGGER t AFTER INSERT ON main.entry BEGIN DELETE FROM entry; END"),
         executing("ATTACH ':memory:' AS other"),
         executing("PRAGMA synchronous = OFF"),
         executing("PRAGMA writable_schema = ON"),
@@ -144,6 +147,34 @@ async def test_what_is_for_authors_works(tmp_path: Path) -> None:
         assert plain == [(1,)], "what one sets on the connection is not there for the next"
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TEMP TABLE Entry (key BLOB PRIMARY KEY, value)",
+        "CREATE TEMP TABLE meta (name, value)",
+        "CREATE TEMP VIEW entry AS SELECT 1",
+        "CREATE TEMP TABLE mine (key BLOB PRIMARY KEY, value); ALTER TABLE mine RENAME TO entry",
+    ],
+)
+async def test_temporary_tables_may_have_any_name(tmp_path: Path, sql: str) -> None:
+    """The record goes to the table of the store, not to the author's."""
+
+    def creates(connection: sqlite3.Connection) -> None:
+        for statement in sql.split(";"):
+            connection.execute(statement)
+
+    def recording_and_appending(_: object) -> Batch:
+        batch = recording(None)
+        batch.check(b"record", None)
+        batch.append(b"q", b"message")
+        return batch
+
+    async with opened(tmp_path) as driver:
+        await driver.transact(creates, recording_and_appending)
+        assert await driver.get(b"record") == b"1"
+        assert [value for _, value in await driver.scan(b"q", b"r")] == [b"message"]
+
+
 async def test_others_read_the_state_before_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as driver:
         gate = Gate()
@@ -202,3 +233,21 @@ async def test_closing_waits_for_it(tmp_path: Path) -> None:
     again = cast("SqliteDriver", await open_driver(f"sqlite:///{tmp_path}/b.db"))
     assert await read(again, "a") == 1
     await again.aclose()
+
+
+async def test_a_record_that_can_not_be_written_takes_back_the_rest(tmp_path: Path) -> None:
+    async with opened(tmp_path) as driver:
+        refuse = "CREATE TRIGGER t BEFORE INSERT ON entry WHEN NEW.key = x'626164' BEGIN SELECT RAISE(ABORT, 'no'); END"
+        await driver._writer.call(lambda: driver._writer.session.cursor.execute(refuse))
+
+        def recording_many(_: object) -> Batch:
+            batch = recording(None)
+            for number in range(20):
+                batch.set(b"%d" % number, b"")
+            batch.set(b"bad", b"")
+            return batch
+
+        await driver.transact(lambda connection: add(connection, "a"), recording)
+        with pytest.raises(StorageError, match="no"):
+            await driver.transact(lambda connection: add(connection, "a"), recording_many)
+        assert await read(driver, "a") == 1

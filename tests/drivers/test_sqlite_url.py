@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from workflow_drivers import sqlite
-from workflow_drivers.sqlite._url import parse
+from workflow_drivers.sqlite import parse
 from workflow_sdk.errors import DefinitionError, StorageError
 
 

@@ -9,76 +9,49 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from time import monotonic
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import anyio
 
-from workflow_drivers.sqlite._file import is_busy, patiently, until
-from workflow_drivers.sqlite._thread import ConnectionThread, finished
-from workflow_drivers.sqlite._writing import WriteSession
+from workflow_drivers.sqlite._file import ConnectionThread, Session, finished, is_busy, prepare_to_write
+from workflow_drivers.sqlite._writing import apply
 from workflow_sdk.driver import Batch, check_limits
 from workflow_sdk.errors import StorageError
 
 T = TypeVar("T")
 
-TABLES = frozenset({"entry", "meta"})
-"""The tables of the store."""
-_PRAGMAS = frozenset(
+# What is refused: first, what would end the transaction, or reach beyond the file.
+_ENDING = frozenset({sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
+# Of the tables of the store: what would change their rows, and what would change them.
+_TABLES = frozenset({"entry", "meta"})
+_ROWS = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
+_SHAPES = frozenset(
     {
-        "data_version",
-        "database_list",
-        "defer_foreign_keys",
-        "foreign_key_check",
-        "foreign_key_list",
-        "foreign_keys",
-        "index_info",
-        "index_list",
-        "table_info",
-        "table_list",
-        "table_xinfo",
+        sqlite3.SQLITE_ALTER_TABLE,
+        sqlite3.SQLITE_CREATE_INDEX,
+        sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+        sqlite3.SQLITE_CREATE_TRIGGER,
+        sqlite3.SQLITE_DROP_TABLE,
     }
 )
-"""The pragmas that only tell something, or whose effect ends with the transaction."""
-
-_Refuses: TypeAlias = "Callable[[str | None, str | None], bool]"
-"""Whether an action is refused, from the two texts that SQLite gives of it: mostly a table, and something beside it."""
-
-
-def _of_ours(what: str | None, detail: str | None) -> bool:
-    return what in TABLES
-
-
-def _near_ours(what: str | None, detail: str | None) -> bool:
-    return what in TABLES or detail in TABLES
-
-
-_REFUSED: dict[int, _Refuses] = {
-    # What would end the transaction, or reach beyond the file.
-    sqlite3.SQLITE_TRANSACTION: lambda what, detail: True,
-    sqlite3.SQLITE_ATTACH: lambda what, detail: True,
-    sqlite3.SQLITE_DETACH: lambda what, detail: True,
-    # What would change rows of the store.
-    sqlite3.SQLITE_INSERT: _of_ours,
-    sqlite3.SQLITE_UPDATE: _of_ours,
-    sqlite3.SQLITE_DELETE: _of_ours,
-    # What would change its tables. Which of the two texts is the table is another one for each action.
-    sqlite3.SQLITE_DROP_TABLE: _near_ours,
-    sqlite3.SQLITE_CREATE_INDEX: _near_ours,
-    sqlite3.SQLITE_CREATE_TRIGGER: _near_ours,
-    sqlite3.SQLITE_ALTER_TABLE: lambda what, detail: detail in TABLES,
-    sqlite3.SQLITE_PRAGMA: lambda what, detail: what is not None and what.lower() not in _PRAGMAS,
-}
+_PRAGMAS = frozenset(
+    {
+        *("database_list", "foreign_key_list", "index_list", "table_list"),
+        *("foreign_key_check", "index_info", "table_info", "table_xinfo", "data_version"),
+        *("defer_foreign_keys", "foreign_keys"),
+    }
+)
+"""The pragmas that only tell something, or whose effect ends with the transaction: all others are refused."""
 
 
 class Transactions:
     """The connection for transactions of authors: opened when it is first needed, and used by one at a time."""
 
-    def __init__(self, first: WriteSession, written: Callable[[Sequence[Batch]], None]) -> None:
+    def __init__(self, first: Session, written: Callable[[Sequence[Batch]], None]) -> None:
         self._first = first
         self._written = written
         self._lock = anyio.Lock()
-        self._open: tuple[WriteSession, ConnectionThread] | None = None
+        self._thread: ConnectionThread | None = None
 
     async def transact(self, fn: Callable[[sqlite3.Connection], T], finish: Callable[[T], Batch]) -> None:
         """Do what the driver promises of its method of that name."""
@@ -87,31 +60,24 @@ class Transactions:
             await finished(asyncio.create_task(self._transact(fn, finish)))
 
     async def _transact(self, fn: Callable[[sqlite3.Connection], T], finish: Callable[[T], Batch]) -> None:
-        session, thread = await self._connected()
+        if self._thread is None:
+            thread = ConnectionThread(Session(self._first.settings, prepare_to_write, self._first))
+            await thread.open()
+            self._thread = thread
+        thread = self._thread
         try:
-            value = await thread.call(_begin, session, fn)
-            batch = finish(value)
+            batch = finish(await thread.call(_begin, thread.session, fn))
             check_limits(batch)
-            await thread.call(_end, session, batch)
+            await thread.call(_end, thread.session, batch)
         except BaseException:
             await self._drop()
             raise
         self._written([batch])
 
-    async def _connected(self) -> tuple[WriteSession, ConnectionThread]:
-        if self._open is None:
-            session = WriteSession(self._first.settings, self._first)
-            thread = ConnectionThread(session.connect)
-            await thread.open()
-            self._open = session, thread
-        return self._open
-
     async def _drop(self) -> None:
         # Closing rolls back, and ends a connection of which nobody knows what was left set on it.
-        if self._open is not None:
-            session, thread = self._open
-            self._open = None
-            thread.post(session.leave)
+        thread, self._thread = self._thread, None
+        if thread is not None:
             await thread.close()
 
     async def close(self) -> None:
@@ -123,13 +89,9 @@ class Transactions:
 # What follows runs in the thread of the connection.
 
 
-def _begin(session: WriteSession, fn: Callable[[sqlite3.Connection], T]) -> T:
+def _begin(session: Session, fn: Callable[[sqlite3.Connection], T]) -> T:
     connection = session.connection
-    deadline = until(monotonic() + session.settings.busy_timeout)
-    try:
-        patiently(session.begin, deadline)
-    except sqlite3.Error as error:
-        raise session.failure("write", error) from error
+    session.patiently("write", session.begin)
     factories = connection.row_factory, connection.text_factory
     connection.set_authorizer(_authorize)
     try:
@@ -139,7 +101,7 @@ def _begin(session: WriteSession, fn: Callable[[sqlite3.Connection], T]) -> T:
         raise RuntimeError("the function raised StopIteration") from error
     except sqlite3.Error as error:
         # If SQLite has rolled back everything, that is no mistake of the author's, but a full disk or a broken one.
-        if _is_lost(connection) or is_busy(error):
+        if is_busy(error) or (not _is_closed(connection) and not connection.in_transaction):
             raise session.failure("write", error) from error
         raise
     finally:
@@ -148,21 +110,32 @@ def _begin(session: WriteSession, fn: Callable[[sqlite3.Connection], T]) -> T:
             connection.row_factory, connection.text_factory = factories
 
 
-def _end(session: WriteSession, batch: Batch) -> None:
+def _end(session: Session, batch: Batch) -> None:
+    """Write the batch into the transaction, and commit it. If this raises, the transaction may still be open."""
     if _is_closed(session.connection):
         raise StorageError("the connection of the transaction was closed inside it; nothing was written")
     if not session.connection.in_transaction:
         raise StorageError("the transaction was ended inside it; nothing of the record was written")
     try:
-        session.write_alone(batch)
+        (error,) = apply(session.cursor, [batch])
+        if error is not None:
+            raise error
+        session.cursor.execute("COMMIT")
     except sqlite3.Error as error:
         raise session.failure("write", error) from error
 
 
 def _authorize(action: int, what: str | None, detail: str | None, *_: str | None) -> int:
-    """Answer SQLite, which asks this for every action of a statement before it prepares it."""
-    refuses = _REFUSED.get(action)
-    refused = refuses is not None and refuses(what, detail)
+    """Answer SQLite, which asks this for every action of a statement before it prepares it.
+
+    The two texts are mostly a table and something beside it. Which is the table is another one for each action.
+    """
+    if action == sqlite3.SQLITE_PRAGMA:
+        refused = what is not None and what.lower() not in _PRAGMAS
+    elif action in _ROWS:
+        refused = what in _TABLES  # the other may be a column
+    else:
+        refused = action in _ENDING or (action in _SHAPES and (what in _TABLES or detail in _TABLES))
     return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
 
@@ -172,7 +145,3 @@ def _is_closed(connection: sqlite3.Connection) -> bool:
     except sqlite3.ProgrammingError:
         return True
     return False
-
-
-def _is_lost(connection: sqlite3.Connection) -> bool:
-    return not _is_closed(connection) and not connection.in_transaction
