@@ -94,7 +94,7 @@ async def load_for_run(store: Scannable, journal: Journal, about: InstanceRows) 
         journal.takings.load(key[start:], raw)
     for key, raw in await store.scan(keys.range(OUTSIDE)[0], keys.range(CHANGES)[1]):
         if key[start:].startswith(OUTSIDE):
-            journal.hangs(key[start + len(OUTSIDE) :], Hanging.unpack(raw))
+            journal.hang(key[start + len(OUTSIDE) :], Hanging.unpack(raw), is_stored=True)
         else:
             journal.history.load_changes(key[start + len(CHANGES) :], raw)
 

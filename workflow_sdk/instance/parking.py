@@ -30,6 +30,7 @@ class RunParking:
     """The branches of one run: which of them run, and which wait."""
 
     __slots__ = (
+        "_arrivals",
         "_head",
         "_held",
         "_is_idle",
@@ -40,7 +41,6 @@ class RunParking:
         "_settling",
         "_state",
         "_turns",
-        "arrivals",
         "busy",
         "idle_result",
         "waits",
@@ -66,8 +66,15 @@ class RunParking:
         """It is being released: nobody is woken until that is decided."""
         self._held = False
         """A branch was kept from going on."""
-        self.arrivals: Arrivals = Arrivals(session, messages, self)
+        self._arrivals: Arrivals | None = None
         session.life.branches = self
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """What reads the messages that come. Made with the first: there may be thousands of instances."""
+        if self._arrivals is None:
+            self._arrivals = Arrivals(self._session, self._messages, self)
+        return self._arrivals
 
     # As the host knows it.
 

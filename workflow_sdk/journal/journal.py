@@ -150,9 +150,9 @@ class Journal:
 
     # There may be thousands in memory, most of them new or short: what is empty takes no room.
     __slots__ = (
+        "_compensations",
         "_space",
         "about",
-        "compensations",
         "history",
         "inbox",
         "keys",
@@ -170,8 +170,7 @@ class Journal:
         """What changed, and the store does not know yet."""
         self.names: Names = Names(self.unwritten.write)
         self.history: History = History(keys.space, self.unwritten, self.names)
-        self.compensations: Compensations = Compensations(keys.space, self.unwritten)
-        """What has to be undone if the workflow fails."""
+        self._compensations: Compensations | None = None
         self.inbox: Inbox = Inbox()
         self.about: InstanceRows = InstanceRows()
         """What is stored beside the history, as the store will have it after the next flush."""
@@ -184,6 +183,13 @@ class Journal:
         self.settled: int = 0
         """How many of them are known to be stored."""
         self._space = keys.space
+
+    @property
+    def compensations(self) -> Compensations:
+        """What has to be undone if the workflow fails. Most have nothing of that."""
+        if self._compensations is None:
+            self._compensations = Compensations(self.keys.space, self.unwritten)
+        return self._compensations
 
     # Changes. All of them take effect in memory at once.
 
@@ -213,7 +219,7 @@ class Journal:
         self.forget_waits()
         self.names = Names(self.unwritten.write)
         self.history = History(self.keys.space, self.unwritten, self.names)
-        self.compensations = Compensations(self.keys.space, self.unwritten)
+        self._compensations = None
         self.takings = Takings(self.keys.space, self.unwritten, self.inbox)
         self.outside = _NOTHING_OUTSIDE
 
@@ -252,19 +258,17 @@ class Journal:
 
     # What lies outside.
 
-    def hangs(self, location: bytes, what: Hanging) -> None:
-        """Something outside hangs on the wait at a location now, and the store knows it."""
+    def hang(self, location: bytes, what: Hanging, *, is_stored: bool = False) -> None:
+        """Something outside hangs on the wait at a location: from the next commit on, or the store knows it already."""
         if self.outside is _NOTHING_OUTSIDE:
             self.outside = SortedDict()
         self.outside[location] = what
-
-    def hang(self, location: bytes, what: Hanging) -> None:
-        """Something outside hangs on the wait at a location, from the next commit on: that is since when it waits."""
-        self.hangs(location, what)
+        if is_stored:
+            return
 
         def pack(version: int) -> bytes:
-            now = replace(what, since=version)
-            self.hangs(location, now)
+            # Since when it waits is known with the commit.
+            now = self.outside[location] = replace(what, since=version)
             return now.pack()
 
         self.unwritten.counts = True

@@ -234,7 +234,7 @@ class Recorded:
         """Both are in the store."""
         self.is_done = True
         if self._hanging is not None:
-            self._engine.journal.hangs(self.location, self._hanging)
+            self._engine.journal.hang(self.location, self._hanging, is_stored=True)
 
     def is_wanted(self) -> bool:
         """Whether the branch that asked for it goes on."""
