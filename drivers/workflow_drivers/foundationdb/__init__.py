@@ -25,15 +25,7 @@ from workflow_drivers.foundationdb._binding import Binding, Settings, Transactio
 from workflow_drivers.foundationdb._commit import STAGED_OLD_SECONDS, Committer, unstage
 from workflow_drivers.foundationdb._keys import end_of, holds, is_old, space_of
 from workflow_drivers.foundationdb._plan import Plan, plan_of
-from workflow_drivers.foundationdb._session import (
-    Counts,
-    Session,
-    get_row,
-    get_value,
-    result,
-    scan_rows,
-    scan_values,
-)
+from workflow_drivers.foundationdb._session import Counts, Session, get_row, result
 from workflow_drivers.foundationdb._user import UserTransaction
 from workflow_drivers.foundationdb._watch import Watches
 from workflow_sdk.driver import Batch
@@ -45,13 +37,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger("workflow_drivers.foundationdb")
 
-FORMAT = b"1"
-"""The version of how things lie under the prefix."""
-SWEPT_MAX = 1_000
-"""How many leftovers of each kind are looked at when a store is opened. The rest is for the next time."""
+FORMAT = b"1"  # the version of how things lie under the prefix
+SWEPT_MAX = 1_000  # how many leftovers of each kind are looked at when a store is opened; the rest is for the next time
 SLOTS_OLD_SECONDS = 86_400.0
-CLOSING_SECONDS = 2.0
-"""How long closing may take, since all it does is to clear slots that would be cleared later."""
+CLOSING_SECONDS = 2.0  # all that closing does is to clear slots that would be cleared later
 
 
 class FoundationDBDriver:
@@ -101,7 +90,7 @@ class FoundationDBDriver:
         """The value of `key`, or None."""
         self._check_open()
         session = self._session
-        return await session.run("read", lambda transaction: get_value(session, transaction.snapshot, key))
+        return await session.run("read", lambda transaction: session.get_value(transaction.snapshot, key))
 
     async def scan(
         self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
@@ -113,7 +102,7 @@ class FoundationDBDriver:
         self._check_open()
         session = self._session
         return await session.run(
-            "scan", lambda transaction: scan_values(session, transaction.snapshot, begin, end, limit, reverse)
+            "scan", lambda transaction: session.scan_values(transaction.snapshot, begin, end, limit, reverse)
         )
 
     async def commit(self, batch: Batch, /) -> None:
@@ -229,8 +218,8 @@ async def _sweep_slots(session: Session) -> None:
         # From the snapshot, or every commit of others would conflict with this. From a random place on, since there may
         # be more slots in use than are looked at, and the next opening has to get to others.
         middle = begin + os.urandom(1)
-        rows = await scan_rows(session, transaction.snapshot, middle, end, SWEPT_MAX)
-        rows += await scan_rows(session, transaction.snapshot, begin, middle, SWEPT_MAX)
+        rows = await session.scan_rows(transaction.snapshot, middle, end, SWEPT_MAX)
+        rows += await session.scan_rows(transaction.snapshot, begin, middle, SWEPT_MAX)
         old = [key for key, value in rows if is_old(value, SLOTS_OLD_SECONDS)]
         for key in old:
             # If its driver lives after all, and writes to it now, this fails, and the slot stays.
@@ -246,7 +235,7 @@ async def _sweep_staged(session: Session) -> None:
     """Clear the chunks that crashed processes have written ahead long ago."""
     begin, end = session.space.staged, end_of(session.space.staged)
     rows = await session.run(
-        "sweep", lambda transaction: scan_rows(session, transaction.snapshot, begin, end, SWEPT_MAX)
+        "sweep", lambda transaction: session.scan_rows(transaction.snapshot, begin, end, SWEPT_MAX)
     )
     for key, value in rows:
         if is_old(value, STAGED_OLD_SECONDS):

@@ -7,6 +7,7 @@ API version is chosen, which can be done once in a process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
@@ -24,20 +25,17 @@ SCHEME = "fdb://"
 API_VERSION_MIN = 710
 IDEMPOTENCY_API_VERSION_MIN = 730
 
-PREFIX_BYTES_MAX = 100
-"""How long the prefix can be: it stands before every key, and the length of keys is limited."""
+PREFIX_BYTES_MAX = 100  # it stands before every key, and the length of keys is limited
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Which cluster, which keys in it, and how it is used."""
 
-    cluster_file: str | None = None
-    """None: where FoundationDB's client looks for it."""
+    cluster_file: str | None = None  # None: where FoundationDB's client looks for it
     prefix: str = "workflow_sdk"
     api_version: int = 730
-    timeout: float = 10.0
-    """Seconds after which an operation that has not come to an end is an error."""
+    timeout: float = 10.0  # seconds after which an operation that has not come to an end is an error
     automatic_idempotency: bool = False
     names_api_version: bool = field(default=False, compare=False)
     """Whether the URL names the API version. The default gives way to what the process has chosen before."""
@@ -54,51 +52,41 @@ def parse(url: str) -> Settings:
     name = unquote(location, errors="surrogateescape")
     if name.endswith("/") or "\0" in name:
         raise DefinitionError(f"{url!r} names no cluster file")
-    options = {option: _OPTIONS[option](text) for option, text in url_options(url, _OPTIONS).items()}
+    options = {option: _read_option(option, text) for option, text in url_options(url, _OPTIONS).items()}
     found = Settings(str(Path(name)) if name else None, names_api_version="api_version" in options, **options)
     if found.automatic_idempotency and found.api_version < IDEMPOTENCY_API_VERSION_MIN:
         raise DefinitionError(f"automatic_idempotency needs api_version={IDEMPOTENCY_API_VERSION_MIN} or later")
     return found
 
 
-def _prefix(text: str) -> str:
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 0 < size <= PREFIX_BYTES_MAX:
-        raise DefinitionError(f"prefix is a text of 1 to {PREFIX_BYTES_MAX} bytes, not {text!r}")
-    return text
+def _read_option(option: str, text: str) -> Any:
+    what, reader = _OPTIONS[option]
+    with suppress(ValueError):
+        if (value := reader(text)) is not None:
+            return value
+    raise DefinitionError(f"{option} is {what}, not {text!r}")
 
 
-def _api_version(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < API_VERSION_MIN:
-        raise DefinitionError(f"api_version is a number from {API_VERSION_MIN} on, not {text!r}")
-    return int(text)
+def _prefix(text: str) -> str | None:
+    return text if 0 < len(text.encode()) <= PREFIX_BYTES_MAX else None
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not isfinite(seconds) or seconds <= 0:
-        raise DefinitionError(f"timeout is a number of seconds above 0, not {text!r}")
-    return seconds
+def _api_version(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and int(text) >= API_VERSION_MIN else None
 
 
-def _yes_or_no(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise DefinitionError(f"automatic_idempotency is yes or no, not {text!r}")
-    return text == "yes"
+def _seconds(text: str) -> float | None:
+    seconds = float(text)
+    return seconds if isfinite(seconds) and seconds > 0 else None
 
 
-_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "api_version": _api_version,
-    "automatic_idempotency": _yes_or_no,
-    "prefix": _prefix,
-    "timeout": _seconds,
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "api_version": (f"a number from {API_VERSION_MIN} on", _api_version),
+    "automatic_idempotency": ("yes or no", {"yes": True, "no": False}.get),
+    "prefix": (f"a text of 1 to {PREFIX_BYTES_MAX} bytes", _prefix),
+    "timeout": ("a number of seconds above 0", _seconds),
 }
+"""What each option is, and how it is read. The reader returns None, or raises ValueError, if it is something else."""
 
 
 class Future(Protocol):
@@ -119,20 +107,13 @@ class Value(Future, Protocol):
     def value(self) -> bytes | None: ...
 
 
-class KeyValue(Protocol):
-    """A row."""
-
-    key: bytes
-    value: bytes
-
-
 class Reads(Protocol):
     """A transaction, or its snapshot, whose reads do not conflict with writes of others."""
 
     def get(self, key: bytes, /) -> Value: ...
     def get_range(
         self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
-    ) -> Iterable[KeyValue]: ...
+    ) -> Iterable[Any]: ...
     def _get_range(
         self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool, /
     ) -> Future: ...

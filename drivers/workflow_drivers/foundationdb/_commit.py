@@ -32,15 +32,7 @@ import anyio
 from workflow_drivers.foundationdb._binding import Transaction, Value, code_of
 from workflow_drivers.foundationdb._keys import Blob, Token, Tokens, holds, time_now
 from workflow_drivers.foundationdb._plan import Plan, write
-from workflow_drivers.foundationdb._session import (
-    Session,
-    TimeUpError,
-    get_row,
-    ready,
-    result,
-    scan_rows,
-    settled,
-)
+from workflow_drivers.foundationdb._session import Session, TimeUpError, get_row, ready, result, settled
 from workflow_sdk.driver import unmet_check
 from workflow_sdk.errors import StorageError, StorageLimitError
 
@@ -55,13 +47,11 @@ MISTAKES = range(2000, 3000)
 # The part of `timeout` that is kept for ending the doubt about a commit that has not answered.
 SETTLING = 0.2
 
-TRANSACTION_CHUNKS = 10
-"""Chunks are written ahead a megabyte at a time, as FoundationDB's makers recommend."""
-STAGED_OLD_SECONDS = 3_600.0
-"""When staged chunks are nobody's any more. Much longer than anybody's `timeout`."""
+TRANSACTION_CHUNKS = 10  # chunks are written ahead a megabyte at a time, as FoundationDB's makers recommend
+STAGED_OLD_SECONDS = 3_600.0  # when staged chunks are nobody's any more: much longer than anybody's `timeout`
 
+# More keys than this are not asked for one by one: the range around them is read, which is mostly empty.
 POINTS_MAX = 16
-"""More keys than this are not asked for one by one: the range around them is read, which is mostly empty."""
 IN_RANGE_MAX = 200
 
 # How long a driver remembers that there are no large values, since every commit would read the same key. The cost: in
@@ -76,8 +66,7 @@ class Committer:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._tokens = Tokens(session.space)
-        self._has_large = False
-        """Whether the store is known to have large values."""
+        self._has_large = False  # as far as it is known
         self._asked_for_large = float("-inf")
 
     async def commit(self, plan: Plan) -> None:
@@ -243,29 +232,29 @@ class Committer:
     async def _settle(self, token: Token) -> bool | None:
         """End the doubt: return whether the batch was applied. If not, it never will be. None: no answer in time."""
         session = self._session
-        found: list[bool] = []
 
-        async def body(transaction: Transaction) -> None:
+        async def body(transaction: Transaction) -> bool:
             value = await get_row(transaction, token.key)
             if value != token.value:
                 # A try that is still on its way has read the slot, and conflicts with this.
                 transaction.set(token.key, self._tokens.next_value())
                 await result(transaction.commit())
-            found.append(value == token.value)
+            return value == token.value
 
+        applied: bool | None = None
         cancelled: BaseException | None = None
         deadline = monotonic() + session.settings.timeout * SETTLING
         with anyio.CancelScope(shield=True), suppress(StorageError):
-            while not found and (seconds := deadline - monotonic()) > 0:
+            while applied is None and (seconds := deadline - monotonic()) > 0:
                 try:
-                    await session.run(WHAT, body, seconds)
+                    applied = await session.run(WHAT, body, seconds)
                 except anyio.get_cancelled_exc_class() as caught:
                     cancelled = caught  # asyncio's own, of the task, which no shield keeps off: this begins again
-        if found:
+        if applied is not None:
             token.is_in_doubt = False
         if cancelled is not None:
             raise cancelled
-        return found[-1] if found else None
+        return applied
 
     def _applied(self, plan: Plan, *, after_doubt: bool = False) -> None:
         self._session.counts.unknown_applied += after_doubt
@@ -285,26 +274,27 @@ class Committer:
         if not self._has_large and not plan.blobs:
             return []
         found: list[tuple[bytes, bytes]] = []
-        skip = len(space.large)
         for begin, end in plan.ranges:
             # Not from the snapshot: if somebody stores a large value there meanwhile, this commit has to conflict. Else
             # it would clear the value and leave its chunks.
-            rows = await scan_rows(self._session, transaction, space.large + begin, space.large + end)
-            found += [(key[skip:], id) for key, id in rows]
+            rows = await self._session.scan_rows(transaction, space.large + begin, space.large + end)
+            found += [(key.removeprefix(space.large), id) for key, id in rows]
+        return found + await self._large_at(transaction, [*plan.clears, *(key for key, _ in plan.sets)])
+
+    async def _large_at(self, transaction: Transaction, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
         # From the snapshot: a value that is overlooked here stays listed as large, and is found by the next commit that
         # writes there. A value that is found has to be there still at the commit, which `write` sees to.
-        keys = [*plan.clears, *(key for key, _ in plan.sets)]
+        reads, base = transaction.snapshot, self._session.space.large
         if len(keys) > POINTS_MAX:
-            first, last = space.large + min(keys), space.large + max(keys) + b"\x00"
-            rows = await scan_rows(self._session, transaction.snapshot, first, last, IN_RANGE_MAX)
+            first, last = base + min(keys), base + max(keys) + b"\x00"
+            rows = await self._session.scan_rows(reads, first, last, IN_RANGE_MAX)
             if len(rows) < IN_RANGE_MAX:
                 wanted = set(keys)
-                return found + [(key[skip:], id) for key, id in rows if key[skip:] in wanted]
-        futures = [transaction.snapshot.get(space.large + key) for key in keys]
+                found = [(key[len(base) :], id) for key, id in rows]
+                return [(key, id) for key, id in found if key in wanted]
+        futures = [reads.get(base + key) for key in keys]
         await ready(*futures)
-        return found + [
-            (key, id) for key, future in zip(keys, futures, strict=True) if (id := future.value) is not None
-        ]
+        return [(key, id) for key, future in zip(keys, futures, strict=True) if (id := future.value) is not None]
 
     async def _stage(self, blobs: Sequence[Blob]) -> None:
         for blob in blobs:

@@ -21,14 +21,11 @@ from workflow_sdk.errors import StorageError, StorageLimitError
 
 FDB_KEY_BYTES_MAX = 10_000
 VERSIONSTAMP_BYTES = 10
-APPENDED_MARK = b"\x33"
-"""What `fdb.tuple` writes in front of a complete versionstamp."""
-OFFSET_BYTES = 4
-"""Behind a versionstamped key, until it is stored: where in it the versionstamp goes."""
+APPENDED_MARK = b"\x33"  # what `fdb.tuple` writes in front of a complete versionstamp
+OFFSET_BYTES = 4  # behind a versionstamped key, until it is stored: where in it the versionstamp goes
 
 FDB_VALUE_BYTES_MAX = 100_000
-ROW_BYTES_MAX = FDB_VALUE_BYTES_MAX - 1
-"""The largest value that is kept in its row."""
+ROW_BYTES_MAX = FDB_VALUE_BYTES_MAX - 1  # the largest value that is kept in its row
 ID_BYTES = 16
 _DIGEST_BYTES = 32
 _SIZE_BYTES = 8
@@ -45,21 +42,14 @@ class Space:
     """The keys of one store."""
 
     root: bytes
-    rows: bytes
-    """Stands before each key of the store. A value that is too large for its row is in chunks."""
-    large: bytes
-    """Stands before each key again that has a value in chunks, to find the chunks of what is cleared."""
-    chunks: bytes
-    """The pieces: id, number."""
-    tokens: bytes
-    """Which batch was applied last: driver, slot."""
-    staged: bytes
-    """The ids of chunks that are written ahead of their commit."""
-    has_large: bytes
-    """A key that is there if any value was ever stored in chunks."""
+    rows: bytes  # stands before each key of the store
+    large: bytes  # stands before each key again that has a value in chunks, to find the chunks of what is cleared
+    chunks: bytes  # id, number: the pieces of the values that are too large for their rows
+    tokens: bytes  # driver, slot: which batch was applied last
+    staged: bytes  # the ids of chunks that are written ahead of their commit
+    has_large: bytes  # a key that is there if any value was ever stored in chunks
     format: bytes
-    user: bytes
-    """Stands before the keys that authors write in transactions of their own."""
+    user: bytes  # stands before the keys that authors write in transactions of their own
 
     @property
     def begin(self) -> bytes:
@@ -90,11 +80,9 @@ class Space:
         return self.rows + key + offset, self.large + key + offset
 
     def chunk(self, id: bytes, number: int) -> bytes:
-        """Where a piece of a value is."""
         return self.chunks + id + number.to_bytes(2, "big")
 
     def chunks_of(self, id: bytes) -> tuple[bytes, bytes]:
-        """The range of the pieces of a value."""
         return self.chunks + id, self.chunks + id + b"\xff\xff\xff"
 
     def _check_length(self, size: int, limit: int) -> None:
@@ -136,7 +124,6 @@ class Large:
         return -(-self.size // FDB_VALUE_BYTES_MAX)
 
     def is_of(self, value: bytes | None) -> bool:
-        """Whether this is that value."""
         return value is not None and len(value) == self.size and sha256(value).digest() == self.digest
 
 
@@ -187,8 +174,7 @@ class Token:
 
     key: bytes
     value: bytes
-    is_in_doubt: bool = False
-    """Whether a commit with this value was begun, and it is not known how it ended."""
+    is_in_doubt: bool = False  # whether a commit with this value was begun, and it is not known how it ended
 
 
 class Tokens:

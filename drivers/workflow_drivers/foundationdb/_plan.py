@@ -8,26 +8,17 @@ could not clear it: its key is known only after the commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
 from workflow_drivers.foundationdb._binding import Transaction
-from workflow_drivers.foundationdb._keys import (
-    APPENDED_MARK,
-    HEADER_BYTES,
-    VERSIONSTAMP_BYTES,
-    Blob,
-    Space,
-    row_of,
-)
+from workflow_drivers.foundationdb._keys import APPENDED_MARK, HEADER_BYTES, VERSIONSTAMP_BYTES, Blob, Space, row_of
 from workflow_sdk.driver import Append, Batch, ClearRange, Set, check_limits
 from workflow_sdk.errors import StorageLimitError
 
-TRANSACTION_BYTES_MAX = 10_000_000
-"""FoundationDB's limit, of keys, values and conflict ranges together."""
-APPENDS_MAX = 65_536
-"""The appends of a batch are told apart by two bytes after the versionstamp."""
+TRANSACTION_BYTES_MAX = 10_000_000  # FoundationDB's limit, of keys, values and conflict ranges together
+APPENDS_MAX = 65_536  # the appends of a batch are told apart by two bytes after the versionstamp
 
 # How many bytes the client counts, beside keys and values, for a write, for a checked read, and for the whole. Rather
 # too many: what passes here must not be refused later.
@@ -43,19 +34,17 @@ class Plan:
     """What a transaction has to check and to write for a batch."""
 
     checks: list[tuple[bytes, bytes | None]]
-    ranges: list[tuple[bytes, bytes]]
-    """Ranges of keys of the store that are cleared, with the values in chunks that are in them."""
-    clears: list[bytes]
-    """Keys of the store that are cleared."""
-    sets: list[tuple[bytes, bytes | Blob]]
-    """Keys of the store, and the rows that are set there."""
-    appends: list[tuple[bytes, bytes, bytes | Blob]]
-    """Where among the rows, where among the keys with large values, and the row."""
-    blobs: list[Blob]
-    is_staged: bool = False
-    """Whether the blobs are written ahead, since they would be too much for one transaction."""
-    is_shared: bool = False
-    """Whether an author writes in the same transaction."""
+    ranges: list[tuple[bytes, bytes]]  # of keys of the store, which are cleared with their values in chunks
+    clears: list[bytes]  # keys of the store
+    sets: list[tuple[bytes, bytes | Blob]]  # keys of the store, and their rows
+    appends: list[tuple[bytes, bytes, bytes | Blob]]  # where among the rows, where among the large, and the row
+    blobs: list[Blob] = field(init=False)
+    is_staged: bool = False  # whether the blobs are written ahead, since they would be too much for one transaction
+    is_shared: bool = False  # whether an author writes in the same transaction
+
+    def __post_init__(self) -> None:
+        rows = [row for _, row in self.sets] + [row for _, _, row in self.appends]
+        self.blobs = [row for row in rows if isinstance(row, Blob)]
 
     @property
     def writes(self) -> bool:
@@ -71,8 +60,7 @@ def plan_of(batch: Batch, space: Space) -> Plan:
     clears = [key for key, value in left.items() if value is None]
     sets = [(key, row_of(value)) for key, value in left.items() if value is not None]
     appends = [(*space.appended(prefix, number), row_of(value)) for prefix, number, value in appended]
-    rows = [*(row for _, row in sets), *(row for _, _, row in appends)]
-    plan = Plan(checks, ranges, clears, sets, appends, [row for row in rows if isinstance(row, Blob)])
+    plan = Plan(checks, ranges, clears, sets, appends)
     _check_size(plan, space)
     return plan
 

@@ -34,10 +34,8 @@ _TOO_LARGE = {2101: "a transaction", 2102: "a key", 2103: "a value"}
 _ONLY_THIS_TRANSACTION = {CANCELLED, TIMED_OUT}
 _PAUSE_SECONDS = 0.05
 
-CHUNKS_AT_ONCE = 100
-"""How many chunks are read together: 10 MB, about as many as the largest value has."""
-LIMIT_MAX = 2**31 - 1
-"""The largest limit that the library takes: it is an `int` of C, where a larger one would wrap around."""
+CHUNKS_AT_ONCE = 100  # how many are read together: 10 MB, about as many as the largest value has
+LIMIT_MAX = 2**31 - 1  # what the library takes: its limit is an `int` of C, where a larger one would wrap around
 
 
 class Waker:
@@ -99,6 +97,13 @@ async def settled(future: Future, deadline: float) -> BaseException | None:
                     raise
                 cancelled = caught  # asyncio's own, of the task, which no shield keeps off
     return cancelled
+
+
+async def get_row(reads: Reads, key: bytes) -> bytes | None:
+    """The row at a key of the cluster."""
+    future = reads.get(key)
+    await ready(future)
+    return future.value
 
 
 @dataclass(slots=True)
@@ -177,19 +182,13 @@ class Session:
         return transaction
 
     def time_up(self, what: str, last: Exception | None) -> StorageError:
-        seconds = f"within {self.settings.timeout:g} s (timeout)"
-        if last is None:
-            return StorageError(
-                f"{self.settings} could not {what} {seconds}: no answer from the cluster. Is it up, and is the cluster "
-                "file the right one?"
-            )
-        return self.failure(what, last, seconds)
+        return self.failure(what, last, f"within {self.settings.timeout:g} s (timeout)")
 
     def failure(self, what: str, error: Exception | None, detail: str = "") -> StorageError:
-        """A StorageError that says what was to be done, and what error of the binding prevented it."""
+        """A StorageError that says what was to be done, and what error of the binding, or its silence, prevented it."""
         text = f"{self.settings} could not {what}{detail and ' '}{detail}"
         if error is None:
-            return StorageError(text)
+            return StorageError(f"{text}: no answer from the cluster. Is it up, and is the cluster file the right one?")
         code = code_of(error)
         if code in _TOO_LARGE:
             failure: StorageError = StorageLimitError(
@@ -202,73 +201,67 @@ class Session:
         failure.__cause__ = error
         return failure
 
+    async def get_value(self, reads: Reads, key: bytes) -> bytes | None:
+        """The value at a key of the store."""
+        row = await get_row(reads, self.space.rows + key)
+        return None if row is None else (await self._values(reads, [row]))[0]
 
-async def get_row(reads: Reads, key: bytes) -> bytes | None:
-    """The row at a key of the cluster."""
-    future = reads.get(key)
-    await ready(future)
-    return future.value
+    async def scan_rows(
+        self, reads: Reads, begin: bytes, end: bytes, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows between two keys of the cluster, read page by page.
 
-
-async def get_value(session: Session, reads: Reads, key: bytes) -> bytes | None:
-    """The value at a key of the store."""
-    row = await get_row(reads, session.space.rows + key)
-    return None if row is None else (await _values(session, reads, [row]))[0]
-
-
-async def scan_rows(
-    session: Session, reads: Reads, begin: bytes, end: bytes, limit: int | None = None, reverse: bool = False
-) -> list[tuple[bytes, bytes]]:
-    """The rows between two keys of the cluster, read page by page.
-
-    The iterator of the public `get_range` blocks its thread between pages. So this makes the calls that the iterator
-    makes, whose result is `(rows, count, more)`.
-    """
-    found: list[tuple[bytes, bytes]] = []
-    if begin >= end or limit == 0:
-        return found
-    selectors, mode = session.binding.KeySelector, session.binding.StreamingMode.want_all
-    first, last = selectors.first_greater_or_equal(begin), selectors.first_greater_or_equal(end)
-    page = 1
-    while True:
-        left = 0 if limit is None else min(limit - len(found), LIMIT_MAX)  # 0 is no limit
-        future = reads._get_range(first, last, left, mode, page, reverse)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # see above
-        rows, _, more = await result(future)
-        found += [(row.key, row.value) for row in rows]
-        if not rows or not more or len(found) == limit:
+        The iterator of the public `get_range` blocks its thread between pages. So this makes the calls that it makes,
+        whose result is `(rows, count, more)`.
+        """
+        found: list[tuple[bytes, bytes]] = []
+        if begin >= end or limit == 0:
             return found
-        # As the iterator does it. The end of a range is not in it, so in reverse the last row ends the next page.
-        if reverse:
-            last = selectors.first_greater_or_equal(rows[-1].key)
-        else:
-            first = selectors.first_greater_than(rows[-1].key)
-        page += 1
+        selectors, mode = self.binding.KeySelector, self.binding.StreamingMode.want_all
+        first, last = selectors.first_greater_or_equal(begin), selectors.first_greater_or_equal(end)
+        page = 1
+        while True:
+            left = 0 if limit is None else min(limit - len(found), LIMIT_MAX)  # 0 is no limit
+            future = reads._get_range(first, last, left, mode, page, reverse)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # see above
+            rows, _, more = await result(future)
+            found += [(row.key, row.value) for row in rows]
+            if not rows or not more or len(found) == limit:
+                return found
+            # As the iterator does it. The end of a range is not in it, so in reverse the last row ends the next page.
+            if reverse:
+                last = selectors.first_greater_or_equal(rows[-1].key)
+            else:
+                first = selectors.first_greater_than(rows[-1].key)
+            page += 1
 
+    async def scan_values(
+        self, reads: Reads, begin: bytes, end: bytes, limit: int | None, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows between two keys of the store, with their values."""
+        base = self.space.rows
+        rows = await self.scan_rows(reads, base + begin, base + end, limit, reverse)
+        values = await self._values(reads, [row for _, row in rows])
+        return [(key[len(base) :], value) for (key, _), value in zip(rows, values, strict=True)]
 
-async def scan_values(
-    session: Session, reads: Reads, begin: bytes, end: bytes, limit: int | None, reverse: bool
-) -> list[tuple[bytes, bytes]]:
-    """The rows between two keys of the store, with their values."""
-    base = session.space.rows
-    rows = await scan_rows(session, reads, base + begin, base + end, limit, reverse)
-    values = await _values(session, reads, [row for _, row in rows])
-    return [(key[len(base) :], value) for (key, _), value in zip(rows, values, strict=True)]
+    async def _values(self, reads: Reads, rows: Sequence[bytes]) -> list[bytes]:
+        """The values in rows. Large ones are put together from their chunks."""
+        found: list[Any] = [read(row) for row in rows]
+        large = [(at, value) for at, value in enumerate(found) if isinstance(value, Large)]
+        chunks = await self._chunks(reads, [value for _, value in large])
+        for at, value in large:
+            found[at] = joined = b"".join([chunks.popleft() for _ in range(value.count)])
+            if len(joined) != value.size:
+                raise StorageError(
+                    f"{self.settings} has lost a part of a value: {len(joined):,} of {value.size:,} bytes"
+                )
+        return found
 
-
-async def _values(session: Session, reads: Reads, rows: Sequence[bytes]) -> list[bytes]:
-    """The values in rows. Large ones are put together from their chunks, of which several are read at once, not all."""
-    found: list[Any] = [read(row) for row in rows]
-    large = [(at, value) for at, value in enumerate(found) if isinstance(value, Large)]
-    places = [session.space.chunk(value.id, number) for _, value in large for number in range(value.count)]
-    chunks: deque[bytes] = deque()
-    for start in range(0, len(places), CHUNKS_AT_ONCE):
-        futures = [reads.get(place) for place in places[start : start + CHUNKS_AT_ONCE]]
-        await ready(*futures)
-        chunks.extend(future.value or b"" for future in futures)
-    for at, value in large:
-        found[at] = joined = b"".join([chunks.popleft() for _ in range(value.count)])
-        if len(joined) != value.size:
-            raise StorageError(
-                f"{session.settings} has lost a part of a value: {len(joined):,} of {value.size:,} bytes"
-            )
-    return found
+    async def _chunks(self, reads: Reads, values: Sequence[Large]) -> deque[bytes]:
+        """The chunks of values. Several are read at once, but not all."""
+        places = [self.space.chunk(value.id, number) for value in values for number in range(value.count)]
+        chunks: deque[bytes] = deque()
+        for start in range(0, len(places), CHUNKS_AT_ONCE):
+            futures = [reads.get(place) for place in places[start : start + CHUNKS_AT_ONCE]]
+            await ready(*futures)
+            chunks.extend(future.value or b"" for future in futures)
+        return chunks

@@ -50,7 +50,8 @@ class UserReads:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return self.get_range(key.start, key.stop, reverse=key.step == -1)
+            begin, end, step = _parts(key)
+            return self.get_range(begin, end, reverse=step == -1)
         return self.get(key)
 
     def _key(self, key: Any) -> bytes:
@@ -65,9 +66,10 @@ def _atomic(name: str, doc: str) -> Callable[[UserTransaction, bytes, bytes], No
     """A method `(key, value)` that hands on to the method of this name of the binding's transaction."""
 
     def operate(self: UserTransaction, key: bytes, value: bytes) -> None:
+        transaction, place = self._transaction, self._key(key)  # pyright: ignore[reportPrivateUsage]  # it is a method
         # By name: the binding makes these methods from a table, and has no types for them.
-        operation: Callable[[bytes, bytes], None] = getattr(self._transaction, name)
-        operation(self._key(key), value)
+        operation: Callable[[bytes, bytes], None] = getattr(transaction, name)
+        operation(place, value)
 
     operate.__name__, operate.__qualname__, operate.__doc__ = name, f"UserTransaction.{name}", doc
     return operate
@@ -110,7 +112,7 @@ class UserTransaction(UserReads):
 
     def __delitem__(self, key: Any) -> None:
         if isinstance(key, slice):
-            self.clear_range(key.start, key.stop)
+            self.clear_range(*_parts(key)[:2])
         else:
             self.clear(key)
 
@@ -170,3 +172,7 @@ def _bytes(key: Any) -> bytes:
     if not isinstance(key, bytes):
         raise TypeError(f"a key is bytes, not {key!r:.80}")
     return key
+
+
+def _parts(part: Any) -> tuple[Any, Any, Any]:
+    return part.start, part.stop, part.step

@@ -29,10 +29,8 @@ LOOK_SECONDS = 60.0
 # Where the cluster refuses watches: often at first, since an answer tends to come soon, then seldom.
 POLL_SECONDS_MIN = 0.02
 POLL_SECONDS_MAX = 1.0
-REFUSED_SECONDS = 30.0
-"""For how long no watches are set after the cluster has refused one."""
-FAILED_SECONDS = 0.1
-"""The pause after a watch that has failed, since its cause may last."""
+REFUSED_SECONDS = 30.0  # for how long no watches are set after the cluster has refused one
+FAILED_SECONDS = 0.1  # the pause after a watch that has failed, since its cause may last
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +39,7 @@ class _Watched:
 
     row: bytes | None
     future: Future
-    keep: object
-    """Holds the transaction and its commit: if they were freed before the watch is set, it would never be."""
+    keep: object  # the transaction and its commit: if they were freed before the watch is set, it would never be
     wakers: list[Waker] = field(default_factory=list[Waker])
     error: int = 0
 
@@ -83,7 +80,6 @@ class Watches:
             await anyio.sleep(FAILED_SECONDS)
 
     def close(self) -> None:
-        """End all waits."""
         with self._lock:
             self._closed = True
             wakers = list(self._waiting)
