@@ -24,7 +24,6 @@ import anyio.to_thread
 from workflow_drivers.foundationdb._binding import Binding, Settings, Transaction, load, parse
 from workflow_drivers.foundationdb._commit import STAGED_OLD_SECONDS, Committer, unstage
 from workflow_drivers.foundationdb._keys import end_of, holds, is_old, space_of
-from workflow_drivers.foundationdb._plan import Plan, plan_of
 from workflow_drivers.foundationdb._session import Counts, Session, get_row, result
 from workflow_drivers.foundationdb._user import UserTransaction
 from workflow_drivers.foundationdb._watch import Watches
@@ -111,9 +110,7 @@ class FoundationDBDriver:
         If this is cancelled before the commit is sent off, nothing is applied. Later, it returns when that is decided.
         """
         self._check_open()
-        plan = plan_of(batch, self._session.space)
-        if batch:
-            await self._committer.commit(plan)
+        await self._committer.commit(batch)
 
     async def transact(self, fn: Callable[[UserTransaction], T], finish: Callable[[T], Batch], /) -> None:
         """Call `fn` with a transaction, and apply the batch that `finish` makes of it in the same one.
@@ -122,13 +119,12 @@ class FoundationDBDriver:
         other errors that pass, with a new transaction.
         """
         self._check_open()
-        space = self._session.space
 
-        async def make(transaction: Transaction) -> Plan:
-            user = UserTransaction(transaction, space.user)
+        async def make(transaction: Transaction) -> Batch:
+            user = UserTransaction(transaction, self._session.space.user)
             # In a list: trio refuses to take an awaitable out of a thread, and `fn` may return one.
             (value,) = await anyio.to_thread.run_sync(lambda: [fn(user)], abandon_on_cancel=True)
-            return plan_of(finish(value), space)
+            return finish(value)
 
         await self._committer.transact(make)
 

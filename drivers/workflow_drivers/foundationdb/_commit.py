@@ -30,10 +30,10 @@ from time import monotonic
 import anyio
 
 from workflow_drivers.foundationdb._binding import Transaction, Value, code_of
-from workflow_drivers.foundationdb._keys import Blob, Token, Tokens, holds, time_now
-from workflow_drivers.foundationdb._plan import Plan, write
+from workflow_drivers.foundationdb._keys import Blob, Space, Token, Tokens, holds, time_now
+from workflow_drivers.foundationdb._plan import Plan, plan_of
 from workflow_drivers.foundationdb._session import Session, TimeUpError, get_row, ready, result, settled
-from workflow_sdk.driver import unmet_check
+from workflow_sdk.driver import Batch, unmet_check
 from workflow_sdk.errors import StorageError, StorageLimitError
 
 WHAT = "commit"
@@ -69,8 +69,11 @@ class Committer:
         self._has_large = False  # as far as it is known
         self._asked_for_large = float("-inf")
 
-    async def commit(self, plan: Plan) -> None:
-        """Apply the plan, or raise why not. If cancelled, this still returns only when that is decided."""
+    async def commit(self, batch: Batch) -> None:
+        """Apply the batch, or raise why not. If cancelled, this still returns only when that is decided."""
+        plan = plan_of(batch, self._session.space)
+        if not batch:
+            return
         if not plan.is_staged:
             await self._apply(plan)
             return
@@ -83,8 +86,8 @@ class Committer:
                     await unstage(self._session, blob.about.id)
             raise
 
-    async def transact(self, make: Callable[[Transaction], Awaitable[Plan]]) -> None:
-        """Apply the plan that `make` returns for a transaction in which it has read and written before.
+    async def transact(self, make: Callable[[Transaction], Awaitable[Batch]]) -> None:
+        """Apply the batch that `make` returns for a transaction in which it has read and written before.
 
         `make` is called for each try, and may return something else each time. So each try has a number of its own, and
         a try that is in doubt is settled before the next one: what is recorded has to be what was applied.
@@ -97,7 +100,7 @@ class Committer:
             plan: Plan | None = None
             token = self._tokens.take()
             try:
-                plan = await make(transaction)
+                plan = plan_of(await make(transaction), session.space)
                 plan.is_shared = True
                 if plan.is_staged:
                     # What is written ahead now is not there yet in the state that the transaction reads.
@@ -170,7 +173,7 @@ class Committer:
             large = await self._large_to_clear(transaction, plan)
             if plan.blobs and not self._has_large:
                 transaction.set(session.space.has_large, b"")
-            write(transaction, session.space, plan, large)
+            _write(transaction, session.space, plan, large)
             transaction.set(token.key, token.value)
         return False
 
@@ -283,7 +286,7 @@ class Committer:
 
     async def _large_at(self, transaction: Transaction, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
         # From the snapshot: a value that is overlooked here stays listed as large, and is found by the next commit that
-        # writes there. A value that is found has to be there still at the commit, which `write` sees to.
+        # writes there. A value that is found has to be there still at the commit, which `_write` sees to.
         reads, base = transaction.snapshot, self._session.space.large
         if len(keys) > POINTS_MAX:
             first, last = base + min(keys), base + max(keys) + b"\x00"
@@ -337,3 +340,41 @@ async def unstage(session: Session, id: bytes) -> None:
             await result(transaction.commit())
 
     await session.run("clear a large value", body)
+
+
+def _write(transaction: Transaction, space: Space, plan: Plan, large: Sequence[tuple[bytes, bytes]]) -> None:
+    """Make the writes of the plan, and clear the chunks of the `large` values that it overwrites or clears."""
+    for begin, end in plan.ranges:
+        transaction.clear_range(space.rows + begin, space.rows + end)
+    for key in plan.clears:
+        transaction.clear(space.rows + key)
+    for key, id in large:
+        # Another commit that replaces the value at the same time has found the same chunks. The second one has to clear
+        # the chunks of the first instead, so it must conflict. Before the write, or this would have no effect.
+        transaction.add_read_conflict_key(space.large + key)
+        transaction.clear(space.large + key)
+        transaction.clear_range(*space.chunks_of(id))
+    for key, row in plan.sets:
+        if isinstance(row, bytes):
+            transaction.set(space.rows + key, row)
+        else:
+            # As above, of two commits that store a large value where there was none.
+            transaction.add_read_conflict_key(space.large + key)
+            transaction.set(space.rows + key, row.about.row)
+            transaction.set(space.large + key, row.about.id)
+    for place, place_among_large, row in plan.appends:
+        if isinstance(row, bytes):
+            transaction.set_versionstamped_key(place, row)
+        else:
+            transaction.set_versionstamped_key(place, row.about.row)
+            transaction.set_versionstamped_key(place_among_large, row.about.id)
+    for blob in plan.blobs:
+        _write_blob(transaction, space, blob, plan.is_staged)
+
+
+def _write_blob(transaction: Transaction, space: Space, blob: Blob, is_staged: bool) -> None:
+    if is_staged:
+        transaction.clear(space.staged + blob.about.id)
+        return
+    for number, chunk in enumerate(blob.chunks()):
+        transaction.set(space.chunk(blob.about.id, number), chunk)

@@ -1,4 +1,4 @@
-"""From a batch to a plan (what is to be written, at which keys, and whether it fits), and from that to calls.
+"""From a batch to a plan: what is to be written, in which order, at which keys, and whether it fits.
 
 The writes of a batch take effect in their order. They are reduced to what is left of them in the end: first all that is
 cleared, then all that is set. An append whose range is cleared later in the batch is dropped, since the transaction
@@ -7,12 +7,10 @@ could not clear it: its key is known only after the commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
-from workflow_drivers.foundationdb._binding import Transaction
 from workflow_drivers.foundationdb._keys import APPENDED_MARK, HEADER_BYTES, VERSIONSTAMP_BYTES, Blob, Space, row_of
 from workflow_sdk.driver import Append, Batch, ClearRange, Set, check_limits
 from workflow_sdk.errors import StorageLimitError
@@ -123,41 +121,3 @@ def _row_bytes(key: int, row: bytes | Blob, beside: int) -> int:
     if isinstance(row, bytes):
         return 3 * key + len(row) + _WRITE_BYTES
     return (4 + 2 * beside) * key + HEADER_BYTES + (1 + beside) * _WRITE_BYTES
-
-
-def write(transaction: Transaction, space: Space, plan: Plan, large: Sequence[tuple[bytes, bytes]]) -> None:
-    """Make the writes of the plan, and clear the chunks of the `large` values that it overwrites or clears."""
-    for begin, end in plan.ranges:
-        transaction.clear_range(space.rows + begin, space.rows + end)
-    for key in plan.clears:
-        transaction.clear(space.rows + key)
-    for key, id in large:
-        # Another commit that replaces the value at the same time has found the same chunks. The second one has to clear
-        # the chunks of the first instead, so it must conflict. Before the write, or this would have no effect.
-        transaction.add_read_conflict_key(space.large + key)
-        transaction.clear(space.large + key)
-        transaction.clear_range(*space.chunks_of(id))
-    for key, row in plan.sets:
-        if isinstance(row, bytes):
-            transaction.set(space.rows + key, row)
-        else:
-            # As above, of two commits that store a large value where there was none.
-            transaction.add_read_conflict_key(space.large + key)
-            transaction.set(space.rows + key, row.about.row)
-            transaction.set(space.large + key, row.about.id)
-    for place, place_among_large, row in plan.appends:
-        if isinstance(row, bytes):
-            transaction.set_versionstamped_key(place, row)
-        else:
-            transaction.set_versionstamped_key(place, row.about.row)
-            transaction.set_versionstamped_key(place_among_large, row.about.id)
-    for blob in plan.blobs:
-        _write_chunks(transaction, space, blob, plan.is_staged)
-
-
-def _write_chunks(transaction: Transaction, space: Space, blob: Blob, is_staged: bool) -> None:
-    if is_staged:
-        transaction.clear(space.staged + blob.about.id)
-        return
-    for number, chunk in enumerate(blob.chunks()):
-        transaction.set(space.chunk(blob.about.id, number), chunk)
