@@ -11,8 +11,7 @@ slot. Then:
 - Before anything but success is reported of a batch in doubt, another number is written into the slot. Once that is
   committed, no try that is still on its way can be applied.
 
-A slot belongs to one commit at a time and is used again by the next, so there are only as many slots as there were
-commits at once.
+A slot is used again by the next commit, so there are only as many slots as there were commits at once.
 
 Values that are too large together for one transaction are staged: their chunks are written ahead, in transactions of
 their own. Nobody sees the chunks before the commit that makes them the value of a key. Until then, their ids are on a

@@ -6,6 +6,8 @@ packed, but ff follows there, and in a store 15.
 A row is a 0 and the value; or, if the value is too large, a 1 and where its chunks are. The row of a large value has
 its digest, so that the value can be compared without being read. It also has the id of its chunks, which is a new one
 each time, so that the row changes whenever the value is written.
+
+A slot, in which a commit leaves its number, belongs to one commit at a time: see `_commit.py`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ could not clear it: its key is known only after the commit.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 from sortedcontainers import SortedDict
 
@@ -53,33 +54,35 @@ class Plan:
 def plan_of(batch: Batch, space: Space) -> Plan:
     """The plan of a batch. Raises StorageLimitError, which names the limit, if a part or all is too large."""
     check_limits(batch)
+    appended = sum(type(write) is Append for write in batch.writes)
+    if appended > APPENDS_MAX:
+        raise StorageLimitError(
+            f"a batch of {appended:,} appends is over the limit of {APPENDS_MAX:,}; nothing was written"
+        )
     checks = [(space.row(key), expected) for key, expected in batch.checks]
-    ranges, left, appended = _reduced(batch, space)
+    ranges, left, appends = _reduced(batch, space)
     clears = [key for key, value in left.items() if value is None]
     sets = [(key, row_of(value)) for key, value in left.items() if value is not None]
-    appends = [(*space.appended(prefix, number), row_of(value)) for prefix, number, value in appended]
-    plan = Plan(checks, ranges, clears, sets, appends)
+    plan = Plan(checks, ranges, clears, sets, [(*places, row_of(value)) for _, places, value in appends])
     _check_size(plan, space)
     return plan
 
 
 def _reduced(
     batch: Batch, space: Space
-) -> tuple[list[tuple[bytes, bytes]], SortedDict[bytes, bytes | None], list[tuple[bytes, int, bytes]]]:
-    """What is left of the writes of a batch: cleared ranges; keys set, or cleared (None); prefix and number of appends.
+) -> tuple[list[tuple[bytes, bytes]], SortedDict[bytes, bytes | None], list[tuple[bytes, tuple[bytes, bytes], bytes]]]:
+    """What is left of the writes of a batch: cleared ranges; keys set, or cleared (None); appends, with their prefixes.
 
     Raises StorageLimitError if a key is too long, even if it is cleared later.
     """
     ranges: list[tuple[bytes, bytes]] = []
     left: SortedDict[bytes, bytes | None] = SortedDict()
-    appends: list[tuple[bytes, int, bytes]] = []
-    count = 0
+    appends: list[tuple[bytes, tuple[bytes, bytes], bytes]] = []
+    numbers = count()
     for write in batch.writes:
         kind = type(write)
         if kind is Append:
-            space.appended(write[0], 0)
-            appends.append((write[0], count, write[-1]))
-            count += 1
+            appends.append((write[0], space.appended(write[0], next(numbers)), write[-1]))
         elif kind is not ClearRange:
             space.row(write[0])
             left[write[0]] = write[-1] if kind is Set else None
@@ -89,10 +92,6 @@ def _reduced(
             # The keys of appends are not known yet. They come after all that are there, as does what stands for them.
             appends = [append for append in appends if not begin <= append[0] + _LAST < end]
             ranges.append((begin, end))
-    if count > APPENDS_MAX:
-        raise StorageLimitError(
-            f"a batch of {count:,} appends is over the limit of {APPENDS_MAX:,}; nothing was written"
-        )
     return ranges, left, appends
 
 
