@@ -15,11 +15,9 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from tests.drivers.fdb_double import Double
-from workflow_drivers.foundationdb import FoundationDBDriver
-from workflow_drivers.foundationdb._binding import Binding, as_chosen, load
-from workflow_drivers.foundationdb._driver import connect
+from workflow_drivers.foundationdb import FoundationDBDriver, connect
+from workflow_drivers.foundationdb._binding import Binding, Settings, load, parse
 from workflow_drivers.foundationdb._keys import space_of
-from workflow_drivers.foundationdb._url import Settings, parse
 
 __all__ = [
     "CLUSTER_FILE",
@@ -62,7 +60,7 @@ def settings_for(name: str, **changes: Any) -> Settings:
 def fdb_binding(name: str) -> Binding:
     """What leads to the cluster. With the double, each name has a cluster, as long as somebody has it open."""
     if CLUSTER_FILE:
-        return load(as_chosen(Settings()))
+        return load(Settings())[0]
     double = _doubles.get(name)
     if double is None:
         double = _doubles[name] = Double()
@@ -99,7 +97,7 @@ def clear_all() -> None:
     ranges = [run_range()] if BEGAN_THE_RUN else [(space.begin, space.end) for space in spaces]
     if not ranges:
         return
-    database = cast("Any", load(as_chosen(Settings())).open(CLUSTER_FILE))
+    database = cast("Any", load(Settings())[0].open(CLUSTER_FILE))
     database.options.set_transaction_timeout(1000 * CLEARING_SECONDS)
     for begin, end in ranges:
         database.clear_range(begin, end)

@@ -11,7 +11,7 @@ from tests.drivers.fdb_double import Double
 from tests.drivers.fdb_double.network import network
 from tests.drivers.until import some_turns, until
 from workflow_drivers.foundationdb._binding import Future
-from workflow_drivers.foundationdb._waiting import settled
+from workflow_drivers.foundationdb._session import settled
 
 __all__ = ["all_is_done", "do_not_wait_for_silence"]
 

@@ -42,7 +42,7 @@ def test_what_is_cleared_at_the_end(began: bool, monkeypatch: pytest.MonkeyPatch
     database = _Database()
     monkeypatch.setattr(fdb_store, "CLUSTER_FILE", "/fdb.cluster")
     monkeypatch.setattr(fdb_store, "BEGAN_THE_RUN", began)
-    monkeypatch.setattr(fdb_store, "load", lambda _: database)
+    monkeypatch.setattr(fdb_store, "load", lambda _: (database, None))
     monkeypatch.setattr(fdb_store, "_prefixes", {"one", "two"})
     clear_all()
     own = [(b"\x02one\x00\x00", b"\x02one\x00\xff"), (b"\x02two\x00\x00", b"\x02two\x00\xff")]

@@ -163,7 +163,7 @@ async def test_checks_that_fail_because_of_the_first_try_are_no_conflict() -> No
 @pytest.mark.parametrize("applied", [False, True])
 async def test_the_end_of_the_tries_is_the_truth(applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is reported after the last try: the batch is applied if and only if it says so."""
-    monkeypatch.setattr("workflow_drivers.foundationdb._commit.TRIES_MAX", 3)
+    monkeypatch.setattr("workflow_drivers.foundationdb._session.TRIES_MAX", 3)
     double = Double()
     async with opened(double) as driver:
         double.cluster.faults.add("commit", 1021, times=2)
@@ -377,7 +377,7 @@ async def test_slots_of_crashed_processes_are_swept_up(monkeypatch: pytest.Monke
     await crashed.commit(batch)
     async with opened(double):
         assert slots(double) == 1
-    monkeypatch.setattr("workflow_drivers.foundationdb._tokens.SLOTS_OLD_SECONDS", -1)
+    monkeypatch.setattr("workflow_drivers.foundationdb.SLOTS_OLD_SECONDS", -1)
     async with opened(double):
         assert slots(double) == 0
     await crashed.commit(batch)

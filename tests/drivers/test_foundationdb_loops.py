@@ -23,7 +23,7 @@ from tests.environment import clean_environment
 from tests.fdb_store import connected
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
-from workflow_drivers.foundationdb._waiting import Waker, ready, settled
+from workflow_drivers.foundationdb._session import Waker, ready, settled
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError
 

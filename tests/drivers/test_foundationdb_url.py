@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from workflow_drivers import foundationdb
-from workflow_drivers.foundationdb._binding import as_chosen, load
+from workflow_drivers.foundationdb._binding import Settings, load, parse
 from workflow_drivers.foundationdb._keys import space_of
-from workflow_drivers.foundationdb._url import Settings, parse
 from workflow_sdk.driver import open_driver
 from workflow_sdk.errors import DefinitionError, StorageError
 
@@ -118,27 +117,27 @@ def _install(monkeypatch: pytest.MonkeyPatch, module: _Fdb, library: _Library | 
 def test_the_api_version_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     module = _Fdb()
     _install(monkeypatch, module)
-    first: Any = load(Settings(api_version=730))
+    first: Any = load(Settings(api_version=730))[0]
     assert first is module
     load(Settings(api_version=730))
     assert module.chosen == 730
     with pytest.raises(DefinitionError, match=r"api_version=740.*has chosen 730.*only once"):
-        load(Settings(api_version=740))
+        load(parse("fdb://?api_version=740"))
 
 
 def test_a_version_that_is_chosen_already_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the application, that uses FoundationDB itself."""
     module = _Fdb()
     _install(monkeypatch, module)
-    assert as_chosen(parse("fdb://")).api_version == 730
+    assert load(parse("fdb://"))[1].api_version == 730
     module.chosen = 710
-    assert as_chosen(parse("fdb://")).api_version == 710
+    assert load(parse("fdb://"))[1].api_version == 710
     for url in ("fdb://?api_version=730", "fdb://?automatic_idempotency=yes"):
         with pytest.raises(DefinitionError, match="has chosen 710"):
-            load(as_chosen(parse(url)))
+            load(parse(url))
     module.chosen = 630
     with pytest.raises(DefinitionError, match=r"api_version=730.*has chosen 630"):
-        load(as_chosen(parse("fdb://")))
+        load(parse("fdb://"))
 
 
 async def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,8 @@ import pytest
 from tests.drivers.fdb_double import Double
 from tests.fdb_store import connected, hurry
 from workflow_drivers.foundationdb import FoundationDBDriver
-from workflow_drivers.foundationdb._keys import end_of
-from workflow_drivers.foundationdb._values import read
-from workflow_drivers.foundationdb._waiting import ready
+from workflow_drivers.foundationdb._keys import end_of, read
+from workflow_drivers.foundationdb._session import ready
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
 
@@ -229,7 +228,7 @@ async def test_what_was_written_ahead_by_a_crashed_process_is_swept_up(
     """Whatever the random id of its chunks begins with."""
     draw = os.urandom
     monkeypatch.setattr(
-        "workflow_drivers.foundationdb._values.os",
+        "workflow_drivers.foundationdb._keys.os",
         SimpleNamespace(urandom=lambda count: bytes([first]) + draw(count - 1)),
     )
     async with opened(double) as driver:
@@ -240,7 +239,7 @@ async def test_what_was_written_ahead_by_a_crashed_process_is_swept_up(
         assert (count(double, STAGED), count(double, CHUNKS)) == (1, 50)
         await (await connected(double)).aclose()
         assert count(double, CHUNKS) == 50, "it could still be on its way"
-        monkeypatch.setattr("workflow_drivers.foundationdb._staging.STAGED_OLD_SECONDS", -1)
+        monkeypatch.setattr("workflow_drivers.foundationdb.STAGED_OLD_SECONDS", -1)
         await (await connected(double)).aclose()
         assert (count(double, STAGED), count(double, CHUNKS)) == (0, 0)
         assert await driver.scan(b"", b"\xff") == []
@@ -254,7 +253,7 @@ async def test_a_commit_does_not_happen_without_what_was_written_ahead(
 
         async def swept(*args: object) -> None: ...
 
-        monkeypatch.setattr("workflow_drivers.foundationdb._commit.stage", swept)
+        monkeypatch.setattr("workflow_drivers.foundationdb._commit.Committer._stage", swept)
         with pytest.raises(StorageError, match="cleared before the commit came"):
             await driver.commit(sets(k=large(1, 10_000_000)))
         assert await driver.scan(b"", b"\xff") == []

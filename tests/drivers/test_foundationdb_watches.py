@@ -19,7 +19,7 @@ from tests.fdb_store import connected, hurry
 from tests.patience import PATIENCE
 from workflow_drivers.foundationdb import FoundationDBDriver
 from workflow_drivers.foundationdb._binding import Transaction
-from workflow_drivers.foundationdb._reading import get_row
+from workflow_drivers.foundationdb._session import get_row
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import StorageError
 

@@ -8,18 +8,16 @@ could not clear it: its key is known only after the commit.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 from sortedcontainers import SortedDict
 
-from workflow_drivers.foundationdb._keys import APPENDED_MARK, VERSIONSTAMP_BYTES, Space
-from workflow_drivers.foundationdb._values import HEADER_BYTES, Blob, blob, is_large, whole
-from workflow_sdk.driver import Append, Batch, ClearRange, Set, Write, check_limits
+from workflow_drivers.foundationdb._keys import APPENDED_MARK, HEADER_BYTES, VERSIONSTAMP_BYTES, Blob, Space, row_of
+from workflow_sdk.driver import Append, Batch, ClearRange, Set, check_limits
 from workflow_sdk.errors import StorageLimitError
 
-TRANSACTION_BYTES_MAX = 10_000_000
-"""FoundationDB's limit, of keys, values and conflict ranges together."""
-APPENDS_MAX = 65_536
-"""The appends of a batch are told apart by two bytes after the versionstamp."""
+TRANSACTION_BYTES_MAX = 10_000_000  # FoundationDB's limit, of keys, values and conflict ranges together
+APPENDS_MAX = 65_536  # the appends of a batch are told apart by two bytes after the versionstamp
 
 # How many bytes the client counts, beside keys and values, for a write, for a checked read, and for the whole. Rather
 # too many: what passes here must not be refused later.
@@ -27,120 +25,88 @@ _WRITE_BYTES = 150
 _READ_BYTES = 80
 _COMMIT_BYTES = 2_000
 
+_LAST = APPENDED_MARK + b"\xff" * VERSIONSTAMP_BYTES
+
 
 @dataclass(slots=True)
 class Plan:
     """What a transaction has to check and to write for a batch."""
 
-    checks: list[tuple[bytes, bytes | None]] = field(default_factory=list[tuple[bytes, bytes | None]])
-    ranges: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
-    """Ranges of keys of the store that are cleared, with the values in chunks that are in them."""
-    clears: list[bytes] = field(default_factory=list[bytes])
-    """Keys of the store that are cleared."""
-    sets: list[tuple[bytes, bytes | Blob]] = field(default_factory=list[tuple[bytes, bytes | Blob]])
-    """Keys of the store, and the rows that are set there."""
-    appends: list[tuple[bytes, bytes, bytes | Blob]] = field(default_factory=list[tuple[bytes, bytes, bytes | Blob]])
-    """Where among the rows, where among the keys with large values, and the row."""
-    blobs: list[Blob] = field(default_factory=list[Blob])
-    is_staged: bool = False
-    """Whether the blobs are written ahead, since they would be too much for one transaction."""
+    checks: list[tuple[bytes, bytes | None]]
+    ranges: list[tuple[bytes, bytes]]  # of keys of the store, which are cleared with their values in chunks
+    clears: list[bytes]  # keys of the store
+    sets: list[tuple[bytes, bytes | Blob]]  # keys of the store, and their rows
+    appends: list[tuple[bytes, bytes, bytes | Blob]]  # where among the rows, where among the large, and the row
+    blobs: list[Blob] = field(init=False)
+    is_staged: bool = False  # whether the blobs are written ahead, since they would be too much for one transaction
+    is_shared: bool = False  # whether an author writes in the same transaction
 
-    is_shared: bool = False
-    """Whether an author writes in the same transaction."""
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether the commit writes anything, so that it matters whether it was applied."""
-        return self.is_shared or self.writes
+    def __post_init__(self) -> None:
+        rows = [row for _, row in self.sets] + [row for _, _, row in self.appends]
+        self.blobs = [row for row in rows if isinstance(row, Blob)]
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(self.ranges or self.clears or self.sets or self.appends)
+        """Whether the commit writes anything, so that it matters whether it was applied."""
+        return self.is_shared or bool(self.ranges or self.clears or self.sets or self.appends)
 
 
 def plan_of(batch: Batch, space: Space) -> Plan:
     """The plan of a batch. Raises StorageLimitError, which names the limit, if a part or all is too large."""
     check_limits(batch)
-    found = Plan([(space.row(key), expected) for key, expected in batch.checks])
-    left = _Left(space, found.ranges)
-    for write in batch.writes:
-        left.add(write)
-    if left.appended > APPENDS_MAX:
+    appended = sum(type(write) is Append for write in batch.writes)
+    if appended > APPENDS_MAX:
         raise StorageLimitError(
-            f"a batch of {left.appended:,} appends is over the limit of {APPENDS_MAX:,}; nothing was written"
+            f"a batch of {appended:,} appends is over the limit of {APPENDS_MAX:,}; nothing was written"
         )
-    for key, value in left.sets.items():
-        if value is None:
-            found.clears.append(key)
-        else:
-            found.sets.append((key, _row(value, found)))
-    for prefix, number, value in left.appends:
-        row, large = space.appended(prefix, number)
-        found.appends.append((row, large, _row(value, found)))
-    _check_size(found, space)
-    return found
+    checks = [(space.row(key), expected) for key, expected in batch.checks]
+    ranges, left, appends = _reduced(batch, space)
+    clears = [key for key, value in left.items() if value is None]
+    sets = [(key, row_of(value)) for key, value in left.items() if value is not None]
+    plan = Plan(checks, ranges, clears, sets, [(*places, row_of(value)) for _, places, value in appends])
+    _check_size(plan, space)
+    return plan
 
 
-class _Left:
-    """What is left in the end of the writes of a batch. Each is added to what the ones before it have left."""
+def _reduced(
+    batch: Batch, space: Space
+) -> tuple[list[tuple[bytes, bytes]], SortedDict[bytes, bytes | None], list[tuple[bytes, tuple[bytes, bytes], bytes]]]:
+    """What is left of the writes of a batch: cleared ranges; keys set, or cleared (None); appends, with their prefixes.
 
-    def __init__(self, space: Space, ranges: list[tuple[bytes, bytes]]) -> None:
-        self._space = space
-        self.ranges = ranges
-        self.sets: SortedDict[bytes, bytes | None] = SortedDict()
-        """The keys that are set, and those that are cleared (None)."""
-        self.appends: list[tuple[bytes, int, bytes]] = []
-        """Prefixes, numbers and values."""
-        self.appended = 0
-        """How many appends there were, also those that were cleared again."""
-
-    def add(self, write: Write) -> None:
-        """Take in the next write. Raises StorageLimitError if its key is too long, even if it is cleared later."""
+    Raises StorageLimitError if a key is too long, even if it is cleared later.
+    """
+    ranges: list[tuple[bytes, bytes]] = []
+    left: SortedDict[bytes, bytes | None] = SortedDict()
+    appends: list[tuple[bytes, tuple[bytes, bytes], bytes]] = []
+    numbers = count()
+    for write in batch.writes:
         kind = type(write)
         if kind is Append:
-            self._space.appended(write[0], 0)
-            self.appends.append((write[0], self.appended, write[-1]))
-            self.appended += 1
-        elif kind is ClearRange:
-            self._clear_range(write[0], write[-1])
-        else:
-            self._space.row(write[0])
-            self.sets[write[0]] = write[-1] if kind is Set else None
-
-    def _clear_range(self, begin: bytes, end: bytes) -> None:
-        if begin >= end:
-            return
-        for key in list(self.sets.irange(begin, end, (True, False))):
-            del self.sets[key]
-        # The keys of appends are not known yet. They come after all that are there, as does what stands for them here.
-        self.appends = [append for append in self.appends if not begin <= _last(append[0]) < end]
-        self.ranges.append((begin, end))
+            appends.append((write[0], space.appended(write[0], next(numbers)), write[-1]))
+        elif kind is not ClearRange:
+            space.row(write[0])
+            left[write[0]] = write[-1] if kind is Set else None
+        elif (begin := write[0]) < (end := write[-1]):
+            for key in list(left.irange(begin, end, (True, False))):
+                del left[key]
+            # The keys of appends are not known yet. They come after all that are there, as does what stands for them.
+            appends = [append for append in appends if not begin <= append[0] + _LAST < end]
+            ranges.append((begin, end))
+    return ranges, left, appends
 
 
-def _last(prefix: bytes) -> bytes:
-    return prefix + APPENDED_MARK + b"\xff" * VERSIONSTAMP_BYTES
-
-
-def _row(value: bytes, found: Plan) -> bytes | Blob:
-    if not is_large(value):
-        return whole(value)
-    made = blob(value)
-    found.blobs.append(made)
-    return made
-
-
-def _check_size(found: Plan, space: Space) -> None:
+def _check_size(plan: Plan, space: Space) -> None:
     overhead = len(space.rows)
-    size = _COMMIT_BYTES + sum(2 * len(key) + _READ_BYTES for key, _ in found.checks)
+    size = _COMMIT_BYTES + sum(2 * len(key) + _READ_BYTES for key, _ in plan.checks)
     # What is cleared is cleared twice, among the large as well, and each key is in a write and in a conflict range.
-    size += sum(4 * (len(begin) + len(end) + 2 * overhead) + 3 * _WRITE_BYTES for begin, end in found.ranges)
-    size += sum(4 * (len(key) + overhead) + _WRITE_BYTES for key in found.clears)
-    size += sum(_set_bytes(len(key) + overhead, row) for key, row in found.sets)
-    size += sum(_append_bytes(len(place), row) for place, _, row in found.appends)
-    chunks = sum(len(blob.value) + blob.about.count * (3 * (overhead + 20) + _WRITE_BYTES) for blob in found.blobs)
-    found.is_staged = bool(found.blobs) and size + chunks > TRANSACTION_BYTES_MAX
-    if not found.is_staged:
+    size += sum(4 * (len(begin) + len(end) + 2 * overhead) + 3 * _WRITE_BYTES for begin, end in plan.ranges)
+    size += sum(4 * (len(key) + overhead) + _WRITE_BYTES for key in plan.clears)
+    # The key of a large value is written among the large, too. If it is set, the commit conflicts with others there.
+    size += sum(_row_bytes(len(key) + overhead, row, 2) for key, row in plan.sets)
+    size += sum(_row_bytes(len(place), row, 1) for place, _, row in plan.appends)
+    chunks = sum(len(blob.value) + blob.about.count * (3 * (overhead + 20) + _WRITE_BYTES) for blob in plan.blobs)
+    plan.is_staged = bool(plan.blobs) and size + chunks > TRANSACTION_BYTES_MAX
+    if not plan.is_staged:
         size += chunks
     if size > TRANSACTION_BYTES_MAX:
         raise StorageLimitError(
@@ -149,16 +115,8 @@ def _check_size(found: Plan, space: Space) -> None:
         )
 
 
-def _set_bytes(key: int, row: bytes | Blob) -> int:
-    """The size of a write at a key of this many bytes."""
+def _row_bytes(key: int, row: bytes | Blob, beside: int) -> int:
+    """The size of a write at a key of this many bytes, and of the calls that are made beside it if the row is large."""
     if isinstance(row, bytes):
         return 3 * key + len(row) + _WRITE_BYTES
-    # The key is also written among the large, and added to what the commit conflicts with.
-    return 8 * key + HEADER_BYTES + 3 * _WRITE_BYTES
-
-
-def _append_bytes(key: int, row: bytes | Blob) -> int:
-    """The same of an append."""
-    if isinstance(row, bytes):
-        return 3 * key + len(row) + _WRITE_BYTES
-    return 6 * key + HEADER_BYTES + 2 * _WRITE_BYTES
+    return (4 + 2 * beside) * key + HEADER_BYTES + (1 + beside) * _WRITE_BYTES

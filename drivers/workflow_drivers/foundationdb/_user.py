@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, overload
+from typing import Any, NamedTuple
 
 from workflow_drivers.foundationdb._binding import Reads, Transaction, Value
-
-OFFSET_BYTES = 4
+from workflow_drivers.foundationdb._keys import OFFSET_BYTES, end_of
 
 
 class UserRow(NamedTuple):
@@ -60,36 +58,21 @@ class UserReads:
         return self.prefix + _bytes(key)
 
     def _range(self, begin: Any, end: Any) -> tuple[bytes, bytes]:
-        last = after_all(self.prefix)
-        assert last is not None, "the prefix is text, which is not all ff"
-        return (
-            self.prefix if begin is None else self._key(begin),
-            last if end is None else self._key(end),
-        )
+        first = self.prefix if begin is None else self._key(begin)
+        return first, end_of(self.prefix) if end is None else self._key(end)
 
 
-class _Operation(Protocol):
-    def __call__(self, key: bytes, value: bytes) -> None: ...
-
-
-class _Atomic:
+def _atomic(name: str, doc: str) -> Callable[[UserTransaction, bytes, bytes], None]:
     """A method `(key, value)` that hands on to the method of this name of the binding's transaction."""
 
-    def __init__(self, doc: str) -> None:
-        self.__doc__ = doc
-        self._name = ""
+    def operate(self: UserTransaction, key: bytes, value: bytes) -> None:
+        transaction, place = self._transaction, self._key(key)  # pyright: ignore[reportPrivateUsage]  # it is a method
+        # By name: the binding makes these methods from a table, and has no types for them.
+        operation: Callable[[bytes, bytes], None] = getattr(transaction, name)
+        operation(place, value)
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, user: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, user: UserTransaction, owner: type) -> _Operation: ...
-    def __get__(self, user: UserTransaction | None, owner: type) -> Self | _Operation:
-        if user is None:
-            return self
-        return partial(user._operate, self._name)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # a part of it
+    operate.__name__, operate.__qualname__, operate.__doc__ = name, f"UserTransaction.{name}", doc
+    return operate
 
 
 class UserTransaction(UserReads):
@@ -142,24 +125,20 @@ class UserTransaction(UserReads):
 
     # Operations on a value that is not read, and so does not conflict.
 
-    set_versionstamped_value = _Atomic(
-        "Store `value`, into which the commit writes its version where the last four bytes say."
+    set_versionstamped_value = _atomic(
+        "set_versionstamped_value",
+        "Store `value`, into which the commit writes its version where the last four bytes say.",
     )
-    add = _Atomic("Add to a little-endian number.")
-    bit_and = _Atomic("Keep the bits that both have.")
-    bit_or = _Atomic("Set bits.")
-    bit_xor = _Atomic("Turn bits over.")
-    max = _Atomic("Keep the larger little-endian number.")
-    min = _Atomic("Keep the smaller little-endian number.")
-    byte_max = _Atomic("Keep what sorts later.")
-    byte_min = _Atomic("Keep what sorts earlier.")
-    append_if_fits = _Atomic("Append to a value, unless it would be too large.")
-    compare_and_clear = _Atomic("Forget `key` if it has this value.")
-
-    def _operate(self, name: str, key: bytes, value: bytes) -> None:
-        # By name: the binding makes these methods from a table, and has no types for them.
-        operation: Callable[[bytes, bytes], None] = getattr(self._transaction, name)
-        operation(self._key(key), value)
+    add = _atomic("add", "Add to a little-endian number.")
+    bit_and = _atomic("bit_and", "Keep the bits that both have.")
+    bit_or = _atomic("bit_or", "Set bits.")
+    bit_xor = _atomic("bit_xor", "Turn bits over.")
+    max = _atomic("max", "Keep the larger little-endian number.")
+    min = _atomic("min", "Keep the smaller little-endian number.")
+    byte_max = _atomic("byte_max", "Keep what sorts later.")
+    byte_min = _atomic("byte_min", "Keep what sorts earlier.")
+    append_if_fits = _atomic("append_if_fits", "Append to a value, unless it would be too large.")
+    compare_and_clear = _atomic("compare_and_clear", "Forget `key` if it has this value.")
 
     # What it conflicts with.
 
@@ -183,7 +162,7 @@ class UserTransaction(UserReads):
 def after_all(prefix: bytes) -> bytes | None:
     """The first key after all that begin with `prefix`; None if there is none."""
     shorter = prefix.rstrip(b"\xff")
-    return shorter[:-1] + bytes([shorter[-1] + 1]) if shorter else None
+    return end_of(shorter) if shorter else None
 
 
 def _bytes(key: Any) -> bytes:

@@ -8,14 +8,15 @@ or without, all its waiters wake up and read the row again.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from time import monotonic
 
 import anyio
 
 from workflow_drivers.foundationdb._binding import Future, Transaction, code_of
-from workflow_drivers.foundationdb._session import Session
-from workflow_drivers.foundationdb._waiting import Waker
+from workflow_drivers.foundationdb._session import Session, Waker
 
 logger = logging.getLogger("workflow_drivers.foundationdb")
 
@@ -28,24 +29,19 @@ LOOK_SECONDS = 60.0
 # Where the cluster refuses watches: often at first, since an answer tends to come soon, then seldom.
 POLL_SECONDS_MIN = 0.02
 POLL_SECONDS_MAX = 1.0
-REFUSED_SECONDS = 30.0
-"""For how long no watches are set after the cluster has refused one."""
-FAILED_SECONDS = 0.1
-"""The pause after a watch that has failed, since its cause may last."""
+REFUSED_SECONDS = 30.0  # for how long no watches are set after the cluster has refused one
+FAILED_SECONDS = 0.1  # the pause after a watch that has failed, since its cause may last
 
 
+@dataclass(slots=True, eq=False)
 class _Watched:
     """A key that is watched, and who waits for it."""
 
-    __slots__ = ("error", "future", "keep", "row", "wakers")
-
-    def __init__(self, row: bytes | None, future: Future, keep: object) -> None:
-        self.row = row
-        self.future = future
-        self.keep = keep
-        """Holds the transaction and its commit: if they were freed before the watch is set, it would never be."""
-        self.wakers: list[Waker] = []
-        self.error: int = 0
+    row: bytes | None
+    future: Future
+    keep: object  # the transaction and its commit: if they were freed before the watch is set, it would never be
+    wakers: list[Waker] = field(default_factory=list[Waker])
+    error: int = 0
 
 
 class Watches:
@@ -55,7 +51,7 @@ class Watches:
         self._session = session
         self._lock = Lock()
         self._watched: dict[bytes, _Watched] = {}
-        self._pollers: set[Waker] = set()
+        self._waiting: set[Waker] = set()
         self._refused_until = 0.0
         self._closed = False
 
@@ -71,22 +67,22 @@ class Watches:
         """
         waker = Waker()
         watched = self._join(transaction, key, row, waker)
+        seconds = LOOK_SECONDS
         if watched is None:
-            await self._poll(waker, looks)
-            return
+            self._session.counts.polls += 1
+            seconds = min(POLL_SECONDS_MIN * 2 ** min(looks, 10), POLL_SECONDS_MAX)
         try:
-            with anyio.move_on_after(LOOK_SECONDS):
+            with anyio.move_on_after(seconds):
                 await waker.wait()
         finally:
             self._leave(key, watched, waker)
-        if watched.error and watched.error not in REFUSALS and not self._closed:
+        if watched is not None and watched.error and watched.error not in REFUSALS and not self._closed:
             await anyio.sleep(FAILED_SECONDS)
 
     def close(self) -> None:
-        """End all waits."""
         with self._lock:
             self._closed = True
-            wakers = [*self._pollers, *(waker for watched in self._watched.values() for waker in watched.wakers)]
+            wakers = list(self._waiting)
             futures = [watched.future for watched in self._watched.values()]
             self._watched.clear()
         for future in futures:
@@ -96,36 +92,35 @@ class Watches:
 
     def _join(self, transaction: Transaction, key: bytes, row: bytes | None, waker: Waker) -> _Watched | None:
         """Have `waker` woken by the watch of this row, which is set if there is none. None if watches are refused."""
-        old: _Watched | None = None
         with self._lock:
+            self._waiting.add(waker)
+            if self._closed:
+                waker.wake()
             if monotonic() < self._refused_until:
                 return None
-            watched = self._watched.get(key)
+            found = watched = self._watched.get(key)
             if watched is None or watched.row != row:
                 # A watch on another row is about to report, or was set by a waiter that had read an older state. Its
                 # waiters are woken below, and look again.
-                old = watched
                 future = transaction.watch(key)
                 # The watch is set by the commit, which for a transaction that only reads needs no round trip. If the
                 # commit fails, the watch does too, so nobody has to wait for it.
                 watched = self._watched[key] = _Watched(row, future, (transaction, transaction.commit()))
                 self._session.counts.watches += 1
-            else:
-                future = None
             watched.wakers.append(waker)
-            if self._closed:
-                waker.wake()
         # Outside the lock, which `_ended` takes: a future that is ready calls back at once.
-        if future is not None:
-            set_now = watched
-            future.on_ready(lambda ended: self._ended(key, set_now, ended))
-        if old is not None:
-            self._wake(old)
-            old.future.cancel()
+        if watched is not found:
+            watched.future.on_ready(partial(self._ended, key, watched))
+            if found is not None:
+                self._wake(found)
+                found.future.cancel()
         return watched
 
-    def _leave(self, key: bytes, watched: _Watched, waker: Waker) -> None:
+    def _leave(self, key: bytes, watched: _Watched | None, waker: Waker) -> None:
         with self._lock:
+            self._waiting.discard(waker)
+            if watched is None:
+                return
             watched.wakers.remove(waker)
             is_last = not watched.wakers and self._watched.get(key) is watched
             if is_last:
@@ -148,7 +143,13 @@ class Watches:
                 is_first = monotonic() >= self._refused_until
                 self._refused_until = monotonic() + REFUSED_SECONDS
         if is_first:
-            self._warn(watched.error)
+            logger.warning(
+                "FoundationDB refuses watches (error %d: %s); %s asks for changes instead, for %g seconds",
+                watched.error,
+                "too many are set" if watched.error == TOO_MANY_WATCHES else "they are disabled",
+                self._session.settings,
+                REFUSED_SECONDS,
+            )
         self._wake(watched)
 
     def _wake(self, watched: _Watched) -> None:
@@ -156,26 +157,3 @@ class Watches:
             wakers = list(watched.wakers)
         for waker in wakers:
             waker.wake()
-
-    def _warn(self, code: int) -> None:
-        reason = "too many are set" if code == TOO_MANY_WATCHES else "they are disabled"
-        logger.warning(
-            "FoundationDB refuses watches (error %d: %s); %s asks for changes instead, for %g seconds",
-            code,
-            reason,
-            self._session.settings,
-            REFUSED_SECONDS,
-        )
-
-    async def _poll(self, waker: Waker, looks: int) -> None:
-        self._session.counts.polls += 1
-        with self._lock:
-            self._pollers.add(waker)
-            if self._closed:
-                waker.wake()
-        try:
-            with anyio.move_on_after(min(POLL_SECONDS_MIN * 2 ** min(looks, 10), POLL_SECONDS_MAX)):
-                await waker.wait()
-        finally:
-            with self._lock:
-                self._pollers.discard(waker)
