@@ -16,7 +16,7 @@ import pytest
 from tests.drivers.fdb_double import Double
 from tests.fdb_store import connected, hurry
 from workflow_drivers.foundationdb import FoundationDBDriver
-from workflow_drivers.foundationdb._keys import end_of, read
+from workflow_drivers.foundationdb._keys import ID_BYTES, end_of, read
 from workflow_drivers.foundationdb._session import ready
 from workflow_sdk.driver import Batch
 from workflow_sdk.errors import ConflictError, StorageError, StorageLimitError
@@ -366,7 +366,8 @@ async def test_a_scan_that_is_always_too_old_is_an_error(double: Double) -> None
 
 
 async def test_a_row_of_another_making_is_told() -> None:
-    for row in (b"", b"\x07x", b"\x01short"):
+    too_large = b"\x01" + bytes(ID_BYTES) + b"\x7f" * 8 + bytes(32)
+    for row in (b"", b"\x07x", b"\x01short", too_large):
         with pytest.raises(StorageError, match="not of this driver's making"):
             read(row)
 

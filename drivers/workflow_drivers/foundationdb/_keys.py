@@ -19,6 +19,7 @@ from itertools import count
 from threading import Lock
 from time import time
 
+from workflow_sdk.driver import VALUE_BYTES_MAX
 from workflow_sdk.errors import StorageError, StorageLimitError
 
 FDB_KEY_BYTES_MAX = 10_000
@@ -156,7 +157,8 @@ def read(row: bytes) -> bytes | Large:
         return rest
     if kind == _IN_CHUNKS and len(row) == HEADER_BYTES:
         size = int.from_bytes(rest[ID_BYTES : ID_BYTES + _SIZE_BYTES], "big")
-        return Large(rest[:ID_BYTES], size, rest[ID_BYTES + _SIZE_BYTES :])
+        if size <= VALUE_BYTES_MAX:
+            return Large(rest[:ID_BYTES], size, rest[ID_BYTES + _SIZE_BYTES :])
     raise StorageError(f"a row in the store is not of this driver's making: {row!r:.80}")
 
 
