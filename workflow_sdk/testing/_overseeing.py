@@ -68,6 +68,8 @@ class Stores:
         self._asked = 0.0
         """For how many seconds answers were awaited, up to the last time when none was."""
         self._asked_since: float | None = None
+        self.commits: int = 0
+        """How many commits have succeeded."""
         self.events: int = 0
         """Changes with everything that is asked or answered."""
 
@@ -188,6 +190,14 @@ class Stores:
                     now - call.began,
                 )
 
+    def warn_of_no_commit(self, looks: int) -> None:
+        """Log a warning that the clock slows down."""
+        _log.warning(
+            "the virtual clock slows down: it has looked %d times for the next timer, and nothing was committed "
+            "meanwhile, so that something probably fails again and again",
+            looks,
+        )
+
 
 class OverseenDriver:
     """A driver that hands everything on to another one, and tells the clock of it."""
@@ -214,6 +224,7 @@ class OverseenDriver:
         with self.stores.asking("commit"):
             try:
                 await self.driver.commit(batch)
+                self.stores.commits += 1
             finally:
                 self.stores.wrote(batch.writes)
 
@@ -248,6 +259,7 @@ class OverseenDriver:
             driver = cast("Transacting", self.driver)
             try:
                 await driver.transact(call_fn, call_finish)
+                stores.commits += 1
             finally:
                 for batch in batches:
                     stores.wrote(batch.writes)

@@ -37,6 +37,12 @@ ANSWER_SECONDS = 0.1
 IDLE_TURNS = 20
 """How many turns of the event loop nothing must happen in. News takes a few turns to get from task to task."""
 
+LOOKS_MAX = 100
+"""How often in a row the clock looks whether it may jump, although nothing is committed, before it slows down."""
+
+REST_SECONDS = 0.05
+"""How much real time passes before each further look."""
+
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -139,6 +145,10 @@ class VirtualClock:
         self._awaits_answers = False
         """Whether it sleeps until a store has answered."""
         self._stores = Stores(self._answered)
+        self._commits = 0
+        """How many commits there had been at the last look."""
+        self._looks = 0
+        """How often in a row the clock has looked whether it may jump, and nothing was committed."""
         self._workers: set[str] = set()
         self._thread: int | None = None
         """The thread of the event loop in which `wait` is called."""
@@ -264,14 +274,26 @@ class VirtualClock:
             may_jump = await self._may_jump(mine, is_active)
             if not may_jump and (self._stores.settled or self._timers.next() is None):
                 continue
+            await self._slow_down(mine)
             # After the last look of `_is_still`, no other task gets a turn before the jump in `_move`.
             if await self._is_still(is_active):
                 await self._move(mine, is_active, may_jump)
 
+    async def _slow_down(self, mine: _Waiting) -> None:
+        """Let real time pass before another look, if so many have come to nothing."""
+        # A task that fails again and again, and waits only for times on this clock, would keep the processor busy.
+        if self._commits != self._stores.commits:
+            self._commits, self._looks = self._stores.commits, 0
+        self._looks += 1
+        if self._looks == LOOKS_MAX:
+            self._stores.warn_of_no_commit(self._looks)
+        if self._looks > LOOKS_MAX:
+            await mine.nap(REST_SECONDS)
+
     async def _may_jump(self, mine: _Waiting, is_active: bool) -> bool:
         """Whether nobody runs, or all who run have been quiet for so long that they must be waiting for a time."""
         if is_active and (self._quiet_for < self._quiet or self._timers.next() is None):
-            self._quiet_for = await self._glance(mine, self._quiet_for)
+            self._quiet_for, self._looks = await self._glance(mine, self._quiet_for), 0
         return not is_active or self._quiet_for >= self._quiet
 
     async def _move(self, mine: _Waiting, is_active: bool, may_jump: bool) -> None:
@@ -281,7 +303,7 @@ class VirtualClock:
             if not is_active:
                 self._dozes = True
                 await mine.nap(self._quiet)
-                self._dozes = False
+                self._dozes, self._looks = False, 0
         elif not self._stores.settled:
             await self._look_at_stores(mine)
         elif may_jump:
