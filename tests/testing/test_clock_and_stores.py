@@ -248,7 +248,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[str]]:
 
     log = logging.getLogger("workflow_sdk.testing")
     monkeypatch.setattr(log, "handlers", [Ear()])
-    monkeypatch.setattr("workflow_sdk.testing._overseeing.PATIENT_SECONDS", 0.2)
+    monkeypatch.setattr("workflow_sdk.testing.drivers.PATIENT_SECONDS", 0.2)
 
     async def wait() -> str:
         with anyio.fail_after(PATIENCE):
