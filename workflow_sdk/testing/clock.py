@@ -20,7 +20,7 @@ from workflow_sdk.errors import DefinitionError
 from workflow_sdk.instance.clock import Activity, Timeout
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
-from workflow_sdk.testing.drivers import OverseenDriver, Stores
+from workflow_sdk.testing.drivers import OverseenDriver, Stores, Watch
 
 _log = logging.getLogger("workflow_sdk.testing")
 
@@ -107,6 +107,13 @@ class _Timers:
         for until, scope in self.limits:
             if until <= now:
                 scope.cancel()
+
+    def hand_over(self) -> None:
+        """Have another call of `wait` move the clock on."""
+        for waiting in self.waiting:
+            if not waiting.is_over:
+                waiting.stamp()
+                break
 
     def are_active(self) -> bool:
         """Whether something else is under way in one of the runs that wait."""
@@ -237,9 +244,7 @@ class VirtualClock:
             self._changed()
             if self._driving is waiting:
                 self._driving, self._rests = None, False
-                heir = next((other for other in self._timers.waiting if not other.is_over), None)
-                if heir is not None:
-                    heir.stamp()
+                self._timers.hand_over()
 
     def _changed(self) -> None:
         self._version += 1
@@ -333,17 +338,17 @@ class VirtualClock:
 
     async def _look_at_stores(self, mine: _Waiting) -> None:
         """Find out whether everybody has heard of every change."""
-        looked = False
+        left = set(self._stores.doubtful)
 
-        async def look() -> None:
-            nonlocal looked
-            await self._stores.look()
-            looked = True
+        async def look_at(watch: Watch) -> None:
+            await self._stores.look_at(watch)
+            left.discard(watch)
             self._stir()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(look)
-            while not (looked or mine.is_over):
+            for watch in list(left):
+                group.start_soon(look_at, watch)
+            while left and not mine.is_over:
                 await self._until_answer(mine)
             group.cancel_scope.cancel()
 

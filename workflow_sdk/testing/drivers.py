@@ -192,7 +192,7 @@ class _Call:
 
 
 @dataclass(eq=False, slots=True)
-class _Watch:
+class Watch:
     """A call of `changed` that has not returned."""
 
     driver: Driver
@@ -212,8 +212,8 @@ class Stores:
         self._lock = Lock()
         """Guards what the thread of a transaction changes."""
         self._calls: set[_Call] = set()
-        self._watches = Waiters[_Watch]()
-        self._doubtful: set[_Watch] = set()
+        self._watches = Waiters[Watch]()
+        self.doubtful: set[Watch] = set()
         """The watches whose values may have changed."""
         self._asked = 0.0
         """For how many seconds answers were awaited, up to the last time when none was."""
@@ -226,7 +226,7 @@ class Stores:
     @property
     def has_late(self) -> bool:
         """Whether a watch is about to return."""
-        return any(watch.word for watch in self._doubtful)
+        return any(watch.word for watch in self.doubtful)
 
     @property
     def owe(self) -> bool:
@@ -236,7 +236,7 @@ class Stores:
     @property
     def settled(self) -> bool:
         """Whether no answer is to come, and everybody has heard of every change."""
-        return not (self._calls or self._doubtful)
+        return not (self._calls or self.doubtful)
 
     def asked(self) -> float:
         """For how many seconds an answer has been awaited so far, in all."""
@@ -244,26 +244,21 @@ class Stores:
             since = self._asked_since
             return self._asked if since is None else self._asked + monotonic() - since
 
-    async def look(self) -> None:
-        """Find out whether everybody has heard of every change."""
-        async with anyio.create_task_group() as group:
-            for watch in list(self._doubtful):
-                group.start_soon(self._look_at, watch)
-
-    async def _look_at(self, watch: _Watch) -> None:
+    async def look_at(self, watch: Watch) -> None:
+        """Find out whether the value has changed of which a watch may not have heard."""
         doubts = watch.doubts
         with self.asking("get"):
             try:
                 value = await watch.driver.get(watch.key)
             except (Exception, SimulatedCrash):  # noqa: BLE001  # nobody hears of a change from a store that fails
                 value = watch.since
-        if watch not in self._doubtful:
+        if watch not in self.doubtful:
             return  # it has returned meanwhile
         if value != watch.since:
             watch.word = watch.word or _Call(f"word of a change of {watch.key!r:.100}")
         elif doubts == watch.doubts:
             watch.word = None
-            self._doubtful.discard(watch)
+            self.doubtful.discard(watch)
 
     @contextmanager
     def asking(self, what: str) -> Generator[_Call]:
@@ -304,16 +299,16 @@ class Stores:
         self._on_answer()
 
     @contextmanager
-    def watching(self, watch: _Watch) -> Generator[None]:
+    def watching(self, watch: Watch) -> Generator[None]:
         """A context: somebody waits for a change."""
         self._watches.add(watch.key, watch)
-        self._doubtful.add(watch)  # what it has seen may be old already
+        self.doubtful.add(watch)  # what it has seen may be old already
         self.events += 1
         try:
             yield
         finally:
             self._watches.discard(watch.key, watch)
-            self._doubtful.discard(watch)
+            self.doubtful.discard(watch)
             self.events += 1
             self._on_answer()
 
@@ -322,13 +317,13 @@ class Stores:
         for key in self._watches.touched(writes) if self._watches.by_key else ():
             for watch in self._watches.by_key[key]:
                 watch.doubts += 1
-                self._doubtful.add(watch)
+                self.doubtful.add(watch)
 
     def complain(self) -> None:
         """Log a warning for every answer that the clock has waited for long."""
         now = monotonic()
         with self._lock:
-            calls = [*self._calls, *(watch.word for watch in self._doubtful if watch.word)]
+            calls = [*self._calls, *(watch.word for watch in self.doubtful if watch.word)]
         for call in calls:
             if not call.is_told and now - call.began >= PATIENT_SECONDS:
                 call.is_told = True
@@ -366,7 +361,7 @@ class OverseenDriver:
                 self.stores.wrote(batch.writes)
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
-        with self.stores.watching(_Watch(self.driver, key, since)):
+        with self.stores.watching(Watch(self.driver, key, since)):
             await self.driver.changed(key, since)
 
     async def aclose(self) -> None:

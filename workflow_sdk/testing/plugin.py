@@ -94,12 +94,9 @@ async def _mortal(
 
     async def serve(through: Driver, process: int) -> None:
         with elsewhere(process):
-            await run(through)
-
-    async def run(through: Driver) -> None:
-        async with Runtime(through, workflows=workflows, **options):
-            begun.set()
-            await anyio.sleep_forever()
+            async with Runtime(through, workflows=workflows, **options):
+                begun.set()
+                await anyio.sleep_forever()
 
     async def live() -> None:
         try:
