@@ -22,6 +22,8 @@ from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
 from workflow_sdk.testing.drivers import OverseenDriver, Stores, Watch
 
+__all__ = ["VirtualClock"]
+
 _log = logging.getLogger("workflow_sdk.testing")
 
 QUIET_SECONDS = 1.0

@@ -12,6 +12,8 @@ from workflow_sdk.errors import ErrorInfo
 from workflow_sdk.instance.unwinding import UNDO
 from workflow_sdk.rows.location import escape
 
+__all__ = ["CrashReport", "CrashRun", "Ending", "Side", "differences", "is_over"]
+
 Side: TypeAlias = Literal["before", "after"]
 
 WIDTH = 60

@@ -31,11 +31,13 @@ from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.operations.types import probe
 from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.wire import shown
+from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
 from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
-from workflow_sdk.testing.elsewhere import elsewhere, rewritten
 from workflow_sdk.values import Codec, Wrappers
+
+__all__ = ["Script", "crash_everywhere"]
 
 Script: TypeAlias = Sequence["str | tuple[str, Any]"]
 """Messages: a name, or a name and a payload. The next is sent whenever the instance waits for a message; if it is the
@@ -298,15 +300,16 @@ class _Play:
     async def _others(self) -> list[InstanceInfo]:
         """All but the hero that were not in the store before the play, the oldest first."""
         found: list[InstanceInfo] = []
+        if len(self._stage.workflows) == 1:
+            return found
         cursor: str | None = None
-        is_last = len(self._stage.workflows) == 1
         async with self._client() as client:
-            while not is_last:
+            while True:
                 page = await client.list(limit=1000, cursor=cursor)
                 found += [info for info in page.items if info.id not in self._strangers and info.id != self._stage.id]
                 cursor = page.cursor
-                is_last = cursor is None
-        return found
+                if cursor is None:
+                    return found
 
     async def _takes_next(self, result: RunResult[Any]) -> bool:
         """Whether the script has something more, and the hero waits for it."""

@@ -22,6 +22,8 @@ import anyio
 from workflow_sdk.driver import Batch, Driver, ProcessDied, Transacting, Waiters, Write, transacting
 from workflow_sdk.errors import ConflictError, StorageError
 
+__all__ = ["FaultyDriver", "SimulatedCrash"]
+
 _log = logging.getLogger("workflow_sdk.testing")
 
 PATIENT_SECONDS = 5.0
@@ -85,15 +87,19 @@ class FaultyDriver:
 
     async def get(self, key: bytes, /) -> bytes | None:
         """The value of `key`, or None."""
-        with self._living():
-            return await self.driver.get(key)
+        self._check_alive()
+        value = await self.driver.get(key)
+        self._check_alive()
+        return value
 
     async def scan(
         self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """The rows from `begin`, up to `end` and without it."""
-        with self._living():
-            return await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+        self._check_alive()
+        rows = await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+        self._check_alive()
+        return rows
 
     async def commit(self, batch: Batch, /) -> None:
         """Apply the batch, or fail as it was told to."""
@@ -101,8 +107,9 @@ class FaultyDriver:
 
     async def changed(self, key: bytes, since: bytes | None, /) -> None:
         """Return once the value of `key` differs from `since`."""
-        with self._living():
-            await self.driver.changed(key, since)
+        self._check_alive()
+        await self.driver.changed(key, since)
+        self._check_alive()
 
     async def aclose(self) -> None:
         """Close the driver inside. After a crash as well, and quietly, so that no test leaves it open."""
@@ -155,12 +162,6 @@ class FaultyDriver:
             return lambda number, batch: when >= 1 or self._random.random() < when
         numbers = frozenset([when] if isinstance(when, int) else when)
         return lambda number, batch: number in numbers
-
-    @contextmanager
-    def _living(self) -> Generator[None]:
-        self._check_alive()
-        yield
-        self._check_alive()
 
     def _check_alive(self) -> None:
         if self.crashed:
@@ -339,7 +340,8 @@ class OverseenDriver:
     """A driver that hands everything on to another one, and tells the clock of it."""
 
     def __init__(self, driver: Driver, stores: Stores) -> None:
-        self.driver = self.unseen = driver
+        self.driver = driver
+        self.unseen = driver
         self.stores = stores
 
     async def get(self, key: bytes, /) -> bytes | None:

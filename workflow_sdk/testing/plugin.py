@@ -13,9 +13,9 @@ from _pytest.runner import runtestprotocol
 
 from workflow_sdk import Client, Runtime, Workflow
 from workflow_sdk.driver import Driver, open_driver
+from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
-from workflow_sdk.testing.elsewhere import elsewhere, rewritten
 from workflow_sdk.worker.hosting import new_hosting
 
 __all__ = ["RuntimeFactory", "virtual_clock", "workflow_runtime"]
