@@ -116,9 +116,10 @@ class CrashReport:
 
     def _table(self) -> Iterator[str]:
         rows = [("commit", "stores", "killed before", "killed after")]
-        # For each commit there is a run on each side of it.
-        for before, after in zip(self.runs[::2], self.runs[1::2], strict=True):
-            rows.append((str(before.commit), _stored(before, after), _word(before), _word(after)))
+        by_place = {(run.commit, run.side): run for run in self.runs}
+        for number in sorted({run.commit for run in self.runs}):
+            before, after = by_place.get((number, "before")), by_place.get((number, "after"))
+            rows.append((str(number), _stored(before, after), _word(before), _word(after)))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         for row in rows:
             first = row[0].rjust(widths[0])
@@ -144,9 +145,9 @@ def _finished(history: History | None) -> dict[str, None]:
     return entries | {f"{UNDO}{path}": None for path in undone}
 
 
-def _stored(before: CrashRun, after: CrashRun) -> str:
+def _stored(before: CrashRun | None, after: CrashRun | None) -> str:
     """What a commit has stored: how the histories differ if it is killed just before and just after."""
-    if not after.crashed:
+    if before is None or after is None or not after.crashed:
         return ""
     new = [path for path in _finished(after.then) if path not in _finished(before.then)]
     if new:
@@ -158,7 +159,9 @@ def _stored(before: CrashRun, after: CrashRun) -> str:
     return ""
 
 
-def _word(run: CrashRun) -> str:
+def _word(run: CrashRun | None) -> str:
+    if run is None:
+        return ""
     if run.problems:
         return f"DIFFERS: {_short(run.problems[0])}"
     if not run.crashed:
