@@ -14,8 +14,8 @@ from tests.drivers.jumping import run_without_waiting
 from workflow_drivers.memory import MemoryDriver
 from workflow_sdk.driver import Batch, Driver
 from workflow_sdk.errors import ConflictError, StorageError
+from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 from workflow_sdk.testing.contract import check_driver
-from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
 
 
 def one(key: bytes) -> Batch:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +27,7 @@ from workflow_sdk import (
     Runtime,
     Status,
     StepTimeoutError,
+    StorageError,
     Workflow,
     run_workflow,
     send_message,
@@ -33,7 +37,7 @@ from workflow_sdk.driver import Transacting
 from workflow_sdk.instance.clock import Activity
 from workflow_sdk.rows.keys import WorkerKeys, last_of
 from workflow_sdk.testing import FaultyDriver, VirtualClock
-from workflow_sdk.testing.clock import IDLE_TURNS
+from workflow_sdk.testing.clock import IDLE_TURNS, LOOKS_MAX, REST_SECONDS
 
 HOUR = 3600
 QUIET = 0.005
@@ -244,7 +248,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[str]]:
 
     log = logging.getLogger("workflow_sdk.testing")
     monkeypatch.setattr(log, "handlers", [Ear()])
-    monkeypatch.setattr("workflow_sdk.testing._overseeing.PATIENT_SECONDS", 0.2)
+    monkeypatch.setattr("workflow_sdk.testing.drivers.PATIENT_SECONDS", 0.2)
 
     async def wait() -> str:
         with anyio.fail_after(PATIENCE):
@@ -485,3 +489,79 @@ async def test_a_clock_does_not_wait_for_those_who_only_look() -> None:
             while not (await client.list(status="completed")).items:
                 await anyio.lowlevel.checkpoint()
             assert await handle.result() == HOUR
+
+
+# What fails again and again.
+
+
+async def test_tasks_that_fail_again_and_again_do_not_keep_the_processor_busy(
+    told: Callable[[], Awaitable[str]],
+) -> None:
+    """The pauses before their next tries are times on the clock, which take none."""
+
+    class Deaf(FaultyDriver):
+        is_deaf, failures = False, 0
+
+        async def changed(self, key: bytes, since: bytes | None, /) -> None:
+            if self.is_deaf:
+                self.failures += 1
+                raise StorageError("nobody hears of changes")
+            await super().changed(key, since)
+
+    clock, driver = VirtualClock(), Deaf(MemoryDriver())
+    async with Runtime(driver, workflows=[listens], clock=clock) as runtime:
+        await runtime.start(listens, id="1")
+        driver.is_deaf = True
+        await send_message(driver.driver, "1", "m", "here")
+        assert "fails again and again" in await told()
+        before = driver.failures
+        await anyio.sleep(10 * REST_SECONDS)
+        assert driver.failures - before < 300, "it would be thousands: every loop of the runtime fails after each jump"
+        driver.is_deaf = False
+        with anyio.fail_after(PATIENCE):
+            assert await runtime.run(listens) == "nothing came"
+
+
+async def test_a_clock_that_looks_in_vain_slows_down_and_says_so(told: Callable[[], Awaitable[str]]) -> None:
+    clock = VirtualClock()
+    for _ in range(LOOKS_MAX):
+        await clock.wait(anyio.Event(), clock.time() + 1, nothing)
+    began = time.monotonic()
+    for _ in range(5):
+        await clock.wait(anyio.Event(), clock.time() + 1, nothing)
+    assert time.monotonic() - began >= 4 * REST_SECONDS
+    assert "fails again and again" in await told()
+
+
+async def test_a_clock_on_which_something_is_committed_does_not_slow_down(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    driver = clock.oversee(MemoryDriver())
+    for _ in range(2 * LOOKS_MAX):
+        await driver.commit(put(b"k", b"1"))
+        await clock.wait(anyio.Event(), clock.time() + 1, nothing)
+    assert caplog.messages == []
+
+
+async def test_a_clock_looks_seldom_at_a_task_that_never_sleeps() -> None:
+    """It stands still, since there is always somebody who has something to do."""
+    clock, looks = VirtualClock(), count()
+    faulty = FaultyDriver(MemoryDriver(), fail_at=1.0)
+    began = clock.time()
+
+    def look() -> Activity:
+        next(looks)
+        return Activity.NONE
+
+    async def fails() -> None:
+        while True:
+            with suppress(StorageError):
+                await clock.oversee(faulty).commit(Batch())
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(fails)
+        group.start_soon(clock.wait, anyio.Event(), began + HOUR, look)
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+    assert clock.time() == began
+    assert next(looks) < 3 * (LOOKS_MAX + 1 / REST_SECONDS)

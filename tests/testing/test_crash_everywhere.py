@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -226,6 +227,13 @@ async def test_so_many_commits_and_no_more() -> None:
     commits = sorted({run.commit for run in report.runs})
     assert (len(commits), commits[0], commits[-1]) == (4, 1, report.commits)
     assert {run.commit for run in (await crash_everywhere(order, 7, commits_max=1)).runs} == {report.commits}
+
+
+async def test_a_report_of_some_of_the_runs_can_be_printed() -> None:
+    report = await crash_everywhere(order, 7, commits_max=2)
+    lines = str(replace(report, runs=report.runs[1:])).splitlines()
+    assert "killed 3 times" in lines[0]
+    assert lines[-2].split() == ["1", "same"]
 
 
 async def test_what_is_no_workflow_is_refused() -> None:

@@ -4,7 +4,7 @@ from workflow_sdk import ReplayProblem, ReplayReport, dump_histories, replay_che
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun
 from workflow_sdk.testing.crashing import crash_everywhere
-from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
 
 __all__ = [
     "CrashReport",

@@ -16,18 +16,13 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
 from types import CodeType, FunctionType
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from workflow_sdk import Step, Workflow
 from workflow_sdk.operations.scope import Scope, current_scope
 
 SHIFT = timedelta(days=543, hours=13, minutes=1, seconds=1)
 """How far apart the times of two processes are. Second, minute, hour, weekday, month and year all differ."""
-
-ORDERED = "__workflow_sdk_ordered__"
-POPPED = "__workflow_sdk_popped__"
-CALLED = "__workflow_sdk_called__"
-"""The names of the functions below in the code that is compiled."""
 
 _READ_IN_ORDER = frozenset({"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict", "min", "max"})
 _READ_IN_ORDER_BY = frozenset({"join", "map", "fromkeys", "extend", "chain", "from_iterable", "islice"})
@@ -57,7 +52,7 @@ def _number() -> int:
 # What the rewritten functions call.
 
 
-def ordered(value: Any) -> Any:
+def _ordered(value: Any) -> Any:
     """The value, or the members of a set in the order of this process."""
     number = _number()
     if not number or type(value) not in (set, frozenset):
@@ -76,16 +71,16 @@ def _has_own_hash(value: object) -> bool:
     return isinstance(value, str | bytes) or type(value).__hash__ is object.__hash__
 
 
-def popped(value: Any) -> Any:
+def _popped(value: Any) -> Any:
     """`value.pop()`, which takes another member of a set in every process."""
     if not isinstance(value, set) or not value or not _number():
         return cast("Any", value).pop()
-    member = ordered(cast("Any", value))[0]
+    member = _ordered(cast("Any", value))[0]
     cast("Any", value).remove(member)
     return member
 
 
-def called(fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _called(fn: Any, *args: Any, **kwargs: Any) -> Any:
     """`fn(*args, **kwargs)`, with the answer of this process if that is a time or a hash."""
     value = fn(*args, **kwargs)
     number = _number()
@@ -118,56 +113,52 @@ def _tells_the_date(fn: object) -> bool:
     return type(fn) is type(_now) and isinstance(kind, type) and issubclass(kind, date)
 
 
-_GIVEN = {ORDERED: ordered, POPPED: popped, CALLED: called}
+def _name(fn: Callable[..., Any]) -> str:
+    return f"__workflow_sdk{fn.__name__}__"
+
+
+_GIVEN: dict[str, Callable[..., Any]] = {_name(fn): fn for fn in (_ordered, _popped, _called)}
+"""The functions above by their names in the code that is compiled."""
 
 
 # The rewriting.
 
 
 class _Rewriter(ast.NodeTransformer):
-    def visit_For(self, node: ast.For) -> ast.AST:
-        self.generic_visit(node)
-        node.iter = _call(ORDERED, node.iter)
-        return node
-
-    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
-        self.generic_visit(node)
-        if not node.is_async:
-            node.iter = _call(ORDERED, node.iter)
-        return node
-
-    def visit_Starred(self, node: ast.Starred) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.ctx, ast.Load):
-            node.value = _call(ORDERED, node.value)
-        return node
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        self.generic_visit(node)
-        if any(isinstance(target, (ast.Tuple, ast.List)) for target in node.targets):
-            node.value = _call(ORDERED, node.value)
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if isinstance(node, ast.For) or (isinstance(node, ast.comprehension) and not node.is_async):
+            node.iter = _call(_ordered, node.iter)
+        elif _is_unpacked(node):
+            node.value = _call(_ordered, node.value)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
+        super().generic_visit(node)
         fn = node.func
         if isinstance(fn, ast.Attribute):
             if fn.attr == "pop" and not (node.args or node.keywords):
-                return ast.copy_location(_call(POPPED, fn.value), node)
+                return ast.copy_location(_call(_popped, fn.value), node)
             name, reads_in_order = fn.attr, _READ_IN_ORDER_BY
         elif isinstance(fn, ast.Name):
             name, reads_in_order = fn.id, _READ_IN_ORDER
         else:
             return node
         if name in reads_in_order:
-            node.args = [arg if isinstance(arg, ast.Starred) else _call(ORDERED, arg) for arg in node.args]
+            node.args = [arg if isinstance(arg, ast.Starred) else _call(_ordered, arg) for arg in node.args]
         elif name in _DIFFERENT:
-            return ast.copy_location(_call(CALLED, fn, *node.args, keywords=node.keywords), node)
+            return ast.copy_location(_call(_called, fn, *node.args, keywords=node.keywords), node)
         return node
 
 
-def _call(name: str, *args: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
-    node = ast.Call(ast.Name(name, ast.Load()), list(args), keywords or [])
+def _is_unpacked(node: ast.AST) -> TypeGuard[ast.Starred | ast.Assign]:
+    if isinstance(node, ast.Assign):
+        return any(isinstance(target, (ast.Tuple, ast.List)) for target in node.targets)
+    return isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load)
+
+
+def _call(fn: Callable[..., Any], *args: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
+    node = ast.Call(ast.Name(_name(fn), ast.Load()), list(args), keywords or [])
     return ast.fix_missing_locations(ast.copy_location(node, args[0]))
 
 
@@ -213,7 +204,9 @@ def _functions(workflows: Sequence[Workflow[Any, Any]]) -> Iterator[FunctionType
             continue
         seen.add(id(fn))
         yield fn
-        todo.extend(_around(fn))
+        for cell in fn.__closure__ or ():
+            with suppress(ValueError):  # it is empty still
+                todo.append(cell.cell_contents)
 
 
 def _function(found: object) -> FunctionType | None:
@@ -222,13 +215,6 @@ def _function(found: object) -> FunctionType | None:
         _ = found.fingerprint  # remembers that of the code as it was written
     fn = found.fn if isinstance(found, Workflow | Step) else found
     return fn if isinstance(fn, FunctionType) else None
-
-
-def _around(fn: FunctionType) -> Iterator[object]:
-    """What a function uses of the one around it."""
-    for cell in fn.__closure__ or ():
-        with suppress(ValueError):  # it is empty still
-            yield cell.cell_contents
 
 
 _rewritten: dict[FunctionType, tuple[CodeType, int]] = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import get_ident
 from time import monotonic, thread_time
@@ -18,9 +20,11 @@ from workflow_sdk.errors import DefinitionError
 from workflow_sdk.instance.clock import Activity, Timeout
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
-from workflow_sdk.testing._overseeing import OverseenDriver, Stores
+from workflow_sdk.testing.drivers import OverseenDriver, Stores, Watch
 
 __all__ = ["VirtualClock"]
+
+_log = logging.getLogger("workflow_sdk.testing")
 
 QUIET_SECONDS = 1.0
 """How long in real time a step may be quiet before the clock takes it to be waiting for a virtual time."""
@@ -37,24 +41,26 @@ ANSWER_SECONDS = 0.1
 IDLE_TURNS = 20
 """How many turns of the event loop nothing must happen in. News takes a few turns to get from task to task."""
 
+LOOKS_MAX = 100
+"""How often in a row the clock looks whether it may jump, although nothing is committed, before it slows down."""
+
+REST_SECONDS = 0.05
+"""How much real time passes before each further look."""
+
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
+@dataclass(eq=False, slots=True)
 class _Waiting:
     """One call of `wait`. One of all calls moves the clock on; the others sleep until their time has come."""
 
-    __slots__ = ("_nap", "activity", "is_woken", "lazily", "told", "until")
-
-    def __init__(
-        self, told: anyio.Event, until: float | None, lazily: float | None, activity: Callable[[], Activity]
-    ) -> None:
-        self.told = told
-        self.until = until
-        self.lazily = lazily
-        self.activity = activity
-        self.is_woken = False
-        """Whether its time has come."""
-        self._nap: anyio.CancelScope | None = None
+    told: anyio.Event
+    until: float | None
+    lazily: float | None
+    activity: Callable[[], Activity]
+    is_woken: bool = False
+    """Whether its time has come."""
+    _nap: anyio.CancelScope | None = None
 
     @property
     def is_over(self) -> bool:
@@ -76,7 +82,7 @@ class _Waiting:
 
     async def nap(self, seconds: float | None = None) -> None:
         """Sleep until the event is set, or somebody calls `wake` or `stamp`, or so much real time has passed."""
-        with anyio.CancelScope() if seconds is None else anyio.move_on_after(seconds) as self._nap:
+        with anyio.move_on_after(seconds) as self._nap:
             await self.told.wait()
         self._nap = None
 
@@ -103,6 +109,13 @@ class _Timers:
         for until, scope in self.limits:
             if until <= now:
                 scope.cancel()
+
+    def hand_over(self) -> None:
+        """Have another call of `wait` move the clock on."""
+        for waiting in self.waiting:
+            if not waiting.is_over:
+                waiting.stamp()
+                break
 
     def are_active(self) -> bool:
         """Whether something else is under way in one of the runs that wait."""
@@ -134,11 +147,13 @@ class VirtualClock:
         self._timers = _Timers()
         self._driving: _Waiting | None = None
         """The call of `wait` that moves the clock on."""
-        self._dozes = False
-        """Whether it sleeps until something happens on this clock."""
-        self._awaits_answers = False
-        """Whether it sleeps until a store has answered."""
-        self._stores = Stores(self._answered)
+        self._rests = False
+        """Whether it sleeps until something happens on this clock, or a store has answered."""
+        self._stores = Stores(self._stir)
+        self._commits = 0
+        """How many commits there had been at the last look."""
+        self._looks = 0
+        """How often in a row the clock has looked whether it may jump, and nothing was committed."""
         self._workers: set[str] = set()
         self._thread: int | None = None
         """The thread of the event loop in which `wait` is called."""
@@ -230,33 +245,34 @@ class VirtualClock:
             self._timers.waiting.remove(waiting)
             self._changed()
             if self._driving is waiting:
-                self._driving = None
-                self._dozes = self._awaits_answers = False
-                self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Have another call of `wait` move the clock on."""
-        for waiting in self._timers.waiting:
-            if not waiting.is_over:
-                waiting.stamp()
-                break
+                self._driving, self._rests = None, False
+                self._timers.hand_over()
 
     def _changed(self) -> None:
         self._version += 1
-        if self._dozes and self._driving is not None:
+        if not self._stores.owe:
+            self._stir()
+
+    def _stir(self) -> None:
+        """Have whoever moves the clock on look around. In the thread of a transaction this does nothing."""
+        if self._rests and self._driving is not None and self._thread == get_ident():
             self._driving.stamp()
 
-    def _answered(self) -> None:
-        """Note that a store has answered. In the thread of a transaction this does nothing: it is seen later."""
-        if self._awaits_answers and self._driving is not None and self._thread == get_ident():
-            self._driving.stamp()
+    async def _rest(self, mine: _Waiting, seconds: float) -> None:
+        """Sleep until something happens, or so much real time has passed."""
+        self._rests = True
+        await mine.nap(seconds)
+        self._rests = False
 
     async def _drive(self, mine: _Waiting) -> None:
         """Move the clock on when nobody has anything else to do, until `mine` is over."""
         self._quiet_for, version = 0.0, self._version
         while not mine.is_over:
             if self._stores.owe:
-                await self._await_answers(mine)
+                await self._until_answer(mine)
+                if self._stores.has_late and not mine.is_over:
+                    # If a value is again what its watcher has seen, it will hear nothing, and must not be waited for.
+                    await self._look_at_stores(mine)
                 continue
             if self._version != version:
                 self._quiet_for, version = 0.0, self._version
@@ -264,14 +280,30 @@ class VirtualClock:
             may_jump = await self._may_jump(mine, is_active)
             if not may_jump and (self._stores.settled or self._timers.next() is None):
                 continue
+            await self._slow_down(mine)
             # After the last look of `_is_still`, no other task gets a turn before the jump in `_move`.
             if await self._is_still(is_active):
                 await self._move(mine, is_active, may_jump)
 
+    async def _slow_down(self, mine: _Waiting) -> None:
+        """Let real time pass before another look, if so many have come to nothing."""
+        # A task that fails again and again, and waits only for times on this clock, would keep the processor busy.
+        if self._commits != self._stores.commits:
+            self._commits, self._looks = self._stores.commits, 0
+        self._looks += 1
+        if self._looks == LOOKS_MAX:
+            _log.warning(
+                "the virtual clock slows down: it has looked %d times for the next timer, and nothing was committed "
+                "meanwhile, so that something probably fails again and again",
+                self._looks,
+            )
+        if self._looks > LOOKS_MAX:
+            await mine.nap(REST_SECONDS)
+
     async def _may_jump(self, mine: _Waiting, is_active: bool) -> bool:
         """Whether nobody runs, or all who run have been quiet for so long that they must be waiting for a time."""
         if is_active and (self._quiet_for < self._quiet or self._timers.next() is None):
-            self._quiet_for = await self._glance(mine, self._quiet_for)
+            await self._glance(mine)
         return not is_active or self._quiet_for >= self._quiet
 
     async def _move(self, mine: _Waiting, is_active: bool, may_jump: bool) -> None:
@@ -279,9 +311,8 @@ class VirtualClock:
         when = self._timers.next()
         if when is None:
             if not is_active:
-                self._dozes = True
-                await mine.nap(self._quiet)
-                self._dozes = False
+                await self._rest(mine, self._quiet)
+                self._looks = 0
         elif not self._stores.settled:
             await self._look_at_stores(mine)
         elif may_jump:
@@ -303,39 +334,31 @@ class VirtualClock:
 
     async def _until_answer(self, mine: _Waiting) -> None:
         """Give stores a little real time to answer, and say so if they have not for long."""
-        self._awaits_answers = True
-        await mine.nap(ANSWER_SECONDS)
-        self._awaits_answers = False
+        await self._rest(mine, ANSWER_SECONDS)
         if self._timers.next() is not None:
             self._stores.complain()
 
-    async def _await_answers(self, mine: _Waiting) -> None:
-        """Let stores answer, and let those who watch them hear of changes."""
-        await self._until_answer(mine)
-        if self._stores.has_late and not mine.is_over:
-            # If a value is again what its watcher has seen, the watcher will hear nothing, and must not be waited for.
-            await self._look_at_stores(mine)
-
     async def _look_at_stores(self, mine: _Waiting) -> None:
         """Find out whether everybody has heard of every change."""
-        looked = False
+        left = set(self._stores.doubtful)
 
-        async def look() -> None:
-            nonlocal looked
-            await self._stores.look()
-            looked = True
-            self._answered()
+        async def look_at(watch: Watch) -> None:
+            await self._stores.look_at(watch)
+            left.discard(watch)
+            self._stir()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(look)
-            while not (looked or mine.is_over):
+            for watch in list(left):
+                group.start_soon(look_at, watch)
+            while left and not mine.is_over:
                 await self._until_answer(mine)
             group.cancel_scope.cancel()
 
-    async def _glance(self, mine: _Waiting, quiet: float) -> float:
-        """Let a little real time pass, on this clock as well; return for how long it has been quiet."""
+    async def _glance(self, mine: _Waiting) -> None:
+        """Let a little real time pass, on this clock as well, and note for how long it has been quiet."""
         before, began, asked, worked = self._version, monotonic(), self._stores.asked(), thread_time()
         await mine.nap(GLANCE_SECONDS)
+        self._looks = 0
         took = monotonic() - began
         # The time that a store has taken is not counted.
         passed = max(0.0, took - (self._stores.asked() - asked))
@@ -343,12 +366,14 @@ class VirtualClock:
         # If the machine stood still for a while, that does not mean that a function takes long.
         passes = min(passed, 2 * GLANCE_SECONDS)
         self._in_thread = self._in_thread + passes if in_thread else 0.0
-        if max(quiet, self._in_thread) >= SHORT_SECONDS:
+        if max(self._quiet_for, self._in_thread) >= SHORT_SECONDS:
             self._pass(passes)
         is_late = took > 2 * GLANCE_SECONDS
         if in_thread or before != self._version or (is_late and thread_time() - worked > GLANCE_SECONDS):
-            return 0.0  # a thread works, something has happened here, or somebody has kept the event loop from us
-        return quiet if is_late else quiet + passed
+            # A thread works, something has happened here, or somebody has kept the event loop from us.
+            self._quiet_for = 0.0
+        elif not is_late:
+            self._quiet_for += passed
 
     def _pass(self, duration: float) -> None:
         when, due = self._now + duration, self._timers.next()

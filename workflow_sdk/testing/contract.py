@@ -16,7 +16,17 @@ from __future__ import annotations
 import anyio
 from anyio.lowlevel import checkpoint
 
-from workflow_sdk.driver import APPENDED_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, Batch, Driver
+from workflow_sdk.driver import (
+    APPENDED_BYTES_MAX,
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Append,
+    Batch,
+    Clear,
+    ClearRange,
+    Driver,
+    Set,
+)
 from workflow_sdk.errors import ConflictError, StorageError
 from workflow_sdk.testing._promises import (
     CHECKS,
@@ -24,8 +34,9 @@ from workflow_sdk.testing._promises import (
     Check,
     Make,
     Reopen,
+    all_rows,
     appends,
-    checked,
+    batch_of,
     checkpoints,
     expect,
     expect_error,
@@ -53,15 +64,13 @@ async def check_durability(make: Make, reopen: Reopen) -> None:
         for number in range(3):
             await driver.commit(sets({b"k%d" % number: b"v"}))
             await driver.commit(appends(b"q", b"m%d" % number))
-        first = await driver.scan(b"", b"\xff")
-        cleared = Batch()
-        cleared.clear(first[-1][0])
+        first = await all_rows(driver)
         driver = await reopen(driver)
-        expect(await driver.scan(b"", b"\xff") == first, "an opened store has what was committed before")
-        await driver.commit(cleared)
+        expect(await all_rows(driver) == first, "an opened store has what was committed before")
+        await driver.commit(batch_of(Clear(first[-1][0])))
         driver = await reopen(driver)
         await driver.commit(appends(b"q", b"new"))
-        last = (await driver.scan(b"", b"\xff"))[-1]
+        last = (await all_rows(driver))[-1]
         expect(last[1] == b"new" and last[0] > first[-1][0], "an append sorts after all before the store was reopened")
     finally:
         await driver.aclose()
@@ -74,13 +83,10 @@ async def check_reads_what_was_committed(driver: Driver) -> None:
         await driver.commit(sets({b"k": value}))
         expect(await driver.get(b"k") == value, f"get returns what was set: {value!r}")
         expect(await driver.scan(b"k", b"l") == [(b"k", value)], f"scan returns what was set: {value!r}")
-    batch = Batch()
-    batch.clear(b"k")
-    batch.clear(b"never")
-    await driver.commit(batch)
+    await driver.commit(batch_of(Clear(b"k"), Clear(b"never")))
     expect(await driver.get(b"k") is None, "a cleared key is absent")
     await driver.commit(Batch())
-    expect(await driver.scan(b"", b"\xff") == [], "an empty batch changes nothing")
+    expect(await all_rows(driver) == [], "an empty batch changes nothing")
 
 
 @holds_promise
@@ -89,7 +95,7 @@ async def check_scans_in_byte_order(driver: Driver) -> None:
     keys = [b"a" + tail for tail in tails] + [b"b", b"\xc3\xa9"]
     await driver.commit(sets({key: key * 2 for key in reversed(keys)}))
     rows = [(key, key * 2) for key in keys]
-    expect(await driver.scan(b"", b"\xff") == rows, "rows come in byte order")
+    expect(await all_rows(driver) == rows, "rows come in byte order")
     expect(await driver.scan(b"", b"\xff", reverse=True) == rows[::-1], "and in its reverse")
     expect(await driver.scan(b"a\x00", b"b") == rows[1:9], "the begin is in the range, the end is not")
     expect(await driver.scan(b"a\x00", b"b", reverse=True) == rows[8:0:-1], "in reverse too")
@@ -112,10 +118,8 @@ async def check_prefixes_do_not_leak(driver: Driver) -> None:
         expect(rows == [(space + b"\x15\x01", space)], f"the range of {space!r} has only its own rows")
         await driver.commit(appends(space, b"new"))
         expect(len(await driver.scan(space + b"\x00", space + b"\xff")) == 2, f"an append to {space!r} goes there")
-    batch = Batch()
-    batch.clear_range(inner + b"\x00", inner + b"\xff")
-    await driver.commit(batch)
-    left = [key for key, _ in await driver.scan(b"", b"\xff")]
+    await driver.commit(batch_of(ClearRange(inner + b"\x00", inner + b"\xff")))
+    left = [key for key, _ in await all_rows(driver)]
     expect(len(left) == 4, "clearing a subtree leaves its neighbours")
     expect(all(key.startswith((other, longer)) for key in left), "clearing a subtree clears it")
 
@@ -144,25 +148,18 @@ async def check_a_commit_is_seen_whole(driver: Driver) -> None:
 @holds_promise
 async def check_nothing_is_written_if_a_check_fails(driver: Driver) -> None:
     await driver.commit(sets({b"here": b"1", b"empty": b""}))
-    before = await driver.scan(b"", b"\xff")
+    before = await all_rows(driver)
     wrong = ((b"here", None), (b"here", b"2"), (b"here", b""), (b"absent", b"1"), (b"absent", b""), (b"empty", None))
     for key, expected in wrong:
-        batch = sets({b"here": b"9", b"new": b"9"})
-        batch.append(b"q", b"9")
-        batch.clear_range(b"", b"\xff")
-        batch.check(b"here", b"1")
-        batch.check(key, expected)
+        batch = batch_of(Set(b"here", b"9"), Set(b"new", b"9"), Append(b"q", b"9"), ClearRange(b"", b"\xff"))
+        batch.checks += [(b"here", b"1"), (key, expected)]
         await expect_error(ConflictError, driver.commit(batch), f"check({key!r}, {expected!r}) does not hold")
-        expect(await driver.scan(b"", b"\xff") == before, "a batch with a conflict writes nothing")
-    batch = checked(b"absent", None, b"9")
-    batch.check(b"here", b"1")
-    batch.check(b"empty", b"")
-    batch.set(b"here", b"3")
-    await driver.commit(batch)
+        expect(await all_rows(driver) == before, "a batch with a conflict writes nothing")
+    holding = {b"absent": None, b"here": b"1", b"empty": b""}
+    await driver.commit(batch_of(Set(b"absent", b"9"), Set(b"here", b"3"), checks=holding))
     expect(await driver.get(b"here") == b"3", "checks that hold let the batch through; they see what was before it")
-    only = Batch()
-    only.check(b"here", b"1")
-    await expect_error(ConflictError, driver.commit(only), "a batch of checks alone is checked")
+    only = driver.commit(batch_of(checks={b"here": b"1"}))
+    await expect_error(ConflictError, only, "a batch of checks alone is checked")
 
 
 @holds_promise
@@ -171,7 +168,7 @@ async def check_racing_commits(driver: Driver) -> None:
 
     async def claim(owner: bytes) -> None:
         try:
-            await driver.commit(checked(b"lease", None, owner))
+            await driver.commit(batch_of(Set(b"lease", owner), checks={b"lease": None}))
             outcomes.append("won")
         except ConflictError:
             outcomes.append("lost")
@@ -181,7 +178,8 @@ async def check_racing_commits(driver: Driver) -> None:
             while True:
                 seen = await driver.get(b"count")
                 try:
-                    await driver.commit(checked(b"count", seen, b"%d" % (int(seen or b"0") + 1)))
+                    more = Set(b"count", b"%d" % (int(seen or b"0") + 1))
+                    await driver.commit(batch_of(more, checks={b"count": seen}))
                     break
                 except ConflictError:
                     await checkpoint()
@@ -197,20 +195,12 @@ async def check_racing_commits(driver: Driver) -> None:
 @holds_promise
 async def check_writes_in_their_order(driver: Driver) -> None:
     await driver.commit(sets({b"a1": b"old", b"a2": b"old", b"b": b"old"}))
-    batch = sets({b"a1": b"lost", b"a3": b"lost"})
-    batch.clear_range(b"a", b"b")
-    batch.set(b"a2", b"kept")
-    batch.clear(b"b")
-    batch.set(b"b", b"first")
-    batch.set(b"b", b"last")
-    batch.set(b"c", b"lost")
-    batch.clear(b"c")
-    batch.append(b"q", b"lost")
-    batch.clear_range(b"q", b"r")
-    batch.append(b"q", b"kept")
-    batch.clear_range(b"z", b"b")  # the wrong way round: no keys
+    batch = batch_of(Set(b"a1", b"lost"), Set(b"a3", b"lost"), ClearRange(b"a", b"b"), Set(b"a2", b"kept"))
+    batch.writes += [Clear(b"b"), Set(b"b", b"first"), Set(b"b", b"last"), Set(b"c", b"lost"), Clear(b"c")]
+    batch.writes += [Append(b"q", b"lost"), ClearRange(b"q", b"r"), Append(b"q", b"kept")]
+    batch.writes.append(ClearRange(b"z", b"b"))  # the wrong way round: no keys
     await driver.commit(batch)
-    rows = await driver.scan(b"", b"\xff")
+    rows = await all_rows(driver)
     expect(rows[:2] == [(b"a2", b"kept"), (b"b", b"last")], "the writes of a batch take effect in their order")
     expect([value for _, value in rows[2:]] == [b"kept"], "appends too have their place in that order")
 
@@ -221,9 +211,7 @@ async def check_appends_keep_their_order(driver: Driver) -> None:
     highest = b""
     for turn in range(6):
         values = [b"%d.%d" % (turn, number) for number in range(3)]
-        batch = appends(b"q", *values)
-        batch.append(b"other", b"x")
-        await driver.commit(batch)
+        await driver.commit(batch_of(*(Append(b"q", value) for value in values), Append(b"other", b"x")))
         sent += values
         rows = await driver.scan(b"q", b"r")
         expect([value for _, value in rows] == sent, "appended rows come in the order of their commits")
@@ -234,9 +222,7 @@ async def check_appends_keep_their_order(driver: Driver) -> None:
             expect(added < b"\xff", "an appended key sorts before the prefix followed by 0xFF, as all below it do")
         if turn % 2:
             highest, sent = rows[-1][0], []
-            batch = Batch()
-            batch.clear_range(b"q", b"r")
-            await driver.commit(batch)
+            await driver.commit(batch_of(ClearRange(b"q", b"r")))
     expect(len(await driver.scan(b"other", b"othes")) == 6, "appends to another prefix stay there")
 
 
@@ -274,24 +260,19 @@ async def check_changed_waits_for_another_value(driver: Driver) -> None:
         if len(woken) == 5:
             enough.set()
 
-    clear, clear_range = Batch(), Batch()
-    clear.clear(b"k")
-    clear_range.clear_range(b"a", b"z")
     seen: bytes | None = None
-    for batch in (sets({b"k": b"1"}), sets({b"k": b"2"}), clear, sets({b"k": b""}), clear_range):
+    for write in (Set(b"k", b"1"), Set(b"k", b"2"), Clear(b"k"), Set(b"k", b""), ClearRange(b"a", b"z")):
         woken.clear()
         enough = anyio.Event()
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(wait, seen, enough)
             await anyio.sleep(STILLNESS_SECONDS)
-            same = Batch() if seen is None else sets({b"k": seen})
-            same.set(b"kk", b"another key")
-            same.clear(b"k\x00")
-            await driver.commit(same)
+            same = [] if seen is None else [Set(b"k", seen)]
+            await driver.commit(batch_of(*same, Set(b"kk", b"another key"), Clear(b"k\x00")))
             await anyio.sleep(STILLNESS_SECONDS)
             expect(not woken, "changed goes on waiting while the value is the same")
-            await driver.commit(batch)
+            await driver.commit(batch_of(write))
             async with in_time(f"all who wait for another value than {seen!r} see the change"):
                 await enough.wait()
         seen = await driver.get(b"k")
@@ -336,9 +317,9 @@ async def check_values_of_all_sizes(driver: Driver) -> None:
             rows = await driver.scan(b"v", b"x")
             expect(rows == [(b"v", value), (b"w", b"%d" % size)], f"scan returns a value of {size:,} bytes in one row")
             expect(await driver.scan(b"v", b"x", limit=1) == rows[:1], "and counts it as one")
-            await driver.commit(checked(b"v", value, b"small"))
+            await driver.commit(batch_of(Set(b"v", b"small"), checks={b"v": value}))
     expect(await driver.get(b"v") == b"small", "a large value can be checked, and replaced")
-    expect(len(await driver.scan(b"", b"\xff")) == 2, "nothing is left of large values")
+    expect(len(await all_rows(driver)) == 2, "nothing is left of large values")
 
 
 @holds_promise
@@ -347,9 +328,7 @@ async def check_large_batches(driver: Driver) -> None:
     if not await fits(driver, sets(rows)):
         return
     expect(await driver.scan(b"k", b"l") == sorted(rows.items()), "a batch of 10,000 keys is written")
-    batch = Batch()
-    batch.clear_range(b"k00001", b"k09999")
-    await driver.commit(batch)
+    await driver.commit(batch_of(ClearRange(b"k00001", b"k09999")))
     expect(len(await driver.scan(b"k", b"l")) == 2, "and a range of them cleared")
 
 
@@ -395,6 +374,6 @@ async def check_closing(driver: Driver) -> None:
     await driver.aclose()
     closed = "a closed driver refuses every call"
     await expect_error(StorageError, driver.get(b"k"), closed)
-    await expect_error(StorageError, driver.scan(b"", b"\xff"), closed)
+    await expect_error(StorageError, all_rows(driver), closed)
     await expect_error(StorageError, driver.commit(sets({b"k": b"2"})), closed)
     await expect_error(StorageError, driver.changed(b"k", b"1"), closed)

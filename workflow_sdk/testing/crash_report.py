@@ -17,8 +17,7 @@ __all__ = ["CrashReport", "CrashRun", "Ending", "Side", "differences", "is_over"
 Side: TypeAlias = Literal["before", "after"]
 
 WIDTH = 60
-"""The width of each of two histories that are printed side by side."""
-SHORT = 60
+"""The width of a cell of the table, and of each of two histories that are printed side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +107,11 @@ class CrashReport:
         yield from self._table()
         if failed:
             smallest = min(self.failed, key=lambda run: (len(run.ending.history), run.commit))
+            name = f"killed {smallest.side} commit {smallest.commit}"
             yield ""
-            yield f"killed {smallest.side} commit {smallest.commit}:"
+            yield f"{name}:"
             yield from (f"  - {problem}" for problem in smallest.problems)
             yield ""
-            name = f"killed {smallest.side} commit {smallest.commit}"
             yield from _side_by_side("without a crash", self.clean.history, name, smallest.ending.history)
 
     def _table(self) -> Iterator[str]:
@@ -132,8 +131,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _short(text: str, width: int = SHORT) -> str:
-    line = " ".join(text.split())
+def _short(text: str, width: int = WIDTH) -> str:
+    return _cut(" ".join(text.split()), width)
+
+
+def _cut(line: str, width: int = WIDTH) -> str:
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
@@ -196,14 +198,18 @@ def is_over(path: str, history: History | None) -> bool:
     if path.startswith(UNDO):
         undone = path.removeprefix(UNDO)
         return any(item.path == undone and item.progress == "done" for item in history.compensations)
-    around = path
-    while around:
-        if around in history and history[around].status.is_final:
-            return True
-        around, _, part = around.rpartition("/")
-        if part.startswith("~") and _is_pruned(history, around, part):
-            return True
-    return False
+    return any(
+        (place in history and history[place].status.is_final)
+        or (part.startswith("~") and _is_pruned(history, place, part))
+        for place, part in [(path, ""), *_around(path)]
+    )
+
+
+def _around(path: str) -> Iterator[tuple[str, str]]:
+    """All that is around an operation, from the inside outwards, each with the part of the path that leads into it."""
+    while path:
+        path, _, part = path.rpartition("/")
+        yield path, part
 
 
 def _is_pruned(history: History, loop: str, turn: str) -> bool:
@@ -233,13 +239,10 @@ def _undone(history: History) -> list[tuple[str, str]]:
 
 
 def _has_lost(path: str, history: History) -> bool:
-    around = path
-    while around:
-        around, _, _ = around.rpartition("/")
-        if around in history and history[around].kind is Kind.RACE:
+    for race, branch in _around(path):
+        if race in history and history[race].kind is Kind.RACE:
             # Of a race that was won, the value is the winner's, under its name.
-            won: Any = history[around].value
-            branch = path[len(around) + 1 :].partition("/")[0]
+            won: Any = history[race].value
             if type(won) is dict and branch not in [escape(str(name)) for name in cast("dict[object, object]", won)]:
                 return True
     return False
@@ -255,8 +258,4 @@ def _side_by_side(left: str, one: History, right: str, other: History) -> Iterat
     if str(one) == str(other):
         yield "  (the histories are the same)"
     for a, b in zip_longest(str(one).splitlines(), str(other).splitlines(), fillvalue=""):
-        yield f"{' ' if a == b else '!'} {_short_line(a).ljust(WIDTH)}  {_short_line(b)}".rstrip()
-
-
-def _short_line(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
+        yield f"{' ' if a == b else '!'} {_cut(a).ljust(WIDTH)}  {_cut(b)}".rstrip()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from inspect import isawaitable
@@ -15,6 +15,7 @@ from uuid import uuid4
 from workflow_sdk import (
     Client,
     History,
+    InstanceInfo,
     RunResult,
     Status,
     Workflow,
@@ -24,19 +25,17 @@ from workflow_sdk import (
 )
 from workflow_sdk.changes.instances import read_about
 from workflow_sdk.driver import Driver, open_driver
-from workflow_sdk.errors import DefinitionError, InstanceNotFoundError
-from workflow_sdk.instance.execution import Mode
-from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.instance.cleanups import run_cleanups_left
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.operations.types import probe
-from workflow_sdk.rows.keys import INBOX, Field, InstanceKeys
+from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.wire import shown
 from workflow_sdk.testing._elsewhere import elsewhere, rewritten
-from workflow_sdk.testing._family import Family, by_name
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
-from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
-from workflow_sdk.values import Wrappers
+from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
+from workflow_sdk.values import Codec, Wrappers
 
 __all__ = ["Script", "crash_everywhere"]
 
@@ -82,10 +81,11 @@ async def crash_everywhere(
         raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {shown(workflow)}")
     driver = await open_driver(store) if isinstance(store, str) else store
     try:
-        flows = by_name(workflow, workflows)
+        flows = _by_name(workflow, workflows)
         known = KnownHandlers(flows.values(), handlers)
         stage = _Stage(driver, workflow, input, _messages(script), reset, codec, flows, known)
-        return await stage.everywhere(commits_max)
+        with rewritten(list(flows.values())):
+            return await stage.everywhere(commits_max)
     finally:
         if isinstance(store, str):
             await driver.aclose()
@@ -95,6 +95,15 @@ def _messages(script: Script | None) -> list[tuple[str, Any]]:
     if isinstance(script, str) or not isinstance(script, Sequence | None):
         raise DefinitionError(f"a script is a list of messages, not {shown(script)}")
     return [(message, None) if isinstance(message, str) else message for message in script or ()]
+
+
+def _by_name(workflow: Workflow[Any, Any], others: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, Any]]:
+    found = {workflow.name: workflow}
+    for other in others:
+        if not isinstance(other, Workflow):
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(other)}")
+        found[other.name] = other
+    return found
 
 
 class _Witness:
@@ -108,13 +117,12 @@ class _Witness:
         """The generation of the instance, and the path of the operation."""
 
     def calls(self, path: str, generation: int) -> None:
-        """A call is about to be made."""
         self.called.append((generation, path))
 
 
 @dataclass(eq=False)
 class _Stage:
-    """What all runs share: they run the same instance in the same store, again and again."""
+    """What all runs share: they run the same instance, the hero, in the same store, again and again."""
 
     driver: Driver
     workflow: Workflow[Any, Any]
@@ -123,21 +131,16 @@ class _Stage:
     reset: Callable[[], Awaitable[None] | None] | None
     codec: Wrappers | None
     workflows: dict[str, Workflow[Any, Any]]
+    """Those of the hero and of the others: children, successors, and instances that are sent messages."""
     handlers: KnownHandlers
     id: str = field(default_factory=lambda: f"crash-everywhere-{uuid4().hex[:8]}")
 
-    def __post_init__(self) -> None:
-        self.keys = InstanceKeys(self.id)
-
     async def everywhere(self, commits_max: int | None) -> CrashReport:
         """A run without a crash, and one for each commit and side."""
-        with rewritten(list(self.workflows.values())):
-            return await self._everywhere(commits_max)
-
-    async def _everywhere(self, commits_max: int | None) -> CrashReport:
         clean, commits = await self._without_a_crash()
         # Once more, in another process. If nothing else is needed to the end, it also stays in memory all the time.
-        again, _ = await self._without_a_crash(resident=self._is_alone(clean), process=1)
+        is_alone = clean.info.status.is_terminal and not self.script and len(self.workflows) == 1
+        again, _ = await self._without_a_crash(resident=is_alone, process=1)
         problems = differences(clean, again)
         runs: list[CrashRun] = []
         if not problems and clean.info.status is not Status.STUCK:
@@ -148,27 +151,23 @@ class _Stage:
             raise AssertionError(str(report))
         return report
 
-    def _is_alone(self, clean: Ending) -> bool:
-        """Whether the instance needs neither messages nor other instances to end."""
-        return clean.info.status.is_terminal and not self.script and len(self.workflows) == 1
-
     async def _without_a_crash(self, *, resident: bool = False, process: int = 0) -> tuple[Ending, int]:
         faulty = FaultyDriver(self.driver)
-        async with _Play(self, faulty, process) as play:
-            await play.go_on(faulty, "live" if resident else "yield")
+        async with _Play(self, process) as play:
+            await play.go_on(faulty, resident=resident)
             return await play.ending(), faulty.commits
 
     async def _with_a_crash(self, number: int, side: Side, clean: Ending) -> CrashRun:
         crashes = {"crash_before": number} if side == "before" else {"crash_after": number}
         faulty = FaultyDriver(self.driver, **crashes)
-        async with _Play(self, faulty) as play:
+        async with _Play(self) as play:
             try:
                 await play.go_on(faulty)
             except* SimulatedCrash:
-                play.die()
-            then, generation = await self.history(), await self.generation()
-            before = list(play.witness.called)
-            play.witness.called.clear()
+                play.process += 1
+            then, generation = await self.history(), await self._generation()
+            before = play.witness.called
+            play.witness = _Witness()
             await play.go_on(self.driver)
             ending = await play.ending()
             after = play.witness.called
@@ -182,31 +181,30 @@ class _Stage:
             return CrashRun(number, side, faulty.crashed, then, twice, problems, ending)
 
     async def history(self) -> History | None:
-        """What is recorded now."""
         try:
             return await read_history(self.driver, self.id, codec=self.codec)
         except InstanceNotFoundError:
             return None
 
-    async def generation(self) -> int:
-        """How often the instance has begun."""
-        about = await read_about(self.driver, self.keys)
+    async def _generation(self) -> int:
+        """How often the hero has begun."""
+        about = await read_about(self.driver, InstanceKeys(self.id))
         return about.birth.generation if about else 1
 
 
 class _Play:
     """One run from the beginning over its crash to the end. It leaves nothing in the store."""
 
-    def __init__(self, stage: _Stage, faulty: FaultyDriver, process: int = 0) -> None:
+    def __init__(self, stage: _Stage, process: int = 0) -> None:
         self._stage = stage
-        self._process = process
-        """The number of the process in which the instance is run, which is a new one every time."""
-        self._faulty = faulty
+        self.process = process
+        """The number of the process in which the hero is run, which is a new one every time."""
+        self.witness = _Witness()
+        """Of what the hero calls."""
         self._clock = VirtualClock(START)
         self._sent = 0
-        self.witness = _Witness()
-        self._others: dict[str, _Witness] = {}
-        self._family = Family(stage.driver, stage.id, stage.workflows, self._clock, stage.codec, stage.handlers)
+        self._strangers: set[str] = set()
+        """Who was in the store before the play."""
 
     async def __aenter__(self) -> _Play:
         reset = self._stage.reset
@@ -214,18 +212,29 @@ class _Play:
             done = reset()
             if isawaitable(done):
                 await done
-        await self._family.begin()
+        self._strangers = {info.id for info in await self._others()}
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._forget()
+        others = await self._others()
+        async with self._client() as client:
+            for info in others:
+                with suppress(InstanceNotFoundError, InstanceStateError):
+                    await _delete(client, info.workflow, info.id)
+            with suppress(InstanceNotFoundError):
+                await _delete(client, self._stage.workflow.name, self._stage.id)
 
-    async def go_on(self, driver: Driver, mode: Mode = "yield") -> None:
+    def _client(self) -> Client:
+        return Client(self._stage.driver, clock=self._clock, codec=self._stage.codec)
+
+    async def go_on(self, driver: Driver, *, resident: bool = False) -> None:
         """Run until the end, or until nothing more comes that it waits for."""
+        stage, tally = self._stage, InstanceKeys(self._stage.id).field(Field.TALLY)
         states: deque[tuple[float, bytes | None]] = deque(maxlen=RUNS_MAX_AT_ONCE + 1)
         for _ in range(RUNS_MAX):
-            result = await self._run(driver, mode)
-            if await self._family.go_on(driver, self._watching_other):
+            result = await self._run(driver, stage.workflow, stage.id, self.witness, stage.input, resident=resident)
+            self.process += 1
+            if await self._run_others(driver):
                 continue
             if await self._takes_next(result):
                 await self._send_next()
@@ -236,7 +245,7 @@ class _Play:
             if when >= LATEST:
                 break
             self._advance_to(when)
-            states.append((self._clock.time(), await self._stage.driver.get(self._stage.keys.field(Field.TALLY))))
+            states.append((self._clock.time(), await stage.driver.get(tally)))
             if len(states) == states.maxlen and len(set(states)) == 1:
                 due = self._clock.now().isoformat()
                 raise self._endless(f"it is due at {due}, and stays so however often it is run")
@@ -245,109 +254,125 @@ class _Play:
     def _endless(self, why: str) -> AssertionError:
         return AssertionError(f"{self._stage.workflow.name} has no end: {why}")
 
-    async def _run(self, driver: Driver, mode: Mode) -> RunResult[Any]:
-        """Run the instance once, as far as it goes."""
+    async def _run(
+        self,
+        driver: Driver,
+        workflow: Workflow[Any, Any],
+        id: str,
+        witness: _Witness,
+        input: Any = None,
+        *,
+        resident: bool = False,
+    ) -> RunResult[Any]:
+        """Run an instance once, as far as it goes."""
         stage = self._stage
-        with _watching(self.witness), elsewhere(self._process):
-            result = await run_workflow(
-                stage.workflow,
-                stage.input,
-                driver=driver,
-                instance_id=stage.id,
-                mode=mode,
-                clock=self._clock,
-                codec=stage.codec,
-                handlers=stage.handlers,
-            )
-        self._process += 1
-        return result
+        token = probe.set(witness)
+        try:
+            with elsewhere(self.process):
+                return await run_workflow(
+                    workflow,
+                    input,
+                    driver=driver,
+                    instance_id=id,
+                    mode="live" if resident else "yield",
+                    clock=self._clock,
+                    codec=stage.codec,
+                    handlers=stage.handlers,
+                )
+        finally:
+            probe.reset(token)
+
+    async def _run_others(self, driver: Driver) -> bool:
+        """Run each of the others as far as it goes; whether that changed anything."""
+        before = await self._others()
+        if before:
+            # As the workers of any runtime would do.
+            await run_cleanups_left(driver, Codec(wrapper=self._stage.codec), self._clock.time)
+        for info in filter(self._goes_on, before):
+            await self._run(driver, self._stage.workflows[info.workflow], info.id, _Witness())
+        after = await self._others()
+        return [(info.id, info.version) for info in before] != [(info.id, info.version) for info in after]
+
+    def _goes_on(self, info: InstanceInfo) -> bool:
+        """Whether an instance has not ended, and its workflow is one of the play: nobody runs the others."""
+        return info.workflow in self._stage.workflows and not _has_ended(info.status)
+
+    async def _others(self) -> list[InstanceInfo]:
+        """All but the hero that were not in the store before the play, the oldest first."""
+        found: list[InstanceInfo] = []
+        if len(self._stage.workflows) == 1:
+            return found
+        cursor: str | None = None
+        async with self._client() as client:
+            while True:
+                page = await client.list(limit=1000, cursor=cursor)
+                found += [info for info in page.items if info.id not in self._strangers and info.id != self._stage.id]
+                cursor = page.cursor
+                if cursor is None:
+                    return found
 
     async def _takes_next(self, result: RunResult[Any]) -> bool:
-        """Whether the script has something more, and the instance waits for it."""
-        if _has_ended(result) or self._sent == len(self._stage.script):
+        """Whether the script has something more, and the hero waits for it."""
+        stage = self._stage
+        if _has_ended(result.status) or self._sent == len(stage.script):
             return False
-        return bool(result.waiting_for) or await self._is_asked()
-
-    async def _wake_at(self, result: RunResult[Any]) -> float | None:
-        """When somebody has to be run again; None if nobody has to."""
-        others = await self._family.wake_at()
-        if result.wake_at is None or (_has_ended(result) and others is None):
-            return others
-        own = result.wake_at.timestamp()
-        return own if others is None else min(own, others)
-
-    def die(self) -> None:
-        """Have what comes next run in another process."""
-        self._process += 1
-
-    def _advance_to(self, when: float) -> None:
-        """Advance the clock to this time. The sum of two floats may fall short of it, hence the loop."""
-        while (now := self._clock.time()) < when:
-            self._clock.advance(max(when - now, ulp(when)))
-
-    async def _is_asked(self) -> bool:
-        """Whether the next item of the script is the name of a task that the instance waits for."""
-        async with Client(self._stage.driver, clock=self._clock, codec=self._stage.codec) as client:
-            tasks = (await client.tasks.list(instance=self._stage.id)).items
-        return self._stage.script[self._sent][0] in [task.name for task in tasks]
+        if result.waiting_for:
+            return True
+        async with self._client() as client:
+            tasks = (await client.tasks.list(instance=stage.id)).items
+        return stage.script[self._sent][0] in [task.name for task in tasks]
 
     async def _send_next(self) -> None:
         """Complete the task that the next item of the script names; if there is none, send the message."""
         stage = self._stage
         name, payload = stage.script[self._sent]
         self._sent += 1
-        async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
+        async with self._client() as client:
             for task in (await client.tasks.list(instance=stage.id)).items:
                 if task.name == name:
                     await client.tasks.complete(task.id, payload, by="script", roles=task.roles)
                     return
         await send_message(stage.driver, stage.id, name, payload, clock=self._clock, codec=stage.codec)
 
-    @contextmanager
-    def _watching_other(self, id: str) -> Generator[None]:
-        with _watching(self._others.setdefault(id, _Witness())), elsewhere(self._process):
-            yield
+    async def _wake_at(self, result: RunResult[Any]) -> float | None:
+        """When somebody has to be run again; None if nobody has to."""
+        others = [info.wake_at for info in await self._others() if self._goes_on(info)]
+        times = [wake_at.timestamp() for wake_at in others if wake_at is not None]
+        if result.wake_at is not None and (times or not _has_ended(result.status)):
+            times.append(result.wake_at.timestamp())
+        return min(times, default=None)
+
+    def _advance_to(self, when: float) -> None:
+        """Advance the clock to this time. The sum of two floats may fall short of it, hence the loop."""
+        while (now := self._clock.time()) < when:
+            self._clock.advance(max(when - now, ulp(when)))
 
     async def ending(self) -> Ending:
         """How it ended, and everything that is recorded of it."""
         stage = self._stage
-        async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
-            info = await client.handle(stage.workflow.name, stage.id).info()
+        async with self._client() as client:
+            handle = client.handle(stage.workflow.name, stage.id)
+            info = await handle.info()
+            inbox = await handle.inbox(limit=1_000_000)
         history = await stage.history()
         assert history is not None, "it was run"
-        inbox = await stage.driver.scan(*stage.keys.range(INBOX))
-        return Ending(
-            info,
-            history,
-            tuple(str(InboxMessage.unpack(b"", raw).name) for _, raw in inbox),
-            self._sent,
-            await self._family.endings(),
-        )
-
-    async def _forget(self) -> None:
-        stage = self._stage
-        await self._family.forget()
-        async with Client(stage.driver, clock=self._clock, codec=stage.codec) as client:
-            handle = client.handle(stage.workflow.name, stage.id)
-            try:
-                if not (await handle.info()).status.is_terminal:
-                    await handle.cancel()
-            except InstanceNotFoundError:
-                return
-            await client.delete(stage.id)
+        others = [
+            (other.id.replace(stage.id, "~", 1), other.status.value, repr(other.output))
+            for other in sorted(await self._others(), key=lambda other: other.id)
+        ]
+        names = tuple(message.name for message in inbox if message.reason is None)
+        return Ending(info, history, names, self._sent, tuple(others))
 
 
-def _has_ended(result: RunResult[Any]) -> bool:
-    return result.status.is_terminal or result.status is Status.STUCK
+async def _delete(client: Client, workflow: str, id: str) -> None:
+    handle = client.handle(workflow, id)
+    if not (await handle.info()).status.is_terminal:
+        await handle.cancel()
+    await client.delete(id)
 
 
-@contextmanager
-def _watching(witness: _Witness) -> Generator[None]:
-    token = probe.set(witness)
-    try:
-        yield
-    finally:
-        probe.reset(token)
+def _has_ended(status: Status) -> bool:
+    return status.is_terminal or status is Status.STUCK
 
 
 def _spread(commits: int, most: int | None) -> list[int]:

@@ -15,7 +15,7 @@ from workflow_sdk import Client, Runtime, Workflow
 from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.testing._elsewhere import elsewhere, rewritten
 from workflow_sdk.testing.clock import VirtualClock
-from workflow_sdk.testing.faulty import FaultyDriver, SimulatedCrash
+from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
 from workflow_sdk.worker.hosting import new_hosting
 
 __all__ = ["RuntimeFactory", "virtual_clock", "workflow_runtime"]
@@ -94,12 +94,9 @@ async def _mortal(
 
     async def serve(through: Driver, process: int) -> None:
         with elsewhere(process):
-            await run(through)
-
-    async def run(through: Driver) -> None:
-        async with Runtime(through, workflows=workflows, **options):
-            begun.set()
-            await anyio.sleep_forever()
+            async with Runtime(through, workflows=workflows, **options):
+                begun.set()
+                await anyio.sleep_forever()
 
     async def live() -> None:
         try:
