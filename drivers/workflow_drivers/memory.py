@@ -64,14 +64,20 @@ class _Store:
         self.rows: dict[bytes, bytes] = {}
         # Beside the dict, not a SortedDict: to set a key that exists, as most commits do, is then a plain dict's work.
         self._sorted: SortedList[bytes] = SortedList()
-        self._new: list[bytes] = []
-        """Keys that are not sorted in yet, since nobody has asked for the order since they came."""
+        # Nobody may ask for the order before many of the keys that come are gone again.
+        self._new: set[bytes] = set()
+        """Keys that are not sorted in yet."""
+        self._gone: set[bytes] = set()
+        """Keys that are still among the sorted ones, and in no row any more."""
         self.appended = 0
         self.waiting = Waiters[_Waiter]()
 
     @property
     def keys(self) -> SortedList[bytes]:
         """All keys, in order."""
+        for key in self._gone:
+            self._sorted.remove(key)
+        self._gone.clear()
         if self._new:
             self._sorted.update(self._new)
             self._new.clear()
@@ -88,13 +94,16 @@ class _Store:
             kind = type(write)
             if kind is Clear:
                 if rows.pop(write[0], None) is not None:
-                    self.keys.remove(write[0])
+                    self._drop(write[0])
             elif kind is ClearRange:
                 self._clear_range(write[0], write[-1])
             else:
                 key = write[0] if kind is Set else self._next_key(write[0])
                 if key not in rows:
-                    self._new.append(key)
+                    if key in self._gone:
+                        self._gone.remove(key)
+                    else:
+                        self._new.add(key)
                 rows[key] = write[-1]
         if self.waiting.by_key:
             self._notice(batch.writes)
@@ -108,7 +117,13 @@ class _Store:
     def _clear_range(self, begin: bytes, end: bytes) -> None:
         for key, _ in self.scan(begin, end, None, False):
             del self.rows[key]
-            self.keys.remove(key)
+            self._drop(key)
+
+    def _drop(self, key: bytes) -> None:
+        if key in self._new:
+            self._new.remove(key)
+        else:
+            self._gone.add(key)
 
     def _next_key(self, prefix: bytes) -> bytes:
         self.appended += 1
