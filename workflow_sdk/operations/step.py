@@ -167,9 +167,8 @@ RIDING_MAX = 500
 
 def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) -> Coroutine[Any, Any, Any]:
     """Register a step; its coroutine runs it. `call` is the function and its arguments, maybe with a name before."""
-    named: list[Any] = [*call] if call and isinstance(call[0], str) else [None, *call]
-    name, fn = named[0], named[1] if len(named) > 1 else None
-    args, derived = tuple(named[2:]), name is None
+    name, fn, args = _taken_apart(call)
+    derived = name is None
     if not is_function(fn):
         raise _no_function(scope, fn, name)
     try:
@@ -182,6 +181,13 @@ def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) ->
     if options.rollback is not None:
         check_handler(place, options.rollback)
     return scope.start(perform(place, FunctionVerb(place, fn, args, options, _attempt)))
+
+
+def _taken_apart(call: tuple[Any, ...]) -> tuple[Any, Any, tuple[Any, ...]]:
+    """The name, None if there is none, the function and its arguments."""
+    if call and isinstance(call[0], str):
+        return call[0], call[1] if len(call) > 1 else None, call[2:]
+    return None, call[0] if call else None, call[1:]
 
 
 def _no_function(scope: Scope, given: Any, name: str | None) -> BaseException:
