@@ -22,7 +22,7 @@ from workflow_sdk.values import Codec, Wrappers
 from workflow_sdk.values.basics import short
 from workflow_sdk.values.failures import describe, unpack_error_info, unpack_failure
 from workflow_sdk.values.kinds import kind_of
-from workflow_sdk.values.sealing import unpack_cbor
+from workflow_sdk.values.basics import unpack_cbor
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from workflow_sdk.rows.outside import Hanging
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.values import Codec, digest
 from workflow_sdk.values.failures import pack_failure, unpack_failure
-from workflow_sdk.values.sealing import unpack_cbor
+from workflow_sdk.values.basics import unpack_cbor
 
 
 def pack_error(error: Exception, codec: Codec) -> bytes:

@@ -15,8 +15,7 @@ from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 from workflow_sdk.rows.instance import Result
 from workflow_sdk.rows.wire import ErrorRow, Text, damaged
 from workflow_sdk.values import Codec, SealedError
-from workflow_sdk.values.basics import is_a, type_text
-from workflow_sdk.values.classes import class_name
+from workflow_sdk.values.basics import class_name, is_a, type_text
 from workflow_sdk.values.kinds import kind_of
 from workflow_sdk.values.rebuild import (
     Parts,

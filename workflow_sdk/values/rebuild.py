@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from workflow_sdk import errors
 from workflow_sdk.errors import JoinError, RaceError
-from workflow_sdk.values.classes import class_name, find_class
+from workflow_sdk.values.basics import class_name, find_class
 
 MESSAGE_CHARS_MAX: Final = 10_000
 TRACEBACK_CHARS_MAX: Final = 8_000
