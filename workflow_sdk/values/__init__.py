@@ -11,10 +11,10 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias
 from cbor2 import CBORError, CBORTag, dumps
 
 from workflow_sdk.errors import CodecError, DefinitionError, PayloadTooLargeError
-from workflow_sdk.values.basics import Problem, Tag, error_text, read_one
+from workflow_sdk.values.basics import Problem, Tag, error_text, half_character, read_one
 from workflow_sdk.values.fitting import fitter
 from workflow_sdk.values.objects import known_of, taker_of
-from workflow_sdk.values.wire import ATOMS, Handlers, Mode, Writer, read, write
+from workflow_sdk.values.wire import ATOMS, DOCUMENT, Handlers, Mode, Writer, read, write
 
 VALUE_BYTES_MAX: Final = 2_000_000
 _HANDLERS: Final = Handlers(taker_of)
@@ -119,7 +119,9 @@ class Codec:
         if value is None or value is True or value is False:
             return _SINGLETONS[value]
         try:
-            data = write(value, _HANDLERS, known_of(hint).name_of)
+            data = dumps(value) if type(value) in ATOMS else write(value, _HANDLERS, known_of(hint).name_of)
+        except UnicodeEncodeError as error:
+            raise CodecError(str(half_character(error.object))) from None
         except Exception as error:
             _raise(error, "the value can't be read")
         if len(data) > self.max_value_bytes:
@@ -132,7 +134,7 @@ class Codec:
 
 def _from_bytes(data: bytes, hint: object, mode: Mode, *, own: bool = False) -> Any:
     try:
-        return read(data, known_of(hint).builder_of, mode, own=own)
+        return read(data, known_of(hint).builder_of if data[:3] == DOCUMENT else None, mode, own=own)
     except Exception as error:
         is_damaged = isinstance(error, (CBORError, ValueError, TypeError, IndexError))
         what = "the stored bytes are no value of this library" if is_damaged else "the value can't be made"

@@ -149,16 +149,10 @@ def is_a(value: object, classes: Any) -> bool:
     return isinstance(value, classes)
 
 
-def check_text(text: str) -> str:
-    """The text; raises `Problem` if UTF-8 can't encode it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Problem(
-            f"the text {short(text)} holds half of a surrogate pair, which is no character",
-            "clean it: text.encode(errors='replace').decode(), or pass bytes",
-        ) from None
-    return text
+def half_character(text: str) -> Problem:
+    """The problem of a text that UTF-8 can't encode."""
+    what = f"the text {short(text)} holds half of a surrogate pair, which is no character"
+    return Problem(what, "clean it: text.encode(errors='replace').decode(), or pass bytes")
 
 
 # -- One value of CBOR ------------------------------------------------------------------------------------------------
@@ -329,5 +323,5 @@ LEAVES: Final[dict[type, Leaf]] = {
     Decimal: Leaf(Tag.DECIMAL, str, Decimal),
     complex: Leaf(Tag.COMPLEX, attrgetter("real", "imag"), lambda c: complex(*c)),
     Fraction: Leaf(Tag.FRACTION, attrgetter("numerator", "denominator"), _fraction),
-    **dict.fromkeys(_PATHS.values(), Leaf(Tag.PATH, lambda v: [type(v).__name__, check_text(str(v))], _path)),
+    **dict.fromkeys(_PATHS.values(), Leaf(Tag.PATH, lambda v: [type(v).__name__, str(v)], _path)),
 }

@@ -48,8 +48,9 @@ def hint_cache(make: Callable[[Any], V]) -> Callable[[Any], V]:
 
     def kept(hint: Any) -> V:
         try:
-            if hint in cache:
-                return cache[hint]
+            return cache[hint]
+        except KeyError:
+            pass
         except TypeError:  # not hashable, as Annotated[int, []]
             return make(hint)
         return _keep(cache, hint, make(hint))

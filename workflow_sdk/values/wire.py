@@ -25,8 +25,9 @@ from workflow_sdk.values.basics import (
     Tag,
     at,
     behind,
-    check_text,
     error_text,
+    half_character,
+    is_a,
     key_segment,
     read_one,
     short,
@@ -98,8 +99,8 @@ class Writer:
 
 Handler: TypeAlias = Callable[[Any, Writer, int], object]
 
-_DOCUMENT: Final = b"\xd9" + Tag.DOCUMENT.to_bytes(2, "big")
-_TABLE: Final = _DOCUMENT + b"\x82\xd9" + Tag.TABLE.to_bytes(2, "big")
+DOCUMENT: Final = b"\xd9" + Tag.DOCUMENT.to_bytes(2, "big")
+_TABLE: Final = DOCUMENT + b"\x82\xd9" + Tag.TABLE.to_bytes(2, "big")
 
 
 def write(value: object, handlers: Handlers, name_of: Callable[[type], str]) -> bytes:
@@ -108,10 +109,10 @@ def write(value: object, handlers: Handlers, name_of: Callable[[type], str]) -> 
         writer = Writer(handlers, name_of)
         body = dumps(writer(value))
         return _document(writer.table, body) if writer.table else body
-    except UnicodeEncodeError:
-        # A walk that looks into every text finds which one it is.
+    except UnicodeEncodeError as error:
+        # A walk that looks into every text finds where it is.
         Writer(handlers, name_of, ATOMS - {str})(value)
-        raise Problem("the value holds text that UTF-8 does not have") from None
+        raise half_character(error.object) from None
 
 
 def _document(table: list[tuple[str, tuple[str, ...]]], body: bytes) -> bytes:
@@ -206,8 +207,12 @@ _dict_of_any_keys: Final = _pairs(Tag.PAIRS)
 def _object(take: Take) -> Handler:
     def handle(value: Any, writer: Writer, depth: int) -> object:
         names, values = take(value)
-        index = writer.index(type(value), names)
-        return CBORTag(Tag.OBJECT, _items(values, [index], writer, depth, lambda place: f".{names[place]}"))
+        content: list[object] = [writer.index(type(value), names)]
+        if depth < DEPTH_MAX and writer.atoms.issuperset(map(type, values)):
+            content += values
+        else:
+            _items(values, content, writer, depth, lambda place: f".{names[place]}")
+        return CBORTag(Tag.OBJECT, content)
 
     return handle
 
@@ -224,12 +229,20 @@ def _enum(value: Any, writer: Writer, depth: int) -> object:
     raise Problem(f"{short(value)} is not a member of {type_text(cls)}")
 
 
+def _text(value: str, writer: Writer, depth: int) -> object:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise half_character(value) from None
+    return value
+
+
 def _leaf(tag: int, to_content: Callable[[Any], object]) -> Handler:
     return lambda value, writer, depth: CBORTag(tag, to_content(value))
 
 
 _BUILT_IN: Final[dict[type, Handler]] = {
-    str: lambda value, writer, depth: check_text(value),  # only asked where `atoms` is without it
+    str: _text,  # only asked where `atoms` is without it
     list: _list,
     dict: _dict,
     tuple: _tuple,
@@ -246,19 +259,26 @@ _BUILT_IN: Final[dict[type, Handler]] = {
 
 Mode = Literal["exact", "lenient", "plain"]
 """`exact`: objects; `lenient`: objects, and dicts for those whose class is not loaded; `plain`: no objects."""
-def read(data: bytes, builder_of: BuilderOf, mode: Mode, *, own: bool) -> Any:
+_LENGTHS: Final = {
+    **dict.fromkeys((*range(24), *range(32, 56), *range(0xE0, 0xF8)), 1),
+    **{text_or_bytes | size: 1 + size for text_or_bytes in (0x40, 0x60) for size in range(24)},
+    **{number | 24 + power: 1 + 2**power for number in (0x00, 0x20, 0xE0) for power in range(4)},
+}
+"""The length of a value that holds no others, by its first byte, where that tells it."""
+
+
+def read(data: bytes, builder_of: BuilderOf | None, mode: Mode, *, own: bool) -> Any:
     """The value that `data` holds; raises `Problem`, or what cbor2 raises for bytes that are no CBOR.
 
-    `own` says that it was written just now, so that it need not be checked for bytes after its end.
+    `builder_of` is None if there is no table of classes in front of it. `own` says that it was written just now, so
+    that it need not be checked for bytes after its end.
     """
-    if not 0x80 <= data[0] < 0xE0:  # it is no list, dict or tag
-        value = loads(data)
-        if own or len(data) == 1 or (again := dumps(value)) == data:
-            return value
-        if data.startswith(again):
-            raise behind()
-        return read_one(data)
-    decoders = _Reader(builder_of, mode).decoders if data[:3] == _DOCUMENT else _DECODERS[mode]
+    length = _LENGTHS.get(data[0])
+    if length == len(data):
+        return loads(data)
+    if length is not None and length < len(data):
+        raise behind()
+    decoders = _DECODERS[mode] if builder_of is None else _with_table(builder_of, mode, [])
     hook = _content if mode == "plain" else _unknown
     try:
         if own:
@@ -267,78 +287,86 @@ def read(data: bytes, builder_of: BuilderOf, mode: Mode, *, own: bool) -> Any:
     except Exception:
         # What CBOR's reader calls for a tag does not know where in the value it is. A second walk, with the tags kept,
         # raises the `Problem` that there is with its path.
-        _Reader(builder_of, mode).again(read_one(data, _TAGS_KEPT, depth=_CBOR_DEPTH_MAX))
+        names: list[list[str]] = []
+        decoders = _with_table(builder_of or _find_none, mode, names)
+        _Again(decoders, names)(read_one(data, _TAGS_KEPT, depth=_CBOR_DEPTH_MAX))
         raise
 
 
-class _Reader:
-    """Reads the objects of one value, by its table of classes."""
+def _find_none(name: str, names: tuple[str, ...]) -> None:
+    return None
 
-    __slots__ = ("builder_of", "builders", "decoders", "mode", "names")
 
-    def __init__(self, builder_of: BuilderOf, mode: Mode) -> None:
-        self.builder_of: BuilderOf = builder_of
-        self.mode: Mode = mode
-        self.names: list[list[str]] = []
-        self.builders: list[Build] = []
-        self.decoders: dict[int, Decoder] = _DECODERS[mode].copy()
-        self.decoders[Tag.TABLE] = self.table
-        self.decoders[Tag.OBJECT] = self.object
-        self.decoders[Tag.ENUM_VALUE] = self.enum_value
-        self.decoders[Tag.ENUM_NAME] = self.enum_name
+def _with_table(builder_of: BuilderOf, mode: Mode, names: list[list[str]]) -> dict[int, Decoder]:
+    """Decoders for one value and its table of classes, whose attributes are added to `names`."""
+    # Functions rather than methods: an object that holds its own methods would be left to the garbage collector.
+    builders: list[Build] = []
 
-    def table(self, content: list[list[str]], _: bool) -> None:
-        for name, *names in content:
-            self.names.append(names)
-            self.builders.append(self.builder(name, tuple(names)))
+    def table(content: list[list[str]], _: bool) -> None:
+        for name, *attributes in content:
+            names.append(attributes)
+            builders.append(_builder(name, tuple(attributes), builder_of, mode))
 
-    def object(self, content: Any, _: bool) -> object:
-        return self.builders[content[0]](content[1:])
-
-    def enum_value(self, content: Any, _: bool) -> object:
+    def enum_value(content: Any, _: bool) -> object:
         index, value = content
-        return self.builders[index]((value,))
+        return builders[index]((value,))
 
-    def enum_name(self, content: Any, _: bool) -> object:
+    def enum_name(content: Any, _: bool) -> object:
         index, name = content
-        return self.builders[index]((name, "by name"))
+        return builders[index]((name, "by name"))
 
-    def builder(self, name: str, names: tuple[str, ...]) -> Build:
-        if self.mode != "plain":
-            if (build := self.builder_of(name, names)) is not None:
-                return build
-            if self.mode == "exact":
-                raise _not_loaded(name)
-        return partial(_plain_object, names)
+    return {
+        **_DECODERS[mode],
+        Tag.TABLE: table,
+        Tag.OBJECT: lambda content, _: builders[content[0]](content[1:]),
+        Tag.ENUM_VALUE: enum_value,
+        Tag.ENUM_NAME: enum_name,
+    }
 
-    def again(self, wire: Any) -> object:
-        """The value of a wire form whose tags were kept; raises `Problem` with the path to what can't be read."""
-        if isinstance(wire, dict):
-            return dict(zip(wire, self.parts(wire.values(), map(key_segment, wire)), strict=True))
-        if isinstance(wire, CBORTag):
-            return self.tagged(wire.tag, wire.value)
-        return self.parts(wire, map(_index, range(len(wire)))) if isinstance(wire, list) else wire
 
-    def tagged(self, tag: int, content: Any) -> object:
-        """What a tag stands for, whose content has its own tags kept."""
-        if tag == Tag.DOCUMENT:
-            content = list(map(self.again, content))
-        elif tag == Tag.OBJECT:
-            content = [content[0], *self.parts(content[1:], map(".{}".format, self.names[content[0]]))]
-        elif tag in (Tag.PAIRS, Tag.ORDERED_DICT, Tag.COUNTER):
-            content = self.parts(content, [key_segment(content[i & -2]) for i in range(len(content))])
-        else:
-            content = self.again(content)
+def _builder(name: str, names: tuple[str, ...], builder_of: BuilderOf, mode: Mode) -> Build:
+    if mode != "plain":
+        if (build := builder_of(name, names)) is not None:
+            return build
+        if mode == "exact":
+            raise _not_loaded(name)
+    return partial(_plain_object, names)
+
+
+class _Again:
+    """Makes values of wire forms whose tags were kept; raises `Problem` with the path to what can't be read."""
+
+    def __init__(self, decoders: dict[int, Decoder], names: list[list[str]]) -> None:
+        self._decoders = decoders
+        self._names = names
+
+    def __call__(self, wire: Any) -> object:
+        if is_a(wire, dict):
+            return dict(zip(wire, self._parts(wire.values(), map(key_segment, wire)), strict=True))
+        if is_a(wire, list):
+            return self._parts(wire, map(_index, range(len(wire))))
+        if not isinstance(wire, CBORTag):
+            return wire
+        tag, content = wire.tag, self._content(wire.tag, wire.value)
         try:
-            decoder = self.decoders.get(tag)
+            decoder = self._decoders.get(tag)
             return _unknown(CBORTag(tag, content), False) if decoder is None else decoder(content, False)
         except Problem:
             raise
         except Exception as error:
             raise Problem(f"what was written can't be read: {error_text(error)}") from error
 
-    def parts(self, wires: Iterable[Any], segments: Iterable[str]) -> list[object]:
-        return [at(segment, self.again, wire) for segment, wire in zip(segments, wires, strict=True)]
+    def _content(self, tag: int, content: Any) -> object:
+        if tag == Tag.DOCUMENT:
+            return list(map(self, content))
+        if tag == Tag.OBJECT:
+            return [content[0], *self._parts(content[1:], map(".{}".format, self._names[content[0]]))]
+        if tag in (Tag.PAIRS, Tag.ORDERED_DICT, Tag.COUNTER):
+            return self._parts(content, [key_segment(content[i & -2]) for i in range(len(content))])
+        return self(content)
+
+    def _parts(self, wires: Iterable[Any], segments: Iterable[str]) -> list[object]:
+        return [at(segment, self, wire) for segment, wire in zip(segments, wires, strict=True)]
 
 
 def _not_loaded(name: str) -> Problem:
