@@ -122,7 +122,7 @@ class Codec:
             data = dumps(value) if type(value) in ATOMS else write(value, _HANDLERS, known_of(hint).name_of)
         except UnicodeEncodeError as error:
             raise CodecError(str(half_character(error.object))) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # an author's class may raise anything
             _raise(error, "the value can't be read")
         if len(data) > self.max_value_bytes:
             raise PayloadTooLargeError(
@@ -135,7 +135,7 @@ class Codec:
 def _from_bytes(data: bytes, hint: object, mode: Mode, *, own: bool = False) -> Any:
     try:
         return read(data, known_of(hint).builder_of if data[:3] == DOCUMENT else None, mode, own=own)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # an author's class may raise anything
         is_damaged = isinstance(error, (CBORError, ValueError, TypeError, IndexError))
         what = "the stored bytes are no value of this library" if is_damaged else "the value can't be made"
         _raise(error, what, "the stored value is nested too deeply")
@@ -144,7 +144,7 @@ def _from_bytes(data: bytes, hint: object, mode: Mode, *, own: bool = False) -> 
 def _fit(value: object, hint: object, *, convert: bool) -> Any:
     try:
         return fitter(hint)(value, convert)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # an author's class may raise anything
         _raise(error, "the value can't be checked")
 
 
@@ -241,7 +241,7 @@ class Seals:
         try:
             closed: Any = self._first.encode(_check_of(data) + data)
             return SEAL + dumps(bytes(memoryview(closed)))
-        except Exception as error:  # a codec is an author's, and may raise anything
+        except Exception as error:  # noqa: BLE001  # a codec is an author's, and may raise anything
             _raise(error, _FAILED)
 
     def open(self, data: bytes) -> bytes:

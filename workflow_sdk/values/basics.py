@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -42,7 +42,9 @@ class Tag:
     FROZENSET: Final = 57607  # list
     PAIRS: Final = 57608  # dict whose keys are not all scalars: [key, value, key, value ...]
     BYTEARRAY: Final = 57609  # bytes
-    DATETIME: Final = 57610  # ISO text; or [ISO text without offset, fold, TIMEZONE or ZONE or None, offset in µs or None]
+    DATETIME: Final = (
+        57610  # ISO text; or [ISO text without offset, fold, TIMEZONE or ZONE or None, offset in µs or None]
+    )
     DATE: Final = 57611  # ISO text
     TIME: Final = 57612  # ISO text; or [ISO text without offset, fold, TIMEZONE or ZONE or None]
     TIMEDELTA: Final = 57613  # [days, seconds, microseconds]
@@ -60,6 +62,17 @@ class Tag:
 
     FIRST: Final = DOCUMENT
     LAST: Final = 57727  # those from 57625 on are reserved
+
+
+# -- Objects, taken apart ----------------------------------------------------------------------------------------------
+
+Taken: TypeAlias = tuple[tuple[str, ...], Sequence[object]]
+"""An object that was taken apart: the names and the values of its attributes."""
+Take: TypeAlias = Callable[[Any], Taken]
+Build: TypeAlias = Callable[[Sequence[object]], object]
+"""Makes an object of the values of its attributes; of an enum, the member with a value, or with a name and a mark."""
+BuilderOf: TypeAlias = Callable[[str, tuple[str, ...]], Build | None]
+"""Gives what makes objects of a class, by its name and those of its attributes; None if there is no such class."""
 
 
 # -- What goes wrong, and where ---------------------------------------------------------------------------------------
@@ -144,6 +157,17 @@ def find_class(name: str) -> type | None:
     return cast(type, found) if is_a(found, type) else None
 
 
+def not_loaded(name: str) -> Problem:
+    """The problem of a class that is not there."""
+    module, _, qualname = name.partition(":")
+    if module in sys.modules:
+        return Problem(
+            f"the class {module}.{qualname} does not exist any more",
+            f"define it in {module}, or keep its old name there as an alias",
+        )
+    return Problem(f"the class {module}.{qualname} is not loaded", f"import the module {module} before")
+
+
 def is_a(value: object, classes: Any) -> bool:
     """`isinstance` that leaves the type of a value open: a type checker does not know what a list or dict holds."""
     return isinstance(value, classes)
@@ -167,6 +191,12 @@ parse. Bytes that hold them are refused. Of CBOR's own tags only 2 and 3 are wri
 _MARK: Final = bytes.fromhex("c5a1d80b6e7f4c93b2f0174d9ae35c68")
 # The value is read as the first item of a pair. The second is the mark, so a longer value leaves something else there.
 _BEFORE, _AFTER = b"\x82", b"\x50" + _MARK
+_LENGTHS: Final = {
+    **dict.fromkeys((*range(24), *range(32, 56), *range(0xE0, 0xF8)), 1),
+    **{text_or_bytes | size: 1 + size for text_or_bytes in (0x40, 0x60) for size in range(24)},
+    **{number | 24 + power: 1 + 2**power for number in (0x00, 0x20, 0xE0) for power in range(4)},
+}
+"""The length of a value that holds no others, by its first byte, where that tells it."""
 
 
 def read_one(
@@ -176,15 +206,19 @@ def read_one(
 
     `decoders` read tags by their number, and `tag_hook` all other tags. `depth` is how deeply the value may be nested.
     """
+    length = _LENGTHS.get(data[0])
+    if length == len(data):
+        return loads(data)
+    if length is not None and length < len(data):
+        raise _behind()
     framed = _BEFORE + data + _AFTER
     value, mark = loads(framed, semantic_decoders=decoders, tag_hook=tag_hook, max_depth=depth)
     if type(mark) is not bytes or mark != _MARK:
-        raise behind() from None
+        raise _behind() from None
     return value
 
 
-def behind() -> CodecError:
-    """The error for bytes after a value."""
+def _behind() -> CodecError:
     return CodecError("there are bytes after the value; it is damaged, or was written with a codec")
 
 
@@ -252,7 +286,9 @@ def _tzinfo_to_wire(zone: tzinfo | None) -> CBORTag | None:
     if zone is None:
         return None
     if type(zone) not in (timezone, ZoneInfo):
-        raise Problem(f"a time zone of type {type_text(type(zone))} can't be stored", "use zoneinfo.ZoneInfo or timezone")
+        raise Problem(
+            f"a time zone of type {type_text(type(zone))} can't be stored", "use zoneinfo.ZoneInfo or timezone"
+        )
     leaf = LEAVES[type(zone)]
     return CBORTag(leaf.tag, leaf.to_content(zone))
 

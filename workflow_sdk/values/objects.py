@@ -6,23 +6,29 @@ may have effects, take other arguments than there are fields, or compute what is
 
 from __future__ import annotations
 
-import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from operator import attrgetter, itemgetter
 from types import FunctionType
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 import msgspec
 
-from workflow_sdk.values.basics import Problem, class_name, error_text, find_class, is_a, short, type_text
+from workflow_sdk.values.basics import (
+    Build,
+    Problem,
+    Take,
+    Taken,
+    class_name,
+    error_text,
+    find_class,
+    is_a,
+    short,
+    type_text,
+)
 from workflow_sdk.values.hints import Field, Making, bare, field_hints, fields_of, hint_cache, making_of
-
-Taken: TypeAlias = tuple[tuple[str, ...], Sequence[object]]
-Take: TypeAlias = Callable[[Any], Taken]
-Build: TypeAlias = Callable[[Sequence[object]], object]
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, so without a layout of its own in C
 _NOT_STATE: Final = frozenset({"__orig_class__", "_attrs_cached_hash", "__weakref__", "__dict__"})
@@ -46,10 +52,11 @@ class Shape:
         self.names: tuple[str, ...] = tuple(self.fields)
 
     def taker(self) -> Take:
-        """A function from an object to the names and values of its attributes.
+        """The fastest function that does what `take` does."""
+        return self.take
 
-        It raises `Problem` for an object that consists of more than these.
-        """
+    def take(self, value: Any) -> Taken:
+        """The names and values of the attributes of `value`; raises `Problem` if it consists of more than these."""
         raise NotImplementedError
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
@@ -92,7 +99,7 @@ class StateShape(Shape):
         self.cached_hash: bool = "_attrs_cached_hash" in slots or "_attrs_cached_hash" in vars(cls)
 
     def taker(self) -> Take:
-        names, count, slowly = self.names, len(self.names), self._take_slowly
+        names, count, slowly = self.names, len(self.names), self.take
         if self.has_dict and not self.slots:
             of_dict = _getter(itemgetter, names)
 
@@ -118,7 +125,7 @@ class StateShape(Shape):
 
         return take_slots
 
-    def _take_slowly(self, value: Any) -> Taken:
+    def take(self, value: Any) -> Taken:
         slots = {slot: getattr(value, slot, _UNSET) for slot in self.slots}
         state = {slot: found for slot, found in slots.items() if found is not _UNSET}
         if self.has_dict:
@@ -164,7 +171,7 @@ class StateShape(Shape):
                 raise ValueError(f"{len(values)} values for {count} attributes")
             made: Any = new(cls)
             state = made.__dict__
-            for name, value in zip(names, values):  # noqa: B905  # `strict` would take half as long again
+            for name, value in zip(names, values):  # noqa: B905  # `strict` takes long
                 state[name] = value
             return made
 
@@ -208,17 +215,12 @@ class StateShape(Shape):
 class NamedTupleShape(Shape):
     """Classes of `typing.NamedTuple` and `collections.namedtuple`."""
 
-    def taker(self) -> Take:
-        names, count = self.names, len(self.names)
-
-        def take(value: Any) -> Taken:
-            if getattr(value, "__dict__", None):
-                raise Problem(f"this {self.text} has attributes beside its fields, which can't be stored")
-            if len(value) != count:
-                raise Problem(f"this {self.text} has {len(value)} items for {count} fields")
-            return names, value
-
-        return take
+    def take(self, value: Any) -> Taken:
+        if getattr(value, "__dict__", None):
+            raise Problem(f"this {self.text} has attributes beside its fields, which can't be stored")
+        if len(value) != len(self.names):
+            raise Problem(f"this {self.text} has {len(value)} items for {len(self.names)} fields")
+        return self.names, value
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
         cls, order = self.cls, self.names
@@ -238,19 +240,18 @@ class NamedTupleShape(Shape):
 class StructShape(Shape):
     """Classes of `msgspec.Struct`. They can only be made by a call, which runs their `__post_init__`."""
 
-    def taker(self) -> Take:
-        names, values_of = self.names, _getter(attrgetter, self.names)
+    def __init__(self, cls: Any) -> None:
+        super().__init__(cls)
+        self._values_of = _getter(attrgetter, self.names)
 
-        def take(value: Any) -> Taken:
-            try:
-                values = values_of(value)
-            except AttributeError as error:
-                raise Problem(f"a field of this {self.text} has no value: {error_text(error)}") from None
-            if extra := getattr(value, "__dict__", None):
-                return (*names, *extra), [*values, *extra.values()]
-            return names, values
-
-        return take
+    def take(self, value: Any) -> Taken:
+        try:
+            values = self._values_of(value)
+        except AttributeError as error:
+            raise Problem(f"a field of this {self.text} has no value: {error_text(error)}") from None
+        if extra := getattr(value, "__dict__", None):
+            return (*self.names, *extra), [*values, *extra.values()]
+        return self.names, values
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
         cls, fields = self.cls, self.fields
@@ -282,22 +283,19 @@ class StructShape(Shape):
 class ModelShape(Shape):
     """Models of pydantic. Their state is exact where a dump is not: it keeps subclasses, and runs no validator."""
 
-    def taker(self) -> Take:
-        names, fields, is_computed = self.names, self.fields, self.is_computed
-
-        def take(value: Any) -> Taken:
-            state = value.__getstate__()
-            inner: dict[str, object] = {k: v for k, v in state["__dict__"].items() if k in fields or not is_computed(k)}
-            for name in names:
-                if name not in inner:  # after model_construct; it must not come back with its default
-                    raise Problem(f"the field {name!r} of this {self.text} has no value")
-            for name in inner:
-                if name not in fields:
-                    raise Problem(f"the attribute {name!r} of this {self.text} is no field of it")
-            rest = {name: state[key] for name, key in _PYDANTIC_STATE.items() if key in state}  # a RootModel has but one
-            return (*inner, *rest), [*inner.values(), *rest.values()]
-
-        return take
+    def take(self, value: Any) -> Taken:
+        state, fields = value.__getstate__(), self.fields
+        inner: dict[str, object] = state["__dict__"]
+        if inner.keys() != fields.keys():
+            inner = {name: held for name, held in inner.items() if name in fields or not self.is_computed(name)}
+        for name in self.names:
+            if name not in inner:  # after model_construct; it must not come back with its default
+                raise Problem(f"the field {name!r} of this {self.text} has no value")
+        for name in inner:
+            if name not in fields:
+                raise Problem(f"the attribute {name!r} of this {self.text} is no field of it")
+        rest = {name: state[key] for name, key in _PYDANTIC_STATE.items() if key in state}  # a RootModel has but one
+        return (*inner, *rest), [*inner.values(), *rest.values()]
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
         cls = self.cls
@@ -371,23 +369,29 @@ def _getter(make: Any, names: tuple[str, ...]) -> Callable[[Any], Sequence[objec
 class Known:
     """The classes that a type hint leads to. Through it, local classes are found, and classes that have moved."""
 
-    __slots__ = ("by_name", "by_qualname", "unambiguous")
+    __slots__ = ("classes", "named")
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
-        found = list(classes)
-        self.by_name = _unambiguous((class_name(cls), cls) for cls in found)
-        self.by_qualname = _unambiguous((cls.__qualname__, cls) for cls in found)
-        self.unambiguous: frozenset[type] = frozenset((*self.by_name.values(), *self.by_qualname.values()))
+        self.named: dict[str, type] = {}
+        """By full name, and by name in the module: where two classes have the same one, it leads to neither."""
+        twice: set[str] = set()
+        for cls in classes:
+            for name in (class_name(cls), cls.__qualname__):
+                if self.named.setdefault(name, cls) is not cls:
+                    twice.add(name)
+        for name in twice:
+            del self.named[name]
+        self.classes: frozenset[type] = frozenset(self.named.values())
 
     def builder_of(self, name: str, names: tuple[str, ...]) -> Build | None:
         """What makes objects of the class of this name; None if there is no such class."""
-        cls = self.by_name.get(name) or find_class(name) or self.by_qualname.get(name.partition(":")[2])
-        return None if cls is None else _builder(cls, names, cls in self.unambiguous)
+        cls = self.named.get(name) or find_class(name) or self.named.get(name.partition(":")[2])
+        return None if cls is None else _builder(cls, names, cls in self.classes)
 
     def name_of(self, cls: type) -> str:
         """The name of a class that will be found again; raises `Problem` for one that will not."""
         name = class_name(cls)
-        if (self.by_name.get(name) or find_class(name)) is cls:
+        if (self.named.get(name) or find_class(name)) is cls:
             return name
         if "<locals>" in cls.__qualname__:
             raise Problem(
@@ -398,15 +402,6 @@ class Known:
             f"an object of {type_text(cls)} would not be found again: that name does not lead to its class",
             "define the class at module level, under its own name",
         )
-
-
-def _unambiguous(pairs: Iterable[tuple[str, type]]) -> dict[str, type]:
-    found: dict[str, type] = {}
-    twice: set[str] = set()
-    for name, cls in pairs:
-        if found.setdefault(name, cls) is not cls:
-            twice.add(name)
-    return {name: cls for name, cls in found.items() if name not in twice}
 
 
 @lru_cache(10_000)

@@ -7,7 +7,6 @@ same with and without it.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, Flag
@@ -20,15 +19,18 @@ from cbor2 import CBORTag, dumps, loads
 from workflow_sdk.values.basics import (
     FOREIGN_TAGS,
     LEAVES,
+    Build,
+    BuilderOf,
     Decoder,
     Problem,
     Tag,
+    Take,
     at,
-    behind,
     error_text,
     half_character,
     is_a,
     key_segment,
+    not_loaded,
     read_one,
     short,
     type_text,
@@ -39,14 +41,6 @@ ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
 DEPTH_MAX: Final = 200
 _CBOR_DEPTH_MAX: Final = 1000  # each level of a value takes two levels of CBOR at most
 _CLASSES_MAX: Final = 10_000
-
-Taken: TypeAlias = tuple[tuple[str, ...], Sequence[object]]
-"""An object that was taken apart: the names and the values of its attributes."""
-Take: TypeAlias = Callable[[Any], Taken]
-Build: TypeAlias = Callable[[Sequence[object]], object]
-"""Makes an object of the values of its attributes; of an enum, the member with a value, or with a name and a mark."""
-BuilderOf: TypeAlias = Callable[[str, tuple[str, ...]], Build | None]
-"""Gives what makes objects of a class, by its name and those of its attributes; None if there is no such class."""
 
 
 # -- Writing: a wire form of what CBOR has, and the table of classes ---------------------------------------------------
@@ -73,9 +67,7 @@ class Writer:
 
     __slots__ = ("atoms", "handlers", "indexes", "name_of", "table")
 
-    def __init__(
-        self, handlers: Handlers, name_of: Callable[[type], str], atoms: frozenset[type] = ATOMS
-    ) -> None:
+    def __init__(self, handlers: Handlers, name_of: Callable[[type], str], atoms: frozenset[type] = ATOMS) -> None:
         self.handlers = handlers
         self.name_of: Callable[[type], str] = name_of
         self.atoms = atoms
@@ -259,12 +251,6 @@ _BUILT_IN: Final[dict[type, Handler]] = {
 
 Mode = Literal["exact", "lenient", "plain"]
 """`exact`: objects; `lenient`: objects, and dicts for those whose class is not loaded; `plain`: no objects."""
-_LENGTHS: Final = {
-    **dict.fromkeys((*range(24), *range(32, 56), *range(0xE0, 0xF8)), 1),
-    **{text_or_bytes | size: 1 + size for text_or_bytes in (0x40, 0x60) for size in range(24)},
-    **{number | 24 + power: 1 + 2**power for number in (0x00, 0x20, 0xE0) for power in range(4)},
-}
-"""The length of a value that holds no others, by its first byte, where that tells it."""
 
 
 def read(data: bytes, builder_of: BuilderOf | None, mode: Mode, *, own: bool) -> Any:
@@ -273,11 +259,6 @@ def read(data: bytes, builder_of: BuilderOf | None, mode: Mode, *, own: bool) ->
     `builder_of` is None if there is no table of classes in front of it. `own` says that it was written just now, so
     that it need not be checked for bytes after its end.
     """
-    length = _LENGTHS.get(data[0])
-    if length == len(data):
-        return loads(data)
-    if length is not None and length < len(data):
-        raise behind()
     decoders = _DECODERS[mode] if builder_of is None else _with_table(builder_of, mode, [])
     hook = _content if mode == "plain" else _unknown
     try:
@@ -329,7 +310,7 @@ def _builder(name: str, names: tuple[str, ...], builder_of: BuilderOf, mode: Mod
         if (build := builder_of(name, names)) is not None:
             return build
         if mode == "exact":
-            raise _not_loaded(name)
+            raise not_loaded(name)
     return partial(_plain_object, names)
 
 
@@ -367,16 +348,6 @@ class _Again:
 
     def _parts(self, wires: Iterable[Any], segments: Iterable[str]) -> list[object]:
         return [at(segment, self, wire) for segment, wire in zip(segments, wires, strict=True)]
-
-
-def _not_loaded(name: str) -> Problem:
-    module, _, qualname = name.partition(":")
-    if module in sys.modules:
-        return Problem(
-            f"the class {module}.{qualname} does not exist any more",
-            f"define it in {module}, or keep its old name there as an alias",
-        )
-    return Problem(f"the class {module}.{qualname} is not loaded", f"import the module {module} before")
 
 
 def _plain_object(names: tuple[str, ...], values: Sequence[object]) -> object:
@@ -436,7 +407,10 @@ def _plain_key(key: object) -> object:
 _FOREIGN: Final[dict[int, Decoder]] = {
     tag: _refusing(f"it was not written by this library: tag {tag} is none of its own") for tag in FOREIGN_TAGS
 }
-_REFUSED: Final = {**_FOREIGN, Tag.SEALED: _refusing("there is an encoded value inside of it, which nothing here writes")}
+_REFUSED: Final = {
+    **_FOREIGN,
+    Tag.SEALED: _refusing("there is an encoded value inside of it, which nothing here writes"),
+}
 _EXACT: Final[dict[int, Decoder]] = {
     **{leaf.tag: _applied(leaf.from_content) for leaf in LEAVES.values()},
     Tag.DOCUMENT: lambda content, _: content[1],
