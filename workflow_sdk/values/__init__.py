@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias
 from cbor2 import CBORError, CBORTag, dumps
 
 from workflow_sdk.errors import CodecError, DefinitionError, PayloadTooLargeError
-from workflow_sdk.values.basics import Problem, Tag, error_text, half_character, read_one
+from workflow_sdk.values.basics import Problem, Tag, error_text, half_character, read_one, read_simple
 from workflow_sdk.values.fitting import fitter
 from workflow_sdk.values.objects import known_of, taker_of
 from workflow_sdk.values.wire import ATOMS, DOCUMENT, Handlers, Mode, Writer, read, write
@@ -134,6 +134,8 @@ class Codec:
 
 def _from_bytes(data: bytes, hint: object, mode: Mode, *, own: bool = False) -> Any:
     try:
+        if not 0x80 <= data[0] < 0xE0:  # it is no list, dict or tag
+            return read_simple(data)
         return read(data, known_of(hint).builder_of if data[:3] == DOCUMENT else None, mode, own=own)
     except Exception as error:  # noqa: BLE001  # an author's class may raise anything
         is_damaged = isinstance(error, (CBORError, ValueError, TypeError, IndexError))

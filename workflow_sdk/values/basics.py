@@ -206,16 +206,21 @@ def read_one(
 
     `decoders` read tags by their number, and `tag_hook` all other tags. `depth` is how deeply the value may be nested.
     """
-    length = _LENGTHS.get(data[0])
-    if length == len(data):
-        return loads(data)
-    if length is not None and length < len(data):
-        raise _behind()
     framed = _BEFORE + data + _AFTER
     value, mark = loads(framed, semantic_decoders=decoders, tag_hook=tag_hook, max_depth=depth)
     if type(mark) is not bytes or mark != _MARK:
         raise _behind() from None
     return value
+
+
+def read_simple(data: bytes) -> Any:
+    """The same for a value that holds no others."""
+    length = _LENGTHS.get(data[0])
+    if length == len(data):
+        return loads(data)
+    if length is not None and length < len(data):
+        raise _behind()
+    return read_one(data)
 
 
 def _behind() -> CodecError:
@@ -326,6 +331,10 @@ def _time(content: Any) -> time:
     return time.fromisoformat(text).replace(tzinfo=zone, fold=fold)
 
 
+def _path_content(value: pathlib.PurePath) -> object:
+    return [type(value).__name__, str(value)]
+
+
 def _path(content: Any) -> pathlib.PurePath:
     name, text = content
     try:
@@ -347,17 +356,25 @@ def _fraction(content: Any) -> Fraction:
     return Fraction(numerator, denominator)
 
 
+def _uuid(content: bytes) -> UUID:
+    return UUID(bytes=content)
+
+
+def _spread(make: Callable[..., object]) -> Callable[[Any], object]:
+    return lambda content: make(*content)
+
+
 LEAVES: Final[dict[type, Leaf]] = {
     bytearray: Leaf(Tag.BYTEARRAY, bytes, _bytearray),
     datetime: Leaf(Tag.DATETIME, _datetime_content, _datetime),
     date: Leaf(Tag.DATE, date.isoformat, date.fromisoformat),
     time: Leaf(Tag.TIME, _time_content, _time),
-    timedelta: Leaf(Tag.TIMEDELTA, attrgetter("days", "seconds", "microseconds"), lambda c: timedelta(*c)),
+    timedelta: Leaf(Tag.TIMEDELTA, attrgetter("days", "seconds", "microseconds"), _spread(timedelta)),
     timezone: Leaf(Tag.TIMEZONE, _timezone_content, _timezone),
     ZoneInfo: Leaf(Tag.ZONE, _zone_content, _zone),
-    UUID: Leaf(Tag.UUID, attrgetter("bytes"), lambda c: UUID(bytes=c)),
+    UUID: Leaf(Tag.UUID, attrgetter("bytes"), _uuid),
     Decimal: Leaf(Tag.DECIMAL, str, Decimal),
-    complex: Leaf(Tag.COMPLEX, attrgetter("real", "imag"), lambda c: complex(*c)),
+    complex: Leaf(Tag.COMPLEX, attrgetter("real", "imag"), _spread(complex)),
     Fraction: Leaf(Tag.FRACTION, attrgetter("numerator", "denominator"), _fraction),
-    **dict.fromkeys(_PATHS.values(), Leaf(Tag.PATH, lambda v: [type(v).__name__, str(v)], _path)),
+    **dict.fromkeys(_PATHS.values(), Leaf(Tag.PATH, _path_content, _path)),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import functools
+import inspect
 import sys
 import typing
 import weakref
@@ -25,9 +26,6 @@ _UNWRAP_MAX: Final = 50
 _RETURN: Final = "return"
 _AWAITABLES: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
 _QUALIFIERS: Final = (typing.Annotated, typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
-_CO_COROUTINE: Final = 0x80
-_CO_VARARGS: Final = 0x04
-_CO_VARKEYWORDS: Final = 0x08
 
 
 def _keep(cache: MutableMapping[K, V], key: K, value: V) -> V:
@@ -265,48 +263,30 @@ def parameter_hint(fn: object, index: int) -> object:
     index += skipped
     if index < code.co_argcount:
         return _hint(target, code.co_varnames[index])
-    if code.co_flags & _CO_VARARGS:
+    if code.co_flags & inspect.CO_VARARGS:
         hint = _hint(target, code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
         return Any if typing.get_origin(hint) is typing.Unpack else hint
     return Any
 
 
 def has_parameter(fn: object, name: str, given: int) -> bool:
-    """Whether `fn` has a parameter `name` that a call with `given` positional arguments does not fill."""
-    if type(fn) is FunctionType and not hasattr(fn, "__wrapped__"):
-        return _is_open(fn.__code__, name, given)
-    while isinstance(fn, functools.partial):
-        partial = cast("functools.partial[object]", fn)
-        if name in partial.keywords:
-            return False
-        fn, given = partial.func, given + len(partial.args)
-    target, skipped, _ = _target(fn)
-    return target is not None and _hands_on(fn, name) and _is_open(target.__code__, name, given + skipped)
+    """Whether `fn` has a parameter `name` that a call with `given` positional arguments does not fill.
 
-
-def _is_open(code: CodeType, name: str, given: int) -> bool:
-    if name not in code.co_varnames or name not in _named(code):  # mostly it is no variable, either
-        return False
-    # What can only be given by its name comes after all that so many positional arguments can fill.
-    return code.co_varnames.index(name) >= min(given, code.co_argcount)
-
-
-def _named(code: CodeType) -> tuple[str, ...]:
-    """The parameters that can be given by their name."""
-    return code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
-
-
-def _hands_on(fn: object, name: str) -> bool:
-    """Whether every function that wraps another takes an argument of this name, so that it can hand it on."""
+    Every function that wraps another must be able to hand it on.
+    """
     for _ in range(_UNWRAP_MAX):
-        if isinstance(fn, MethodType):
-            fn = fn.__func__
-        wrapped: object = getattr(fn, "__wrapped__", None) if isinstance(fn, FunctionType) else None
-        if not isinstance(fn, FunctionType) or not callable(wrapped):
-            return True
-        if not fn.__code__.co_flags & _CO_VARKEYWORDS and name not in _named(fn.__code__):
+        if isinstance(fn, FunctionType):
+            code = fn.__code__
+            by_name = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+            if not callable(getattr(fn, "__wrapped__", None)):
+                # What can only be given by its name comes after all that so many positional arguments can fill.
+                return name in by_name and code.co_varnames.index(name) >= min(given, code.co_argcount)
+            if name not in by_name and not code.co_flags & inspect.CO_VARKEYWORDS:
+                return False
+        elif isinstance(fn, functools.partial) and name in cast("functools.partial[object]", fn).keywords:
             return False
-        fn = wrapped
+        fn, taken = _unwrapped(fn)
+        given += taken
     return False
 
 
@@ -347,7 +327,7 @@ def _annotations(fn: FunctionType) -> dict[str, Any]:
 def _resolve(fn: FunctionType, name: str, raw: object) -> object:
     local_names: dict[str, Any] = {**_locals.get(fn, {}), **_closure(fn)}
     hint = _resolved(raw, fn.__globals__, local_names)
-    if name == _RETURN and not fn.__code__.co_flags & _CO_COROUTINE and typing.get_origin(hint) in _AWAITABLES:
+    if name == _RETURN and not fn.__code__.co_flags & inspect.CO_COROUTINE and typing.get_origin(hint) in _AWAITABLES:
         hint = [Any, *typing.get_args(hint)][-1]
     # A quoted part of an annotation is in its text, too, so that a search in the text finds every name.
     text = raw if isinstance(raw, str) else repr(raw)

@@ -37,7 +37,6 @@ _PYDANTIC_STATE: Final = {  # no attribute's name begins with a tilde
     "~set": "__pydantic_fields_set__",
     "~private": "__pydantic_private__",
 }
-_UNSET: Final = object()
 _WITHOUT: Final = "~without "
 """Stands before the name of a field that had no value in the object, though making an object gives it one."""
 _CODE: Final = (FunctionType, property, cached_property, classmethod, staticmethod)
@@ -48,28 +47,20 @@ class Shape:
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
+        self.text = type_text(cls)
         self.fields: dict[str, Field] = {field.name: field for field in fields_of(cls) if field.is_kept}
         self.names: tuple[str, ...] = tuple(self.fields)
 
     def taker(self) -> Take:
-        """The fastest function that does what `take` does."""
-        return self.take
-
-    def take(self, value: Any) -> Taken:
-        """The names and values of the attributes of `value`; raises `Problem` if it consists of more than these."""
+        """A function from an object to the names and values of its attributes, if it consists of nothing else."""
         raise NotImplementedError
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
-        """A function from values, in the order of `names`, to an object; raises `Problem` if fields are missing.
+        """A function from values, as many as `names`, to an object; raises `Problem` if fields are missing.
 
         `is_expected` says that a type hint names the class. No code of other classes is run, whatever is stored.
         """
         raise NotImplementedError
-
-    @property
-    def text(self) -> str:
-        """The class, as a reader knows it."""
-        return type_text(self.cls)
 
     def missing(self, names: tuple[str, ...]) -> list[Field]:
         """The fields that `names` lacks; raises `Problem` for one that must have a value."""
@@ -99,35 +90,25 @@ class StateShape(Shape):
         self.cached_hash: bool = "_attrs_cached_hash" in slots or "_attrs_cached_hash" in vars(cls)
 
     def taker(self) -> Take:
-        names, count, slowly = self.names, len(self.names), self.take
-        if self.has_dict and not self.slots:
-            of_dict = _getter(itemgetter, names)
+        in_dict = self.has_dict and not self.slots
+        if not in_dict and (self.has_dict or self.slots.keys() != set(self.names)):
+            return self._take
+        names, count = self.names, len(self.names)
+        values_of = _getter(itemgetter if in_dict else attrgetter, names)
 
-            def take_dict(value: Any) -> Taken:
-                state = value.__dict__
-                if len(state) == count:
-                    try:
-                        return names, of_dict(state)
-                    except KeyError:
-                        pass
-                return slowly(value)
+        def take(value: Any) -> Taken:
+            state = value.__dict__ if in_dict else value
+            if not in_dict or len(state) == count:
+                try:
+                    return names, values_of(state)
+                except (KeyError, AttributeError):
+                    pass
+            return self._take(value)
 
-            return take_dict
-        if self.has_dict or self.slots.keys() != set(names):
-            return slowly
-        of_slots = _getter(attrgetter, names)
+        return take
 
-        def take_slots(value: Any) -> Taken:
-            try:
-                return names, of_slots(value)
-            except AttributeError:
-                return slowly(value)
-
-        return take_slots
-
-    def take(self, value: Any) -> Taken:
-        slots = {slot: getattr(value, slot, _UNSET) for slot in self.slots}
-        state = {slot: found for slot, found in slots.items() if found is not _UNSET}
+    def _take(self, value: Any) -> Taken:
+        state: dict[str, object] = {slot: getattr(value, slot) for slot in self.slots if hasattr(value, slot)}
         if self.has_dict:
             state.update((k, v) for k, v in value.__dict__.items() if not self.is_computed(k))
         lost = [field for field in self.fields.values() if field.name not in state]
@@ -156,19 +137,16 @@ class StateShape(Shape):
         made_fields = [field.name for field in missing if field.is_made]
         if made_fields and not is_expected:
             raise Problem(
-                f"the field {made_fields[0]!r} of {self.text} was not written, and is made by code of the class, which runs "
-                "only where an annotation names the class",
+                f"the field {made_fields[0]!r} of {self.text} was not written, and is made by code of the class, which "
+                "runs only where an annotation names the class",
                 "annotate what holds it with the class, or give the field a default",
             )
         defaults = [(field.name, field.default) for field in missing if field.default is not None]
         dropped = [name for name in names if name.startswith(_WITHOUT) or self._hides_code(name)]
-        count = len(names)
         new: Any = object.__new__
         put: Any = object.__setattr__
 
         def build_dict(values: Sequence[object]) -> object:
-            if len(values) != count:
-                raise ValueError(f"{len(values)} values for {count} attributes")
             made: Any = new(cls)
             state = made.__dict__
             for name, value in zip(names, values):  # noqa: B905  # `strict` takes long
@@ -207,32 +185,31 @@ class StateShape(Shape):
                 f"{error_text(error)}",
                 "give the field a default",
             ) from error
-        for name in names:
-            if (value := getattr(made, name, _UNSET)) is not _UNSET:
-                state[name] = value
+        state.update((name, getattr(made, name)) for name in names if hasattr(made, name))
 
 
 class NamedTupleShape(Shape):
     """Classes of `typing.NamedTuple` and `collections.namedtuple`."""
 
-    def take(self, value: Any) -> Taken:
-        if getattr(value, "__dict__", None):
-            raise Problem(f"this {self.text} has attributes beside its fields, which can't be stored")
-        if len(value) != len(self.names):
-            raise Problem(f"this {self.text} has {len(value)} items for {len(self.names)} fields")
-        return self.names, value
+    def taker(self) -> Take:
+        def take(value: Any) -> Taken:
+            if getattr(value, "__dict__", None):
+                raise Problem(f"this {self.text} has attributes beside its fields, which can't be stored")
+            if len(value) != len(self.names):
+                raise Problem(f"this {self.text} has {len(value)} items for {len(self.names)} fields")
+            return self.names, value
+
+        return take
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
-        cls, order = self.cls, self.names
-        base: Any = tuple
-        new = base.__new__
-        if names == order:
-            return lambda values: new(cls, values)
+        new: Any = partial(cast(Any, tuple).__new__, self.cls)
+        if names == self.names:
+            return new
         defaults = {field.name: field.default() for field in self.missing(names) if field.default is not None}
 
         def build(values: Sequence[object]) -> object:
             state = {**dict(zip(names, values, strict=True)), **defaults}
-            return new(cls, [state[name] for name in order])
+            return new([state[name] for name in self.names])
 
         return build
 
@@ -240,18 +217,19 @@ class NamedTupleShape(Shape):
 class StructShape(Shape):
     """Classes of `msgspec.Struct`. They can only be made by a call, which runs their `__post_init__`."""
 
-    def __init__(self, cls: Any) -> None:
-        super().__init__(cls)
-        self._values_of = _getter(attrgetter, self.names)
+    def taker(self) -> Take:
+        names, values_of = self.names, _getter(attrgetter, self.names)
 
-    def take(self, value: Any) -> Taken:
-        try:
-            values = self._values_of(value)
-        except AttributeError as error:
-            raise Problem(f"a field of this {self.text} has no value: {error_text(error)}") from None
-        if extra := getattr(value, "__dict__", None):
-            return (*self.names, *extra), [*values, *extra.values()]
-        return self.names, values
+        def take(value: Any) -> Taken:
+            try:
+                values = values_of(value)
+            except AttributeError as error:
+                raise Problem(f"a field of this {self.text} has no value: {error_text(error)}") from None
+            if extra := getattr(value, "__dict__", None):
+                return (*names, *extra), [*values, *extra.values()]
+            return names, values
+
+        return take
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
         cls, fields = self.cls, self.fields
@@ -271,42 +249,38 @@ class StructShape(Shape):
                     msgspec.structs.force_setattr(made, name, value)
             return made
 
-        def build_simply(values: Sequence[object]) -> object:
-            if len(values) != count:
-                raise ValueError(f"{len(values)} values for {count} attributes")
-            return cls(**dict(zip(names, values)))  # noqa: B905  # as above
-
-        count = len(names)
-        return build_simply if names == self.names and not post_init else build
+        if names != self.names or post_init:
+            return build
+        return lambda values: cls(**dict(zip(names, values)))  # noqa: B905  # as above
 
 
 class ModelShape(Shape):
     """Models of pydantic. Their state is exact where a dump is not: it keeps subclasses, and runs no validator."""
 
-    def take(self, value: Any) -> Taken:
-        state, fields = value.__getstate__(), self.fields
-        inner: dict[str, object] = state["__dict__"]
-        if inner.keys() != fields.keys():
-            inner = {name: held for name, held in inner.items() if name in fields or not self.is_computed(name)}
-        for name in self.names:
-            if name not in inner:  # after model_construct; it must not come back with its default
-                raise Problem(f"the field {name!r} of this {self.text} has no value")
-        for name in inner:
-            if name not in fields:
-                raise Problem(f"the attribute {name!r} of this {self.text} is no field of it")
-        rest = {name: state[key] for name, key in _PYDANTIC_STATE.items() if key in state}  # a RootModel has but one
-        return (*inner, *rest), [*inner.values(), *rest.values()]
+    def taker(self) -> Take:
+        def take(value: Any) -> Taken:
+            state, fields = value.__getstate__(), self.fields
+            inner: dict[str, object] = state["__dict__"]
+            if inner.keys() != fields.keys():
+                inner = {k: v for k, v in inner.items() if k in fields or not self.is_computed(k)}
+                for name in fields.keys() - inner.keys():  # after model_construct: it must not become its default
+                    raise Problem(f"the field {name!r} of this {self.text} has no value")
+                for name in inner.keys() - fields.keys():
+                    raise Problem(f"the attribute {name!r} of this {self.text} is no field of it")
+            rest = {name: state[key] for name, key in _PYDANTIC_STATE.items() if key in state}  # not all in a RootModel
+            return (*inner, *rest), [*inner.values(), *rest.values()]
+
+        return take
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
-        cls = self.cls
-        missing = self.missing(names)
+        cls, missing = self.cls, self.missing(names)
+        # It was a field once. A model has nothing in this place but its fields.
         gone = [name for name in names if name not in self.fields and name not in _PYDANTIC_STATE]
 
         def build(values: Sequence[object]) -> object:
             inner = dict(zip(names, values, strict=True))
             state = {key: inner.pop(name) for name, key in _PYDANTIC_STATE.items() if name in inner}
             for name in gone:
-                # It was a field once. A model has nothing in this place but its fields.
                 del inner[name]
             for name, *_ in missing:
                 info = cls.__pydantic_fields__[name]
@@ -406,8 +380,8 @@ class Known:
 
 @lru_cache(10_000)
 def _builder(cls: type, names: tuple[str, ...], is_expected: bool) -> Build:
-    if issubclass(cls, Enum):
-        return partial(_member, cls)
+    if Enum in cls.__mro__:
+        return partial(_member, cast(Any, cls))
     return _shape_of(cls).builder(names, is_expected=is_expected)
 
 

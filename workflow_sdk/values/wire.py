@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, Flag
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, Final, Literal, NoReturn, TypeAlias, cast
+from typing import Any, ClassVar, Final, Literal, NoReturn, TypeAlias, cast
 
 from cbor2 import CBORTag, dumps, loads
 
@@ -65,13 +65,13 @@ class Handlers(dict[type, "Handler"]):
 class Writer:
     """Makes wire forms that share one table of classes. `name_of` gives what the table calls a class."""
 
-    __slots__ = ("atoms", "handlers", "indexes", "name_of", "table")
+    __slots__ = ("handlers", "indexes", "name_of", "table")
+    atoms: ClassVar = ATOMS
+    """The types whose values are their own wire form."""
 
-    def __init__(self, handlers: Handlers, name_of: Callable[[type], str], atoms: frozenset[type] = ATOMS) -> None:
+    def __init__(self, handlers: Handlers, name_of: Callable[[type], str]) -> None:
         self.handlers = handlers
         self.name_of: Callable[[type], str] = name_of
-        self.atoms = atoms
-        """The types whose values are their own wire form."""
         self.table: list[tuple[str, tuple[str, ...]]] = []
         self.indexes: dict[tuple[type, tuple[str, ...]], int] = {}
 
@@ -89,6 +89,14 @@ class Writer:
         return index
 
 
+class _TextChecker(Writer):
+    """Looks into every text, to find one that UTF-8 can't encode."""
+
+    __slots__ = ()
+    atoms = ATOMS - {str}
+
+
+Segment: TypeAlias = Callable[[int], str]
 Handler: TypeAlias = Callable[[Any, Writer, int], object]
 
 DOCUMENT: Final = b"\xd9" + Tag.DOCUMENT.to_bytes(2, "big")
@@ -102,8 +110,7 @@ def write(value: object, handlers: Handlers, name_of: Callable[[type], str]) -> 
         body = dumps(writer(value))
         return _document(writer.table, body) if writer.table else body
     except UnicodeEncodeError as error:
-        # A walk that looks into every text finds where it is.
-        Writer(handlers, name_of, ATOMS - {str})(value)
+        _TextChecker(handlers, name_of)(value)  # it says where the text is
         raise half_character(error.object) from None
 
 
@@ -118,7 +125,7 @@ def _row(name: str, names: tuple[str, ...]) -> bytes:
     return dumps([name, *names])
 
 
-def _items(values: Iterable[object], into: list[object], writer: Writer, depth: int, segment: Any) -> list[object]:
+def _items(values: Iterable[object], into: list[object], writer: Writer, depth: int, segment: Segment) -> list[object]:
     """Add the wire form of each value to `into`. `segment(place)` is the path segment of a value."""
     if depth >= DEPTH_MAX:
         raise _too_deep()
@@ -132,7 +139,7 @@ def _items(values: Iterable[object], into: list[object], writer: Writer, depth: 
     return into
 
 
-_index: Final = "[{}]".format
+_index: Final[Segment] = "[{}]".format
 
 
 def _too_deep() -> Problem:
@@ -198,12 +205,17 @@ _dict_of_any_keys: Final = _pairs(Tag.PAIRS)
 
 def _object(take: Take) -> Handler:
     def handle(value: Any, writer: Writer, depth: int) -> object:
+        if depth >= DEPTH_MAX:
+            raise _too_deep()
         names, values = take(value)
-        content: list[object] = [writer.index(type(value), names)]
-        if depth < DEPTH_MAX and writer.atoms.issuperset(map(type, values)):
-            content += values
-        else:
-            _items(values, content, writer, depth, lambda place: f".{names[place]}")
+        content: list[object] = [writer.index(cast(Any, type(value)), names)]
+        handlers, atoms = writer.handlers, writer.atoms  # as in `_items`
+        try:
+            for item in values:
+                kind = type(item)
+                content.append(item if kind in atoms else handlers[kind](item, writer, depth + 1))
+        except Problem as problem:
+            raise problem.under(f".{names[len(content) - 1]}") from problem.__cause__
         return CBORTag(Tag.OBJECT, content)
 
     return handle
@@ -269,49 +281,40 @@ def read(data: bytes, builder_of: BuilderOf | None, mode: Mode, *, own: bool) ->
         # What CBOR's reader calls for a tag does not know where in the value it is. A second walk, with the tags kept,
         # raises the `Problem` that there is with its path.
         names: list[list[str]] = []
-        decoders = _with_table(builder_of or _find_none, mode, names)
-        _Again(decoders, names)(read_one(data, _TAGS_KEPT, depth=_CBOR_DEPTH_MAX))
+        _Again(_with_table(builder_of, mode, names), names)(read_one(data, _TAGS_KEPT, depth=_CBOR_DEPTH_MAX))
         raise
 
 
-def _find_none(name: str, names: tuple[str, ...]) -> None:
-    return None
-
-
-def _with_table(builder_of: BuilderOf, mode: Mode, names: list[list[str]]) -> dict[int, Decoder]:
+def _with_table(builder_of: BuilderOf | None, mode: Mode, names: list[list[str]]) -> dict[int, Decoder]:
     """Decoders for one value and its table of classes, whose attributes are added to `names`."""
     # Functions rather than methods: an object that holds its own methods would be left to the garbage collector.
     builders: list[Build] = []
 
     def table(content: list[list[str]], _: bool) -> None:
         for name, *attributes in content:
+            build = None if mode == "plain" or builder_of is None else builder_of(name, tuple(attributes))
+            if build is None and mode == "exact":
+                raise not_loaded(name)
             names.append(attributes)
-            builders.append(_builder(name, tuple(attributes), builder_of, mode))
+            builders.append(build or partial(_plain_object, attributes))
 
-    def enum_value(content: Any, _: bool) -> object:
-        index, value = content
-        return builders[index]((value,))
+    def in_table(content: Any, _: bool) -> object:
+        index: int = content[0]
+        if len(content) != len(names[index]) + 1:
+            raise ValueError(f"{len(content) - 1} values for {len(names[index])} attributes")
+        return builders[index](content[1:])
 
-    def enum_name(content: Any, _: bool) -> object:
-        index, name = content
-        return builders[index]((name, "by name"))
+    def member(content: Any, *by_name: object) -> object:
+        index, value = cast("tuple[int, object]", content)
+        return builders[index]((value, *by_name))
 
     return {
         **_DECODERS[mode],
         Tag.TABLE: table,
-        Tag.OBJECT: lambda content, _: builders[content[0]](content[1:]),
-        Tag.ENUM_VALUE: enum_value,
-        Tag.ENUM_NAME: enum_name,
+        Tag.OBJECT: in_table,
+        Tag.ENUM_VALUE: _applied(member),
+        Tag.ENUM_NAME: lambda content, _: member(content, "by name"),
     }
-
-
-def _builder(name: str, names: tuple[str, ...], builder_of: BuilderOf, mode: Mode) -> Build:
-    if mode != "plain":
-        if (build := builder_of(name, names)) is not None:
-            return build
-        if mode == "exact":
-            raise not_loaded(name)
-    return partial(_plain_object, names)
 
 
 class _Again:
@@ -350,7 +353,7 @@ class _Again:
         return [at(segment, self, wire) for segment, wire in zip(segments, wires, strict=True)]
 
 
-def _plain_object(names: tuple[str, ...], values: Sequence[object]) -> object:
+def _plain_object(names: Sequence[str], values: Sequence[object]) -> object:
     if not names:
         return values[0] if values else {}  # an enum's member: its value, or else its name
     return {n: v for n, v in zip(names, values, strict=True) if not n.startswith("~")}
@@ -364,19 +367,12 @@ def _content(tag: CBORTag, _: bool) -> object:
     return tag.value
 
 
-def _refusing(why: str) -> Decoder:
-    def refuse(content: Any, _: bool) -> NoReturn:
-        raise Problem(why)
-
-    return refuse
-
-
 def _applied(make: Callable[[Any], object]) -> Decoder:
     return lambda content, _: make(content)
 
 
-def _keeping(tag: int) -> Decoder:
-    return lambda content, _: CBORTag(tag, content)
+def _refuse(why: str, content: object) -> NoReturn:
+    raise Problem(why)
 
 
 def _plainly(decoder: Decoder) -> Decoder:
@@ -396,20 +392,20 @@ def _mapped(content: list[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(parts, parts, strict=True)
 
 
-def _plain_key(key: object) -> object:
-    try:
-        hash(key)
-    except TypeError:
-        return short(key)
-    return key
+def _plain_pairs(content: list[Any]) -> object:
+    plain: dict[Any, object] = {}
+    for key, value in _mapped(content):
+        try:
+            plain[key] = value
+        except TypeError:  # it holds what has become a dict
+            plain[short(key)] = value
+    return plain
 
 
-_FOREIGN: Final[dict[int, Decoder]] = {
-    tag: _refusing(f"it was not written by this library: tag {tag} is none of its own") for tag in FOREIGN_TAGS
-}
-_REFUSED: Final = {
-    **_FOREIGN,
-    Tag.SEALED: _refusing("there is an encoded value inside of it, which nothing here writes"),
+_NOT_OURS: Final = "it was not written by this library: tag {} is none of its own"
+_REFUSED: Final[dict[int, Decoder]] = {
+    **{tag: _applied(partial(_refuse, _NOT_OURS.format(tag))) for tag in FOREIGN_TAGS},
+    Tag.SEALED: _applied(partial(_refuse, "there is an encoded value inside of it, which nothing here writes")),
 }
 _EXACT: Final[dict[int, Decoder]] = {
     **{leaf.tag: _applied(leaf.from_content) for leaf in LEAVES.values()},
@@ -417,17 +413,16 @@ _EXACT: Final[dict[int, Decoder]] = {
     Tag.TUPLE: _applied(tuple),
     Tag.SET: _applied(set),
     Tag.FROZENSET: _applied(frozenset),
-    Tag.PAIRS: lambda content, _: dict(_mapped(content)),
+    Tag.PAIRS: _applied(lambda content: dict(_mapped(content))),
     Tag.ORDERED_DICT: lambda content, _: OrderedDict(_mapped(content)),
     Tag.COUNTER: lambda content, _: Counter(dict(_mapped(content))),
     Tag.DEQUE: lambda content, _: deque(content[1:], content[0]),
     **_REFUSED,
 }
-_PLAIN_PAIRS: Final = _applied(lambda content: {_plain_key(key): value for key, value in _mapped(content)})
 _PLAIN: Final[dict[int, Decoder]] = {
     **{tag: _plainly(decoder) for tag, decoder in _EXACT.items()},
-    **dict.fromkeys((Tag.PAIRS, Tag.ORDERED_DICT, Tag.COUNTER), _PLAIN_PAIRS),
+    **dict.fromkeys((Tag.PAIRS, Tag.ORDERED_DICT, Tag.COUNTER), _applied(_plain_pairs)),
     **_REFUSED,
 }
-_TAGS_KEPT: Final = {tag: _keeping(tag) for tag in (*range(Tag.FIRST, Tag.LAST + 1), *FOREIGN_TAGS)}
+_TAGS_KEPT: Final = {tag: _applied(partial(CBORTag, tag)) for tag in (*range(Tag.FIRST, Tag.LAST + 1), *FOREIGN_TAGS)}
 _DECODERS: Final[dict[Mode, dict[int, Decoder]]] = {"exact": _EXACT, "lenient": _EXACT, "plain": _PLAIN}
