@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import filterfalse, islice
-from operator import attrgetter
+from itertools import filterfalse
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
-from cbor2 import CBORError, CBORTag, dumps
+from cbor2 import CBORError, dumps
 
 from workflow_sdk.errors import CodecError, DefinitionError, PayloadTooLargeError
 from workflow_sdk.values.basics import Problem, Tag, error_text, half_character, read_one, read_simple
 from workflow_sdk.values.fitting import fitter
 from workflow_sdk.values.objects import known_of, taker_of
-from workflow_sdk.values.wire import ATOMS, DOCUMENT, Handlers, Mode, Writer, read, write
+from workflow_sdk.values.reading import Mode, read
+from workflow_sdk.values.writing import ATOMS, DOCUMENT, Handlers, digest_with, write
+from workflow_sdk.values.writing import differ as differ
 
 VALUE_BYTES_MAX: Final = 2_000_000
 _HANDLERS: Final = Handlers(taker_of)
 _SINGLETONS: Final = {None: dumps(None), True: dumps(True), False: dumps(False)}
 _TOO_DEEP: Final = "the value is nested too deeply, or holds itself; pass a flat form of it"
+
+
+def digest(arguments: Sequence[object]) -> bytes:
+    """The digest of arguments: see `digest_with`."""
+    return digest_with(_HANDLERS, arguments)
 
 
 class Codec:
@@ -333,56 +339,3 @@ def _is_codec(given: object) -> bool:
 
 def _check_of(data: bytes) -> bytes:
     return blake2b(data, digest_size=_CHECK_BYTES, person=b"workflow_sdk").digest()
-
-
-# -- Digests of arguments ---------------------------------------------------------------------------------------------
-
-_VALUES_SIZE: Final = 8
-_CLASSES_SIZE: Final = 4
-_FIELDS_SIZE: Final = 4
-_UNKNOWN: Final = 57_700
-"""The tag of an argument that can't be encoded. It is never stored, as only digests are."""
-
-
-def digest(arguments: Sequence[object]) -> bytes:
-    """The digest of the arguments: one part for their values and, if there are objects, for their classes and fields.
-
-    An argument that can't be encoded (a connection, a function) counts by its type alone.
-    """
-    if ATOMS.issuperset(map(type, arguments)):
-        try:
-            return _hash(_VALUES_SIZE, ascii(tuple(arguments)).encode())  # in a fifth of the time
-        except ValueError:
-            pass  # an int of thousands of digits
-    # Classes need not be found again by their names, and may move to another module.
-    writer = Writer(_HANDLERS, attrgetter("__qualname__"))
-    values = _hash(_VALUES_SIZE, b"".join([_encoded(argument, writer) for argument in arguments]))
-    if not writer.table:
-        return values
-    classes = _hash(_CLASSES_SIZE, dumps([name for name, _ in writer.table]))
-    return values + classes + _hash(_FIELDS_SIZE, dumps([names for _, names in writer.table]))
-
-
-def _encoded(argument: object, writer: Writer) -> bytes:
-    count = len(writer.table)
-    try:
-        return dumps(writer(argument), canonical=True)
-    except Exception:  # noqa: BLE001  # an author's class may raise anything when it is looked at
-        del writer.table[count:]
-        writer.indexes = dict(islice(writer.indexes.items(), count))
-        return dumps(CBORTag(_UNKNOWN, type(argument).__qualname__))
-
-
-def _hash(size: int, data: bytes) -> bytes:
-    return blake2b(data, digest_size=size).digest()
-
-
-def differ(recorded: bytes, asked: bytes) -> bool:
-    """Whether two digests are of other arguments.
-
-    If a class has other fields than it had, nobody can tell: its objects look different, and may be the same.
-    """
-    fields = _VALUES_SIZE + _CLASSES_SIZE
-    if recorded[_VALUES_SIZE:fields] != asked[_VALUES_SIZE:fields]:
-        return True
-    return recorded[fields:] == asked[fields:] and recorded != asked

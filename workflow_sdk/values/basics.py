@@ -168,6 +168,16 @@ def not_loaded(name: str) -> Problem:
     return Problem(f"the class {module}.{qualname} is not loaded", f"import the module {module} before")
 
 
+def not_found_again(cls: type) -> Problem:
+    """The problem of an object whose class could not be found when it is read."""
+    text, remedy = type_text(cls), "define the class at module level"
+    if "<locals>" in cls.__qualname__:
+        what = f"an object of the local class {text} would not be found again"
+        return Problem(what, f"annotate what holds it with the class, or {remedy}")
+    what = f"an object of {text} would not be found again: that name does not lead to its class"
+    return Problem(what, f"{remedy}, under its own name")
+
+
 def is_a(value: object, classes: Any) -> bool:
     """`isinstance` that leaves the type of a value open: a type checker does not know what a list or dict holds."""
     return isinstance(value, classes)

@@ -283,11 +283,16 @@ def has_parameter(fn: object, name: str, given: int) -> bool:
                 return name in by_name and code.co_varnames.index(name) >= min(given, code.co_argcount)
             if name not in by_name and not code.co_flags & inspect.CO_VARKEYWORDS:
                 return False
-        elif isinstance(fn, functools.partial) and name in cast("functools.partial[object]", fn).keywords:
+        elif name in _keywords(fn):
             return False
         fn, taken = _unwrapped(fn)
         given += taken
     return False
+
+
+def _keywords(fn: object) -> Mapping[str, object]:
+    """The arguments by name that a partial has already."""
+    return cast("functools.partial[object]", fn).keywords if isinstance(fn, functools.partial) else {}
 
 
 def remember_locals(fn: object, frame_locals: Mapping[str, object]) -> None:

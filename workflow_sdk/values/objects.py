@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property, lru_cache, partial
 from operator import attrgetter, itemgetter
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -24,7 +24,7 @@ from workflow_sdk.values.basics import (
     class_name,
     error_text,
     find_class,
-    is_a,
+    not_found_again,
     short,
     type_text,
 )
@@ -43,24 +43,17 @@ _CODE: Final = (FunctionType, property, cached_property, classmethod, staticmeth
 
 
 class Shape:
-    """What objects of one class consist of."""
+    """What objects of one class consist of.
+
+    A `taker` gives a function from an object to the names and values of its attributes, and a `builder` one from values
+    to an object. `is_expected` says that a type hint names the class: no code of others is run, whatever is stored.
+    """
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
         self.text = type_text(cls)
         self.fields: dict[str, Field] = {field.name: field for field in fields_of(cls) if field.is_kept}
         self.names: tuple[str, ...] = tuple(self.fields)
-
-    def taker(self) -> Take:
-        """A function from an object to the names and values of its attributes, if it consists of nothing else."""
-        raise NotImplementedError
-
-    def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
-        """A function from values, as many as `names`, to an object; raises `Problem` if fields are missing.
-
-        `is_expected` says that a type hint names the class. No code of other classes is run, whatever is stored.
-        """
-        raise NotImplementedError
 
     def missing(self, names: tuple[str, ...]) -> list[Field]:
         """The fields that `names` lacks; raises `Problem` for one that must have a value."""
@@ -126,10 +119,9 @@ class StateShape(Shape):
 
     def _hides_code(self, name: str) -> bool:
         """Whether a stored attribute would hide a method or property, as it was a field once and is none any more."""
-        if name in self.fields:
-            return False
-        mro: tuple[type, ...] = self.cls.__mro__
-        return isinstance(next((vars(cls)[name] for cls in mro if name in vars(cls)), None), _CODE)
+        bases: tuple[type, ...] = self.cls.__mro__
+        held: object = next((vars(base)[name] for base in bases if name in vars(base)), None)
+        return name not in self.fields and isinstance(held, _CODE)
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
         cls, slots, has_dict, cached_hash = self.cls, self.slots, self.has_dict, self.cached_hash
@@ -175,7 +167,6 @@ class StateShape(Shape):
         return build_dict if is_simple else build
 
     def _fill(self, state: dict[str, object], names: Sequence[str]) -> None:
-        """Give these fields the values that they have in an object which the class makes of the others."""
         given = {f.argument: state[f.name] for f in self.fields.values() if f.argument is not None and f.name in state}
         try:
             made = self.cls(**given)
@@ -202,7 +193,7 @@ class NamedTupleShape(Shape):
         return take
 
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
-        new: Any = partial(cast(Any, tuple).__new__, self.cls)
+        new: Build = partial(cast(Any, tuple).__new__, self.cls)
         if names == self.names:
             return new
         defaults = {field.name: field.default() for field in self.missing(names) if field.default is not None}
@@ -263,10 +254,10 @@ class ModelShape(Shape):
             inner: dict[str, object] = state["__dict__"]
             if inner.keys() != fields.keys():
                 inner = {k: v for k, v in inner.items() if k in fields or not self.is_computed(k)}
-                for name in fields.keys() - inner.keys():  # after model_construct: it must not become its default
-                    raise Problem(f"the field {name!r} of this {self.text} has no value")
-                for name in inner.keys() - fields.keys():
-                    raise Problem(f"the attribute {name!r} of this {self.text} is no field of it")
+                for name in inner.keys() ^ fields.keys():
+                    # After model_construct: it must not come back with its default.
+                    what = "has no value" if name in fields else "is none of its class"
+                    raise Problem(f"the field {name!r} of this {self.text} {what}")
             rest = {name: state[key] for name, key in _PYDANTIC_STATE.items() if key in state}  # not all in a RootModel
             return (*inner, *rest), [*inner.values(), *rest.values()]
 
@@ -292,9 +283,9 @@ class ModelShape(Shape):
         return build
 
 
-_SHAPES: Final[dict[Making, type[Shape]]] = {
-    "dataclass": StateShape,
-    "attrs": StateShape,
+AnyShape: TypeAlias = StateShape | NamedTupleShape | StructShape | ModelShape
+_SHAPES: Final[dict[Making, Callable[[Any], AnyShape]]] = {
+    **dict.fromkeys(("dataclass", "attrs"), StateShape),
     "named tuple": NamedTupleShape,
     "struct": StructShape,
     "model": ModelShape,
@@ -302,7 +293,7 @@ _SHAPES: Final[dict[Making, type[Shape]]] = {
 
 
 @lru_cache(10_000)
-def _shape_of(cls: type) -> Shape:
+def _shape_of(cls: type) -> AnyShape:
     if (making := making_of(cls)) is None:
         raise Problem(f"an object of type {type_text(cls)} can't be stored", _remedy(cls))
     return _SHAPES[making](cls)
@@ -343,8 +334,6 @@ def _getter(make: Any, names: tuple[str, ...]) -> Callable[[Any], Sequence[objec
 class Known:
     """The classes that a type hint leads to. Through it, local classes are found, and classes that have moved."""
 
-    __slots__ = ("classes", "named")
-
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self.named: dict[str, type] = {}
         """By full name, and by name in the module: where two classes have the same one, it leads to neither."""
@@ -367,15 +356,7 @@ class Known:
         name = class_name(cls)
         if (self.named.get(name) or find_class(name)) is cls:
             return name
-        if "<locals>" in cls.__qualname__:
-            raise Problem(
-                f"an object of the local class {type_text(cls)} would not be found again",
-                "annotate what holds it with the class, or define the class at module level",
-            )
-        raise Problem(
-            f"an object of {type_text(cls)} would not be found again: that name does not lead to its class",
-            "define the class at module level, under its own name",
-        )
+        raise not_found_again(cls)
 
 
 @lru_cache(10_000)
@@ -413,13 +394,7 @@ def _classes_of(hint: object) -> Iterator[type]:
             yield current
             if making_of(current) is not None or typing.is_typeddict(current):
                 todo.extend(field_hints(current).values())
-        todo.extend(_parts(current))
-
-
-def _parts(hint: Any) -> Iterator[object]:
-    yield bare(hint)
-    yield typing.get_origin(hint)
-    yield from typing.get_args(hint)
-    yield getattr(hint, "__value__", None)  # of a type alias
-    if is_a(hint, list):  # the arguments of a Callable or ParamSpec
-        yield from hint
+        todo += (bare(current), typing.get_origin(current), *typing.get_args(current))
+        todo.append(getattr(current, "__value__", None))  # of a type alias
+        if isinstance(current, list):  # the arguments of a Callable or ParamSpec
+            todo += cast("list[object]", current)

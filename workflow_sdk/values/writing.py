@@ -1,37 +1,29 @@
-"""Values to canonical CBOR and back, with every type kept exactly. `Tag` has the format.
+"""Values to canonical CBOR, with every type kept exactly. `Tag` has the format.
 
-How authors' objects come apart and together, and by which names their classes are found, the caller says: see
-`objects`. The hint under which a value is written only adds to the classes that can be found. What is written is the
-same with and without it.
+A value becomes a wire form of what CBOR has, and a table of the classes in it. How authors' objects come apart, and
+what their classes are called, the caller says: see `objects`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, Flag
-from functools import lru_cache, partial
-from itertools import chain
-from typing import Any, ClassVar, Final, Literal, NoReturn, TypeAlias, cast
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
-from cbor2 import CBORTag, dumps, loads
+from cbor2 import CBORTag, dumps
 
 from workflow_sdk.values.basics import (
-    FOREIGN_TAGS,
     LEAVES,
-    Build,
-    BuilderOf,
-    Decoder,
     Problem,
     Tag,
     Take,
-    at,
-    error_text,
     half_character,
-    is_a,
     key_segment,
-    not_loaded,
-    read_one,
     short,
     type_text,
 )
@@ -39,11 +31,7 @@ from workflow_sdk.values.basics import (
 ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes})
 """The types that CBOR has itself, also for the keys of a map."""
 DEPTH_MAX: Final = 200
-_CBOR_DEPTH_MAX: Final = 1000  # each level of a value takes two levels of CBOR at most
 _CLASSES_MAX: Final = 10_000
-
-
-# -- Writing: a wire form of what CBOR has, and the table of classes ---------------------------------------------------
 
 
 class Handlers(dict[type, "Handler"]):
@@ -259,170 +247,54 @@ _BUILT_IN: Final[dict[type, Handler]] = {
 }
 
 
-# -- Reading ----------------------------------------------------------------------------------------------------------
+# -- Digests of arguments ---------------------------------------------------------------------------------------------
 
-Mode = Literal["exact", "lenient", "plain"]
-"""`exact`: objects; `lenient`: objects, and dicts for those whose class is not loaded; `plain`: no objects."""
+_VALUES_SIZE: Final = 8
+_CLASSES_SIZE: Final = 4
+_FIELDS_SIZE: Final = 4
+_UNKNOWN: Final = 57_700
+"""The tag of an argument that can't be encoded. It is never stored, as only digests are."""
 
 
-def read(data: bytes, builder_of: BuilderOf | None, mode: Mode, *, own: bool) -> Any:
-    """The value that `data` holds; raises `Problem`, or what cbor2 raises for bytes that are no CBOR.
+def digest_with(handlers: Handlers, arguments: Sequence[object]) -> bytes:
+    """The digest of the arguments: one part for their values and, if there are objects, for their classes and fields.
 
-    `builder_of` is None if there is no table of classes in front of it. `own` says that it was written just now, so
-    that it need not be checked for bytes after its end.
+    An argument that can't be encoded (a connection, a function) counts by its type alone.
     """
-    decoders = _DECODERS[mode] if builder_of is None else _with_table(builder_of, mode, [])
-    hook = _content if mode == "plain" else _unknown
+    if ATOMS.issuperset(map(type, arguments)):
+        try:
+            return _hash(_VALUES_SIZE, ascii(tuple(arguments)).encode())  # in a fifth of the time
+        except ValueError:
+            pass  # an int of thousands of digits
+    # Classes need not be found again by their names, and may move to another module.
+    writer = Writer(handlers, attrgetter("__qualname__"))
+    values = _hash(_VALUES_SIZE, b"".join([_encoded(argument, writer) for argument in arguments]))
+    if not writer.table:
+        return values
+    classes = _hash(_CLASSES_SIZE, dumps([name for name, _ in writer.table]))
+    return values + classes + _hash(_FIELDS_SIZE, dumps([names for _, names in writer.table]))
+
+
+def _encoded(argument: object, writer: Writer) -> bytes:
+    count = len(writer.table)
     try:
-        if own:
-            return loads(data, semantic_decoders=decoders, tag_hook=hook, max_depth=_CBOR_DEPTH_MAX)
-        return read_one(data, decoders, hook, _CBOR_DEPTH_MAX + 1)
-    except Exception:
-        # What CBOR's reader calls for a tag does not know where in the value it is. A second walk, with the tags kept,
-        # raises the `Problem` that there is with its path.
-        names: list[list[str]] = []
-        _Again(_with_table(builder_of, mode, names), names)(read_one(data, _TAGS_KEPT, depth=_CBOR_DEPTH_MAX))
-        raise
+        return dumps(writer(argument), canonical=True)
+    except Exception:  # noqa: BLE001  # an author's class may raise anything when it is looked at
+        del writer.table[count:]
+        writer.indexes = dict(islice(writer.indexes.items(), count))
+        return dumps(CBORTag(_UNKNOWN, type(argument).__qualname__))
 
 
-def _with_table(builder_of: BuilderOf | None, mode: Mode, names: list[list[str]]) -> dict[int, Decoder]:
-    """Decoders for one value and its table of classes, whose attributes are added to `names`."""
-    # Functions rather than methods: an object that holds its own methods would be left to the garbage collector.
-    builders: list[Build] = []
-
-    def table(content: list[list[str]], _: bool) -> None:
-        for name, *attributes in content:
-            build = None if mode == "plain" or builder_of is None else builder_of(name, tuple(attributes))
-            if build is None and mode == "exact":
-                raise not_loaded(name)
-            names.append(attributes)
-            builders.append(build or partial(_plain_object, attributes))
-
-    def in_table(content: Any, _: bool) -> object:
-        index: int = content[0]
-        if len(content) != len(names[index]) + 1:
-            raise ValueError(f"{len(content) - 1} values for {len(names[index])} attributes")
-        return builders[index](content[1:])
-
-    def member(content: Any, *by_name: object) -> object:
-        index, value = cast("tuple[int, object]", content)
-        return builders[index]((value, *by_name))
-
-    return {
-        **_DECODERS[mode],
-        Tag.TABLE: table,
-        Tag.OBJECT: in_table,
-        Tag.ENUM_VALUE: _applied(member),
-        Tag.ENUM_NAME: lambda content, _: member(content, "by name"),
-    }
+def _hash(size: int, data: bytes) -> bytes:
+    return blake2b(data, digest_size=size).digest()
 
 
-class _Again:
-    """Makes values of wire forms whose tags were kept; raises `Problem` with the path to what can't be read."""
+def differ(recorded: bytes, asked: bytes) -> bool:
+    """Whether two digests are of other arguments.
 
-    def __init__(self, decoders: dict[int, Decoder], names: list[list[str]]) -> None:
-        self._decoders = decoders
-        self._names = names
-
-    def __call__(self, wire: Any) -> object:
-        if is_a(wire, dict):
-            return dict(zip(wire, self._parts(wire.values(), map(key_segment, wire)), strict=True))
-        if is_a(wire, list):
-            return self._parts(wire, map(_index, range(len(wire))))
-        if not isinstance(wire, CBORTag):
-            return wire
-        tag, content = wire.tag, self._content(wire.tag, wire.value)
-        try:
-            decoder = self._decoders.get(tag)
-            return _unknown(CBORTag(tag, content), False) if decoder is None else decoder(content, False)
-        except Problem:
-            raise
-        except Exception as error:
-            raise Problem(f"what was written can't be read: {error_text(error)}") from error
-
-    def _content(self, tag: int, content: Any) -> object:
-        if tag == Tag.DOCUMENT:
-            return list(map(self, content))
-        if tag == Tag.OBJECT:
-            return [content[0], *self._parts(content[1:], map(".{}".format, self._names[content[0]]))]
-        if tag in (Tag.PAIRS, Tag.ORDERED_DICT, Tag.COUNTER):
-            return self._parts(content, [key_segment(content[i & -2]) for i in range(len(content))])
-        return self(content)
-
-    def _parts(self, wires: Iterable[Any], segments: Iterable[str]) -> list[object]:
-        return [at(segment, self, wire) for segment, wire in zip(segments, wires, strict=True)]
-
-
-def _plain_object(names: Sequence[str], values: Sequence[object]) -> object:
-    if not names:
-        return values[0] if values else {}  # an enum's member: its value, or else its name
-    return {n: v for n, v in zip(names, values, strict=True) if not n.startswith("~")}
-
-
-def _unknown(tag: CBORTag, _: bool) -> object:
-    raise Problem(f"it was written by a later release: tag {tag.tag} is not known here", "upgrade workflow_sdk")
-
-
-def _content(tag: CBORTag, _: bool) -> object:
-    return tag.value
-
-
-def _applied(make: Callable[[Any], object]) -> Decoder:
-    return lambda content, _: make(content)
-
-
-def _refuse(why: str, content: object) -> NoReturn:
-    raise Problem(why)
-
-
-def _plainly(decoder: Decoder) -> Decoder:
-    """A decoder that gives the content itself where `decoder` fails, so that reading plain data never fails."""
-
-    def decode(content: Any, immutable: bool) -> object:
-        try:
-            return decoder(content, immutable)
-        except Exception:  # noqa: BLE001  # a set of what has become dicts, a zone that is not known here
-            return content
-
-    return decode
-
-
-def _mapped(content: list[Any]) -> Iterator[tuple[Any, Any]]:
-    parts = iter(content)
-    return zip(parts, parts, strict=True)
-
-
-def _plain_pairs(content: list[Any]) -> object:
-    plain: dict[Any, object] = {}
-    for key, value in _mapped(content):
-        try:
-            plain[key] = value
-        except TypeError:  # it holds what has become a dict
-            plain[short(key)] = value
-    return plain
-
-
-_NOT_OURS: Final = "it was not written by this library: tag {} is none of its own"
-_REFUSED: Final[dict[int, Decoder]] = {
-    **{tag: _applied(partial(_refuse, _NOT_OURS.format(tag))) for tag in FOREIGN_TAGS},
-    Tag.SEALED: _applied(partial(_refuse, "there is an encoded value inside of it, which nothing here writes")),
-}
-_EXACT: Final[dict[int, Decoder]] = {
-    **{leaf.tag: _applied(leaf.from_content) for leaf in LEAVES.values()},
-    Tag.DOCUMENT: lambda content, _: content[1],
-    Tag.TUPLE: _applied(tuple),
-    Tag.SET: _applied(set),
-    Tag.FROZENSET: _applied(frozenset),
-    Tag.PAIRS: _applied(lambda content: dict(_mapped(content))),
-    Tag.ORDERED_DICT: lambda content, _: OrderedDict(_mapped(content)),
-    Tag.COUNTER: lambda content, _: Counter(dict(_mapped(content))),
-    Tag.DEQUE: lambda content, _: deque(content[1:], content[0]),
-    **_REFUSED,
-}
-_PLAIN: Final[dict[int, Decoder]] = {
-    **{tag: _plainly(decoder) for tag, decoder in _EXACT.items()},
-    **dict.fromkeys((Tag.PAIRS, Tag.ORDERED_DICT, Tag.COUNTER), _applied(_plain_pairs)),
-    **_REFUSED,
-}
-_TAGS_KEPT: Final = {tag: _applied(partial(CBORTag, tag)) for tag in (*range(Tag.FIRST, Tag.LAST + 1), *FOREIGN_TAGS)}
-_DECODERS: Final[dict[Mode, dict[int, Decoder]]] = {"exact": _EXACT, "lenient": _EXACT, "plain": _PLAIN}
+    If a class has other fields than it had, nobody can tell: its objects look different, and may be the same.
+    """
+    fields = _VALUES_SIZE + _CLASSES_SIZE
+    if recorded[_VALUES_SIZE:fields] != asked[_VALUES_SIZE:fields]:
+        return True
+    return recorded[fields:] == asked[fields:] and recorded != asked
