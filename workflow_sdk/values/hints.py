@@ -277,6 +277,8 @@ def has_parameter(fn: object, name: str, given: int) -> bool:
     for _ in range(_UNWRAP_MAX):
         if isinstance(fn, FunctionType):
             code = fn.__code__
+            if name not in code.co_varnames and not code.co_flags & inspect.CO_VARKEYWORDS:  # mostly, and steps ask
+                return False
             by_name = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
             if not callable(getattr(fn, "__wrapped__", None)):
                 # What can only be given by its name comes after all that so many positional arguments can fill.
