@@ -10,11 +10,11 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias
 from cbor2 import CBORError, dumps
 
 from workflow_sdk.errors import CodecError, DefinitionError, PayloadTooLargeError
-from workflow_sdk.values.basics import Problem, Tag, error_text, half_character, read_one, read_simple
+from workflow_sdk.values.basics import BuilderOf, Problem, Tag, error_text, half_character, read_one, read_simple
 from workflow_sdk.values.fitting import fitter
 from workflow_sdk.values.objects import known_of, taker_of
 from workflow_sdk.values.reading import Mode, read
-from workflow_sdk.values.writing import ATOMS, DOCUMENT, Handlers, digest_with, write
+from workflow_sdk.values.writing import ATOMS, Handlers, digest_with, write
 from workflow_sdk.values.writing import differ as differ
 
 VALUE_BYTES_MAX: Final = 2_000_000
@@ -138,11 +138,15 @@ class Codec:
         return data
 
 
+def _builder_of(hint: object) -> BuilderOf:
+    return known_of(hint).builder_of
+
+
 def _from_bytes(data: bytes, hint: object, mode: Mode, *, own: bool = False) -> Any:
     try:
         if not 0x80 <= data[0] < 0xE0:  # it is no list, dict or tag
             return read_simple(data)
-        return read(data, known_of(hint).builder_of if data[:3] == DOCUMENT else None, mode, own=own)
+        return read(data, _builder_of, hint, mode, own=own)
     except Exception as error:  # noqa: BLE001  # an author's class may raise anything
         is_damaged = isinstance(error, (CBORError, ValueError, TypeError, IndexError))
         what = "the stored bytes are no value of this library" if is_damaged else "the value can't be made"
@@ -249,8 +253,10 @@ class Seals:
         try:
             closed: Any = self._first.encode(_check_of(data) + data)
             return SEAL + dumps(bytes(memoryview(closed)))
-        except Exception as error:  # noqa: BLE001  # a codec is an author's, and may raise anything
-            _raise(error, _FAILED)
+        except CodecError:
+            raise
+        except Exception as error:  # a codec is an author's, and may raise anything
+            raise CodecError(f"{_FAILED}: {error_text(error)}") from error
 
     def open(self, data: bytes) -> bytes:
         """The bytes of the value that `data` was stored for; raises `SealedError`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from cbor2 import CBORTag, loads
+from cbor2 import CBORError, CBORTag, loads
 
 from workflow_sdk.errors import CodecError
 from workflow_sdk.rows.wire import damaged
@@ -131,7 +132,6 @@ def error_text(error: BaseException) -> str:
 
 
 def key_segment(key: object) -> str:
-    """The path segment of a mapping's key."""
     return f"[{short(key)}]"
 
 
@@ -189,6 +189,15 @@ def half_character(text: str) -> Problem:
     return Problem(what, "clean it: text.encode(errors='replace').decode(), or pass bytes")
 
 
+def checked_text(text: str) -> str:
+    """The text; raises `Problem` if UTF-8 can't encode it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise half_character(text) from None
+    return text
+
+
 # -- One value of CBOR ------------------------------------------------------------------------------------------------
 
 Decoder: TypeAlias = Callable[[Any, bool], object]
@@ -225,12 +234,13 @@ def read_one(
 
 def read_simple(data: bytes) -> Any:
     """The same for a value that holds no others."""
-    length = _LENGTHS.get(data[0])
+    value, length = loads(data), _LENGTHS.get(data[0])
     if length == len(data):
-        return loads(data)
-    if length is not None and length < len(data):
-        raise _behind()
-    return read_one(data)
+        return value
+    if length is None:  # as of a long text
+        with suppress(CBORError):
+            return read_one(data)
+    raise _behind()
 
 
 def _behind() -> CodecError:
@@ -342,7 +352,7 @@ def _time(content: Any) -> time:
 
 
 def _path_content(value: pathlib.PurePath) -> object:
-    return [type(value).__name__, str(value)]
+    return [type(value).__name__, checked_text(str(value))]
 
 
 def _path(content: Any) -> pathlib.PurePath:

@@ -51,7 +51,7 @@ class Shape:
 
     def __init__(self, cls: Any) -> None:
         self.cls = cls
-        self.text = type_text(cls)
+        self.text: str = type_text(cls)
         self.fields: dict[str, Field] = {field.name: field for field in fields_of(cls) if field.is_kept}
         self.names: tuple[str, ...] = tuple(self.fields)
 

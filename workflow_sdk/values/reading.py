@@ -29,19 +29,20 @@ from workflow_sdk.values.basics import (
     short,
 )
 
+_DOCUMENT: Final = b"\xd9" + Tag.DOCUMENT.to_bytes(2, "big")
 _CBOR_DEPTH_MAX: Final = 1000  # each level of a value takes two levels of CBOR at most
 
 Mode = Literal["exact", "lenient", "plain"]
 """`exact`: objects; `lenient`: objects, and dicts for those whose class is not loaded; `plain`: no objects."""
 
 
-def read(data: bytes, builder_of: BuilderOf | None, mode: Mode, *, own: bool) -> Any:
+def read(data: bytes, builders: Callable[[object], BuilderOf], hint: object, mode: Mode, *, own: bool) -> Any:
     """The value that `data` holds; raises `Problem`, or what cbor2 raises for bytes that are no CBOR.
 
-    `builder_of` is None if there is no table of classes in front of it. `own` says that it was written just now, so
+    `builders(hint)` is asked for the classes in its table, if it has one. `own` says that it was written just now, so
     that it need not be checked for bytes after its end.
     """
-    decoders = _DECODERS[mode] if builder_of is None else _with_table(builder_of, mode, [])
+    decoders = _with_table(builders(hint), mode, []) if data[:3] == _DOCUMENT else _DECODERS[mode]
     hook = _content if mode == "plain" else _unknown
     try:
         if own:
@@ -51,18 +52,18 @@ def read(data: bytes, builder_of: BuilderOf | None, mode: Mode, *, own: bool) ->
         # What CBOR's reader calls for a tag does not know where in the value it is. A second walk, with the tags kept,
         # raises the `Problem` that there is with its path.
         names: list[list[str]] = []
-        _Again(_with_table(builder_of, mode, names), names)(read_one(data, _TAGS_KEPT, depth=_CBOR_DEPTH_MAX))
+        _Again(_with_table(builders(hint), mode, names), names)(read_one(data, _TAGS_KEPT, depth=_CBOR_DEPTH_MAX))
         raise
 
 
-def _with_table(builder_of: BuilderOf | None, mode: Mode, names: list[list[str]]) -> dict[int, Decoder]:
+def _with_table(builder_of: BuilderOf, mode: Mode, names: list[list[str]]) -> dict[int, Decoder]:
     """Decoders for one value and its table of classes, whose attributes are added to `names`."""
     # Functions rather than methods: an object that holds its own methods would be left to the garbage collector.
     builders: list[Build] = []
 
     def table(content: list[list[str]], _: bool) -> None:
         for name, *attributes in content:
-            build = None if mode == "plain" or builder_of is None else builder_of(name, tuple(attributes))
+            build = None if mode == "plain" else builder_of(name, tuple(attributes))
             if build is None and mode == "exact":
                 raise not_loaded(name)
             names.append(attributes)

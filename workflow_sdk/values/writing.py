@@ -22,6 +22,7 @@ from workflow_sdk.values.basics import (
     Problem,
     Tag,
     Take,
+    checked_text,
     half_character,
     key_segment,
     short,
@@ -54,11 +55,11 @@ class Writer:
     """Makes wire forms that share one table of classes. `name_of` gives what the table calls a class."""
 
     __slots__ = ("handlers", "indexes", "name_of", "table")
-    atoms: ClassVar = ATOMS
+    atoms: ClassVar[frozenset[type]] = ATOMS
     """The types whose values are their own wire form."""
 
     def __init__(self, handlers: Handlers, name_of: Callable[[type], str]) -> None:
-        self.handlers = handlers
+        self.handlers: Handlers = handlers
         self.name_of: Callable[[type], str] = name_of
         self.table: list[tuple[str, tuple[str, ...]]] = []
         self.indexes: dict[tuple[type, tuple[str, ...]], int] = {}
@@ -87,8 +88,7 @@ class _TextChecker(Writer):
 Segment: TypeAlias = Callable[[int], str]
 Handler: TypeAlias = Callable[[Any, Writer, int], object]
 
-DOCUMENT: Final = b"\xd9" + Tag.DOCUMENT.to_bytes(2, "big")
-_TABLE: Final = DOCUMENT + b"\x82\xd9" + Tag.TABLE.to_bytes(2, "big")
+_TABLE: Final = b"\xd9" + Tag.DOCUMENT.to_bytes(2, "big") + b"\x82\xd9" + Tag.TABLE.to_bytes(2, "big")
 
 
 def write(value: object, handlers: Handlers, name_of: Callable[[type], str]) -> bytes:
@@ -221,20 +221,12 @@ def _enum(value: Any, writer: Writer, depth: int) -> object:
     raise Problem(f"{short(value)} is not a member of {type_text(cls)}")
 
 
-def _text(value: str, writer: Writer, depth: int) -> object:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise half_character(value) from None
-    return value
-
-
 def _leaf(tag: int, to_content: Callable[[Any], object]) -> Handler:
     return lambda value, writer, depth: CBORTag(tag, to_content(value))
 
 
 _BUILT_IN: Final[dict[type, Handler]] = {
-    str: _text,  # only asked where `atoms` is without it
+    str: lambda value, writer, depth: checked_text(value),  # only asked where `atoms` is without it
     list: _list,
     dict: _dict,
     tuple: _tuple,
