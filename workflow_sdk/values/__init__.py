@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import typing
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import filterfalse
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast
 
 from cbor2 import CBORError, dumps
 
 from workflow_sdk.errors import CodecError, DefinitionError, PayloadTooLargeError
 from workflow_sdk.values.basics import BuilderOf, Problem, Tag, error_text, half_character, read_one, read_simple
 from workflow_sdk.values.fitting import fitter
-from workflow_sdk.values.objects import known_of, taker_of
+from workflow_sdk.values.hints import bare, field_hints, hint_cache, making_of
+from workflow_sdk.values.objects import Known, taker_of
 from workflow_sdk.values.reading import Mode, read
 from workflow_sdk.values.writing import ATOMS, Handlers, digest_with, write
 from workflow_sdk.values.writing import differ as differ
@@ -125,7 +127,7 @@ class Codec:
         if value is None or value is True or value is False:
             return _SINGLETONS[value]
         try:
-            data = dumps(value) if type(value) in ATOMS else write(value, _HANDLERS, known_of(hint).name_of)
+            data = dumps(value) if type(value) in ATOMS else write(value, _HANDLERS, _known_of(hint).name_of)
         except UnicodeEncodeError as error:
             raise CodecError(str(half_character(error.object))) from None
         except Exception as error:  # noqa: BLE001  # an author's class may raise anything
@@ -138,8 +140,33 @@ class Codec:
         return data
 
 
+@hint_cache
+def _known_of(hint: object) -> Known:
+    """The classes that `hint` leads to."""
+    return Known(_classes_of(hint))
+
+
+def _classes_of(hint: object) -> Iterator[type]:
+    """Every author's class that a value under `hint` may hold, as far as the hint tells."""
+    seen: dict[int, object] = {}  # by id, and kept: nothing that was seen may go away meanwhile
+    todo: list[object] = [hint]
+    while todo:
+        current = todo.pop()
+        if id(current) in seen:
+            continue
+        seen[id(current)] = current
+        if isinstance(current, type) and current.__module__ not in ("builtins", "typing", "collections.abc"):
+            yield current
+            if making_of(current) is not None or typing.is_typeddict(current):
+                todo.extend(field_hints(current).values())
+        todo += (bare(current), typing.get_origin(current), *typing.get_args(current))
+        todo.append(getattr(current, "__value__", None))  # of a type alias
+        if isinstance(current, list):  # the arguments of a Callable or ParamSpec
+            todo += cast("list[object]", current)
+
+
 def _builder_of(hint: object) -> BuilderOf:
-    return known_of(hint).builder_of
+    return _known_of(hint).builder_of
 
 
 def _from_bytes(data: bytes, hint: object, mode: Mode, *, own: bool = False) -> Any:
@@ -321,11 +348,7 @@ def seals_of(given: Any) -> Seals | None:
     """The codecs that were given as `codec=`; None if values are stored as they are."""
     if given is None:
         return None
-    try:
-        several = [given] if _is_codec(given) or isinstance(given, (str, bytes, type)) else list(given)
-    except TypeError:
-        several = [given]
-    codecs: list[Any] = [PLAIN if type(codec) is str and codec == "plain" else codec for codec in several]
+    codecs = _several(given)
     wrong = list(filterfalse(_is_codec, codecs))
     if wrong or not codecs:
         raise DefinitionError(
@@ -335,6 +358,14 @@ def seals_of(given: Any) -> Seals | None:
     if isinstance(codecs[0], Unmarked):
         raise DefinitionError("the first codec writes, and `unmarked` only reads; put the codec itself in front of it")
     return None if all(isinstance(codec, Plain) for codec in codecs) else Seals(codecs)
+
+
+def _several(given: Any) -> list[Any]:
+    try:
+        several = [given] if _is_codec(given) or isinstance(given, (str, bytes, type)) else list(given)
+    except TypeError:
+        several = [given]
+    return [PLAIN if type(codec) is str and codec == "plain" else codec for codec in several]
 
 
 def _is_codec(given: object) -> bool:

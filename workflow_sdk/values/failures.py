@@ -220,13 +220,10 @@ def unpack_failure(record: object, codec: Codec) -> Exception:
     try:
         _, form, names, text, args, state, cause, inner = cast("list[Any]", record)
         message = codec.decode_text(text)
-        values = () if args is None else tuple(_unpack_value(arg, codec) for arg in args)
+        values: tuple[object, ...] = () if args is None else tuple(_unpack_value(arg, codec) for arg in args)
         parts: Any = None
-        if form in (_GROUP, _BRANCHES):
-            message = codec.decode_text(inner[0])
-            parts = (
-                _unpack_named(inner[1], codec) if form == _BRANCHES else [unpack_failure(r, codec) for r in inner[1:]]
-            )
+        if form != _PLAIN:
+            message, parts = codec.decode_text(inner[0]), _unpack_inner(form, inner, codec)
             if args is None:
                 values = (message, list(parts.values() if form == _BRANCHES else parts))
         made = _made(form, names, message, values, parts)
@@ -240,6 +237,12 @@ def unpack_failure(record: object, codec: Codec) -> Exception:
     except Exception as error:  # there are as many as there are ways to be no such record
         raise damaged("a failure") from error
     return made
+
+
+def _unpack_inner(form: object, inner: Any, codec: Codec) -> object:
+    if form == _BRANCHES:
+        return _unpack_named(inner[1], codec)
+    return [unpack_failure(record, codec) for record in inner[1:]]
 
 
 def _made(form: object, names: Sequence[str], message: str, args: tuple[object, ...], parts: Any) -> Exception:
@@ -261,7 +264,11 @@ def _blank(cls: Any, form: object, message: str, args: tuple[object, ...], parts
         return group.__new__(cls, message, parts) if issubclass(cls, group) else None
     if issubclass(cls, BaseExceptionGroup):
         return None
-    base = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    return _initialised(cls, args)
+
+
+def _initialised(cls: Any, args: tuple[object, ...]) -> Exception | None:
+    base: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     try:
         made: Exception = base.__new__(cls, *args)
     except Exception:  # noqa: BLE001  # a class of an extension module, which only its own code can make

@@ -6,8 +6,7 @@ may have effects, take other arguments than there are fields, or compute what is
 
 from __future__ import annotations
 
-import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from operator import attrgetter, itemgetter
@@ -28,7 +27,7 @@ from workflow_sdk.values.basics import (
     short,
     type_text,
 )
-from workflow_sdk.values.hints import Field, Making, bare, field_hints, fields_of, hint_cache, making_of
+from workflow_sdk.values.hints import Field, Making, fields_of, making_of
 
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, so without a layout of its own in C
 _NOT_STATE: Final = frozenset({"__orig_class__", "_attrs_cached_hash", "__weakref__", "__dict__"})
@@ -104,6 +103,9 @@ class StateShape(Shape):
         state: dict[str, object] = {slot: getattr(value, slot) for slot in self.slots if hasattr(value, slot)}
         if self.has_dict:
             state.update((k, v) for k, v in value.__dict__.items() if not self.is_computed(k))
+        return self._taken(state)
+
+    def _taken(self, state: dict[str, object]) -> Taken:
         lost = [field for field in self.fields.values() if field.name not in state]
         for field in lost:
             # It was deleted, or never set, and would come back with a default.
@@ -126,13 +128,7 @@ class StateShape(Shape):
     def builder(self, names: tuple[str, ...], *, is_expected: bool) -> Build:
         cls, slots, has_dict, cached_hash = self.cls, self.slots, self.has_dict, self.cached_hash
         missing = self.missing(names)
-        made_fields = [field.name for field in missing if field.is_made]
-        if made_fields and not is_expected:
-            raise Problem(
-                f"the field {made_fields[0]!r} of {self.text} was not written, and is made by code of the class, which "
-                "runs only where an annotation names the class",
-                "annotate what holds it with the class, or give the field a default",
-            )
+        made_fields = self._made_fields(missing, is_expected=is_expected)
         defaults = [(field.name, field.default) for field in missing if field.default is not None]
         dropped = [name for name in names if name.startswith(_WITHOUT) or self._hides_code(name)]
         new: Any = object.__new__
@@ -165,6 +161,17 @@ class StateShape(Shape):
 
         is_simple = has_dict and not slots and not any((defaults, made_fields, dropped, cached_hash))
         return build_dict if is_simple else build
+
+    def _made_fields(self, missing: Iterable[Field], *, is_expected: bool) -> list[str]:
+        """The missing fields that only making an object gives a value."""
+        made_fields = [field.name for field in missing if field.is_made]
+        if made_fields and not is_expected:
+            raise Problem(
+                f"the field {made_fields[0]!r} of {self.text} was not written, and is made by code of the class, which "
+                "runs only where an annotation names the class",
+                "annotate what holds it with the class, or give the field a default",
+            )
+        return made_fields
 
     def _fill(self, state: dict[str, object], names: Sequence[str]) -> None:
         given = {f.argument: state[f.name] for f in self.fields.values() if f.argument is not None and f.name in state}
@@ -373,28 +380,3 @@ def _member(cls: type[Enum], values: Sequence[Any]) -> Enum:
     except (KeyError, ValueError):
         what = f"{short(values[0])} is not a member of {type_text(cls)} any more"
         raise Problem(what, "keep the member, or an alias of it") from None
-
-
-@hint_cache
-def known_of(hint: object) -> Known:
-    """The classes that `hint` leads to."""
-    return Known(_classes_of(hint))
-
-
-def _classes_of(hint: object) -> Iterator[type]:
-    """Every author's class that a value under `hint` may hold, as far as the hint tells."""
-    seen: dict[int, object] = {}  # by id, and kept: nothing that was seen may go away meanwhile
-    todo: list[object] = [hint]
-    while todo:
-        current = todo.pop()
-        if id(current) in seen:
-            continue
-        seen[id(current)] = current
-        if isinstance(current, type) and current.__module__ not in ("builtins", "typing", "collections.abc"):
-            yield current
-            if making_of(current) is not None or typing.is_typeddict(current):
-                todo.extend(field_hints(current).values())
-        todo += (bare(current), typing.get_origin(current), *typing.get_args(current))
-        todo.append(getattr(current, "__value__", None))  # of a type alias
-        if isinstance(current, list):  # the arguments of a Callable or ParamSpec
-            todo += cast("list[object]", current)
