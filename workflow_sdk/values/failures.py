@@ -220,13 +220,10 @@ def unpack_failure(record: object, codec: Codec) -> Exception:
     try:
         _, form, names, text, args, state, cause, inner = cast("list[Any]", record)
         message = codec.decode_text(text)
-        values: tuple[object, ...] = () if args is None else tuple(_unpack_value(arg, codec) for arg in args)
         parts: Any = None
         if form != _PLAIN:
             message, parts = codec.decode_text(inner[0]), _unpack_inner(form, inner, codec)
-            if args is None:
-                values = (message, list(parts.values() if form == _BRANCHES else parts))
-        made = _made(form, names, message, values, parts)
+        made = _made(form, names, message, _unpack_args(args, message, parts, codec), parts)
         _fill(made, _unpack_state(state, codec))
         if form == _PLAIN and class_name(type(made)) != names[0] and text_of(str, made) != message:
             ARGS.__set__(made, (message,))  # its own class worded the message; the base does not know how
@@ -237,6 +234,13 @@ def unpack_failure(record: object, codec: Codec) -> Exception:
     except Exception as error:  # there are as many as there are ways to be no such record
         raise damaged("a failure") from error
     return made
+
+
+def _unpack_args(args: Any, message: str, parts: Any, codec: Codec) -> tuple[object, ...]:
+    """The arguments of an exception. Those of a group may be its message and what it holds, which `args` leaves out."""
+    if args is not None:
+        return tuple(_unpack_value(arg, codec) for arg in args)
+    return () if parts is None else (message, list(parts.values() if is_a(parts, dict) else parts))
 
 
 def _unpack_inner(form: object, inner: Any, codec: Codec) -> object:

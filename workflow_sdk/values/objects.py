@@ -107,10 +107,7 @@ class StateShape(Shape):
 
     def _taken(self, state: dict[str, object]) -> Taken:
         lost = [field for field in self.fields.values() if field.name not in state]
-        for field in lost:
-            # It was deleted, or never set, and would come back with a default.
-            if field.default is not None or field.is_required:
-                raise Problem(f"the field {field.name!r} of this {self.text} has no value")
+        self._check_lost(lost)
         others = [name for name in state if name not in self.fields]
         for name in others:
             if self._hides_code(name):
@@ -118,6 +115,12 @@ class StateShape(Shape):
         names = [*filter(state.__contains__, self.names), *others]
         without = [_WITHOUT + field.name for field in lost if field.is_made]
         return (*names, *without), [*map(state.__getitem__, names), *[None] * len(without)]
+
+    def _check_lost(self, lost: Iterable[Field]) -> None:
+        for field in lost:
+            # It was deleted, or never set, and would come back with a default.
+            if field.default is not None or field.is_required:
+                raise Problem(f"the field {field.name!r} of this {self.text} has no value")
 
     def _hides_code(self, name: str) -> bool:
         """Whether a stored attribute would hide a method or property, as it was a field once and is none any more."""
