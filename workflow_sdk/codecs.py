@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.values import Wrapper
-from workflow_sdk.values.sealing import PLAIN, Unmarked
+from workflow_sdk.values import PLAIN, Unmarked, Wrapper
 
 __all__ = ["Codec", "fernet", "plain", "unmarked"]
 

@@ -21,8 +21,9 @@ import msgspec
 import pytest
 
 from workflow_sdk.errors import CodecError, PayloadTooLargeError
-from workflow_sdk.values import Codec, tags
-from workflow_sdk.values.classes import remember_scope
+from workflow_sdk.values import Codec
+from workflow_sdk.values.basics import Tag as tags
+from workflow_sdk.values.hints import remember_scope
 
 T = TypeVar("T")
 CODEC = Codec()

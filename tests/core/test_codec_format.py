@@ -18,7 +18,8 @@ import msgspec
 import pydantic
 import pytest
 
-from workflow_sdk.values import Codec, tags
+from workflow_sdk.values import Codec
+from workflow_sdk.values.basics import Tag as tags
 
 CODEC = Codec()
 

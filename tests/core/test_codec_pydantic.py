@@ -14,7 +14,8 @@ import pytest
 
 from tests.environment import clean_environment
 from workflow_sdk.errors import CodecError
-from workflow_sdk.values import Codec, tags
+from workflow_sdk.values import Codec
+from workflow_sdk.values.basics import Tag as tags
 
 T = TypeVar("T")
 CODEC = Codec()

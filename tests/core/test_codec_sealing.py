@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from workflow_sdk.codecs import fernet, plain, unmarked
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.rows.wire import ErrorRow, Text
-from workflow_sdk.values import Codec, SealedError, tags
+from workflow_sdk.values import SEAL, Codec, SealedError
+from workflow_sdk.values.basics import Tag as tags
 from workflow_sdk.values.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
-from workflow_sdk.values.sealing import SEAL
 
 pytestmark = pytest.mark.law(15, 18)
 

@@ -20,8 +20,8 @@ import pytest
 from workflow_sdk import errors
 from workflow_sdk.errors import ChildFailedError, ErrorInfo, JoinError, RaceError
 from workflow_sdk.values import Codec
+from workflow_sdk.values.exceptions import KINDS, is_divergence, kind_of
 from workflow_sdk.values.failures import describe, pack_error_info, unpack_error_info
-from workflow_sdk.values.kinds import KINDS, is_divergence, kind_of
 
 CODEC = Codec()
 REQUEST = httpx2.Request("GET", "https://bank.example")

@@ -16,7 +16,7 @@ from cbor2 import CBORTag, dumps
 
 from workflow_sdk import CodecError
 from workflow_sdk.values import Codec
-from workflow_sdk.values import tags as tag
+from workflow_sdk.values.basics import Tag as tag
 from workflow_sdk.values.failures import pack_failure, unpack_failure
 
 ran: list[str] = []

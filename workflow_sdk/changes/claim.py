@@ -43,8 +43,8 @@ from workflow_sdk.rows.keys import TRIES, WAITS, Field, InstanceKeys, worker_key
 from workflow_sdk.rows.status import Status, move
 from workflow_sdk.rows.wire import AHEAD_SECONDS
 from workflow_sdk.values import Codec
+from workflow_sdk.values.exceptions import is_divergence
 from workflow_sdk.values.failures import result_of, unpack_error_info
-from workflow_sdk.values.kinds import is_divergence
 
 _TOO_LARGE = f"{StorageLimitError.__module__}.{StorageLimitError.__qualname__}"
 

@@ -19,10 +19,9 @@ from workflow_sdk.rows.location import escape, join_path, segments, split_last
 from workflow_sdk.rows.status import EntryStatus, Kind, Status
 from workflow_sdk.rows.wire import damaged, time_of
 from workflow_sdk.values import Codec, Wrappers
-from workflow_sdk.values.basics import short
+from workflow_sdk.values.basics import short, unpack_cbor
+from workflow_sdk.values.exceptions import kind_of
 from workflow_sdk.values.failures import describe, unpack_error_info, unpack_failure
-from workflow_sdk.values.kinds import kind_of
-from workflow_sdk.values.sealing import unpack_cbor
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from workflow_sdk.rows.keys import COMPENSATIONS, Field, InstanceKeys
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import Row, shown
 from workflow_sdk.values import Codec, SealedError, Wrappers
-from workflow_sdk.values.kinds import is_divergence
+from workflow_sdk.values.exceptions import is_divergence
 from workflow_sdk.worker.run_workflow import run_workflow
 
 MAGIC = b"workflow_sdk histories 1\n"

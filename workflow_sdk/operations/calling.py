@@ -19,7 +19,7 @@ from workflow_sdk.errors import CodecError, CriticalError
 from workflow_sdk.operations.engine import Engine, Life
 from workflow_sdk.operations.types import Unwound
 from workflow_sdk.rows.retry import Duration, RetryAt, decide, seconds
-from workflow_sdk.values.failures import message_of
+from workflow_sdk.values.exceptions import message_of
 
 # What comes out of an author's function: a failure of it, or something that is on its way to someone else.
 #

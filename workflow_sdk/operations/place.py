@@ -21,8 +21,8 @@ from workflow_sdk.rows.location import pack_segment
 from workflow_sdk.rows.outside import Hanging
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.values import Codec, digest
+from workflow_sdk.values.basics import unpack_cbor
 from workflow_sdk.values.failures import pack_failure, unpack_failure
-from workflow_sdk.values.sealing import unpack_cbor
 
 
 def pack_error(error: Exception, codec: Codec) -> bytes:

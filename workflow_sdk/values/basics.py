@@ -1,42 +1,82 @@
-"""What values are made of: tags, plain values, and the path to a value that can't be stored."""
+"""What all values are made of: the format's tags, values that hold no others, and the path to a value that fails."""
 
 from __future__ import annotations
 
 import pathlib
-import typing
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final, TypeVar
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from cbor2 import CBORTag
+from cbor2 import CBORError, CBORTag, loads
 
-from workflow_sdk.values import tags
-
-K = TypeVar("K")
-V = TypeVar("V")
+from workflow_sdk.errors import CodecError
+from workflow_sdk.rows.wire import damaged
 
 
-class Cache(dict[K, V]):
-    """Keeps what `make` gives for a key. When it is full, it is emptied: so a hit costs no more than that of a dict."""
+class Tag:
+    """The CBOR tags of values. Bytes once written are an interface: a number never gets another meaning.
 
-    __slots__ = ("_make", "_most")
+    A value is plain CBOR where CBOR has its exact type: None, bool, int, float, text, bytes, list, and dict whose keys
+    are such scalars. Every other type is a tag, so that bytes can be read back without the hint that they were written
+    under. Authors' classes are named once per value, in a table in front of it:
 
-    def __init__(self, make: Callable[[K], V], most: int = 4096) -> None:
-        super().__init__()
-        self._make = make
-        self._most = most
+        DOCUMENT([TABLE([["app.models:Order", "id", "items"], ...]), body])      body: ... OBJECT([0, id, items]) ...
 
-    def __missing__(self, key: K) -> V:
-        value = self._make(key)
-        if len(self) >= self._most:
-            self.clear()
-        self[key] = value
-        return value
+    A value without authors' classes is the body alone. A reader that meets a tag from this range that it does not know
+    has bytes of a later release before it, and says so. Beside each tag stands what it holds.
+    """
 
+    DOCUMENT: Final = 57600  # [TABLE, body]
+    TABLE: Final = 57601  # list of [module:qualname, attribute names ...]
+    OBJECT: Final = 57602  # [index into the table, attribute values ...]
+    ENUM_VALUE: Final = 57603  # [index into the table, value of the member]
+    ENUM_NAME: Final = 57604  # [index into the table, name of the member]
+    TUPLE: Final = 57605  # list
+    SET: Final = 57606  # list
+    FROZENSET: Final = 57607  # list
+    PAIRS: Final = 57608  # dict whose keys are not all scalars: [key, value, key, value ...]
+    BYTEARRAY: Final = 57609  # bytes
+    DATETIME: Final = (
+        57610  # ISO text; or [ISO text without offset, fold, TIMEZONE or ZONE or None, offset in µs or None]
+    )
+    DATE: Final = 57611  # ISO text
+    TIME: Final = 57612  # ISO text; or [ISO text without offset, fold, TIMEZONE or ZONE or None]
+    TIMEDELTA: Final = 57613  # [days, seconds, microseconds]
+    TIMEZONE: Final = 57614  # [offset in microseconds, name or None]
+    ZONE: Final = 57615  # key of a zoneinfo.ZoneInfo
+    UUID: Final = 57616  # 16 bytes
+    DECIMAL: Final = 57617  # text
+    COMPLEX: Final = 57618  # [real, imaginary]
+    FRACTION: Final = 57619  # [numerator, denominator]
+    PATH: Final = 57620  # [class name in pathlib, text]
+    DEQUE: Final = 57621  # [maxlen or None, items ...]
+    ORDERED_DICT: Final = 57622  # as PAIRS
+    COUNTER: Final = 57623  # as PAIRS
+    SEALED: Final = 57624  # what a codec of the author's has made of the value
+
+    FIRST: Final = DOCUMENT
+    LAST: Final = 57727  # those from 57625 on are reserved
+
+
+# -- Objects, taken apart ----------------------------------------------------------------------------------------------
+
+Taken: TypeAlias = tuple[tuple[str, ...], Sequence[object]]
+"""An object that was taken apart: the names and the values of its attributes."""
+Take: TypeAlias = Callable[[Any], Taken]
+Build: TypeAlias = Callable[[Sequence[object]], object]
+"""Makes an object of the values of its attributes; of an enum, the member with a value, or with a name and a mark."""
+BuilderOf: TypeAlias = Callable[[str, tuple[str, ...]], Build | None]
+"""Gives what makes objects of a class, by its name and those of its attributes; None if there is no such class."""
+
+
+# -- What goes wrong, and where ---------------------------------------------------------------------------------------
 
 PATH_SEGMENTS_MAX: Final = 12
 TEXT_CHARS_MAX: Final = 80
@@ -57,7 +97,10 @@ class Problem(Exception):
         return self
 
     def __str__(self) -> str:
-        path = path_text(reversed(self.segments))
+        parts, half = self.segments[::-1], PATH_SEGMENTS_MAX // 2
+        if len(parts) > PATH_SEGMENTS_MAX:
+            parts = [*parts[:half], " ... ", *parts[-half:]]
+        path = "".join(parts)
         return self.reason + (f" at {path}" if path else "") + (f"; {self.remedy}" if self.remedy else "")
 
 
@@ -67,15 +110,6 @@ def at(segment: str, step: Callable[..., Any], *arguments: object) -> Any:
         return step(*arguments)
     except Problem as problem:
         raise problem.under(segment) from problem.__cause__
-
-
-def path_text(segments: Iterable[str]) -> str:
-    """The path as text, shortened in the middle if it is very long."""
-    parts = list(segments)
-    if len(parts) > PATH_SEGMENTS_MAX:
-        half = PATH_SEGMENTS_MAX // 2
-        parts = [*parts[:half], " ... ", *parts[-half:]]
-    return "".join(parts)
 
 
 def short(value: object) -> str:
@@ -98,13 +132,7 @@ def error_text(error: BaseException) -> str:
 
 
 def key_segment(key: object) -> str:
-    """The path segment of a mapping's key."""
     return f"[{short(key)}]"
-
-
-def is_a(value: object, classes: Any) -> bool:
-    """`isinstance` that leaves the type of a value open: a type checker does not know what a list or dict holds."""
-    return isinstance(value, classes)
 
 
 def type_text(cls: type) -> str:
@@ -112,61 +140,129 @@ def type_text(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def hint_text(hint: object) -> str:
-    """A hint as its author wrote it."""
-    if hint is None or hint is type(None):
-        return "None"
-    if isinstance(hint, type) and not typing.get_args(hint):
-        return type_text(hint)
-    return str(hint).replace("typing.", "")
+def class_name(cls: type) -> str:
+    """The name under which a class is stored."""
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def unfit(expected: str, value: object) -> Problem:
-    """The problem of a value that is not what a hint asks for."""
-    return Problem(f"expected {expected}, got {hint_text(None if value is None else type(value))}")
+def find_class(name: str) -> type | None:
+    """The loaded class of this name, if there is one. Only dictionaries are read, so that no module's hook runs."""
+    module_name, _, qualname = name.partition(":")
+    found: object = sys.modules.get(module_name)
+    for part in qualname.split("."):
+        try:
+            found = cast("Mapping[str, object]", vars(found)).get(part)
+        except TypeError:
+            return None
+    return cast(type, found) if is_a(found, type) else None
 
 
-class Walk:
-    """Rebuilds a wire form from its leaves up. A `Problem` that a part raises gets the path to that part.
+def not_loaded(name: str) -> Problem:
+    """The problem of a class that is not there."""
+    module, _, qualname = name.partition(":")
+    if module in sys.modules:
+        return Problem(
+            f"the class {module}.{qualname} does not exist any more",
+            f"define it in {module}, or keep its old name there as an alias",
+        )
+    return Problem(f"the class {module}.{qualname} is not loaded", f"import the module {module} before")
 
-    It is slow, and used only to find where in a value something is wrong that is known to be wrong.
+
+def not_found_again(cls: type) -> Problem:
+    """The problem of an object whose class could not be found when it is read."""
+    text, remedy = type_text(cls), "define the class at module level"
+    if "<locals>" in cls.__qualname__:
+        what = f"an object of the local class {text} would not be found again"
+        return Problem(what, f"annotate what holds it with the class, or {remedy}")
+    what = f"an object of {text} would not be found again: that name does not lead to its class"
+    return Problem(what, f"{remedy}, under its own name")
+
+
+def is_a(value: object, classes: Any) -> bool:
+    """`isinstance` that leaves the type of a value open: a type checker does not know what a list or dict holds."""
+    return isinstance(value, classes)
+
+
+def half_character(text: str) -> Problem:
+    """The problem of a text that UTF-8 can't encode."""
+    what = f"the text {short(text)} holds half of a surrogate pair, which is no character"
+    return Problem(what, "clean it: text.encode(errors='replace').decode(), or pass bytes")
+
+
+def checked_text(text: str) -> str:
+    """The text; raises `Problem` if UTF-8 can't encode it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise half_character(text) from None
+    return text
+
+
+# -- One value of CBOR ------------------------------------------------------------------------------------------------
+
+Decoder: TypeAlias = Callable[[Any, bool], object]
+"""Makes a value of the content of a tag. The flag says whether the value has to be immutable, as a key has."""
+
+FOREIGN_TAGS: Final = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
+"""Tags that cbor2 reads by itself and nothing here writes: values that hold themselves, patterns to compile, emails to
+parse. Bytes that hold them are refused. Of CBOR's own tags only 2 and 3 are written, for large integers."""
+
+_MARK: Final = bytes.fromhex("c5a1d80b6e7f4c93b2f0174d9ae35c68")
+# The value is read as the first item of a pair. The second is the mark, so a longer value leaves something else there.
+_BEFORE, _AFTER = b"\x82", b"\x50" + _MARK
+_LENGTHS: Final = {
+    **dict.fromkeys((*range(24), *range(32, 56), *range(0xE0, 0xF8)), 1),
+    **{text_or_bytes | size: 1 + size for text_or_bytes in (0x40, 0x60) for size in range(24)},
+    **{number | 24 + power: 1 + 2**power for number in (0x00, 0x20, 0xE0) for power in range(4)},
+}
+"""The length of a value that holds no others, by its first byte, where that tells it."""
+
+
+def read_one(
+    data: bytes, decoders: Mapping[int, Decoder] | None = None, tag_hook: Decoder | None = None, depth: int = 400
+) -> Any:
+    """The value that `data` holds from its first byte to its last; raises `CodecError` if there are bytes after it.
+
+    `decoders` read tags by their number, and `tag_hook` all other tags. `depth` is how deeply the value may be nested.
     """
+    framed = _BEFORE + data + _AFTER
+    value, mark = loads(framed, semantic_decoders=decoders, tag_hook=tag_hook, max_depth=depth)
+    if type(mark) is not bytes or mark != _MARK:
+        raise _behind() from None
+    return value
 
-    def __init__(
-        self, leaf: Callable[[Any], object], tagged: Callable[[int, Any], object], names: list[list[str]]
-    ) -> None:
-        self._leaf = leaf
-        """Rebuilds a part that holds no others."""
-        self._tagged = tagged
-        """Rebuilds a tag, from its number and its content, which is rebuilt already."""
-        self._names = names
-        """The attribute names in the table of classes; whoever walks may add them on the way."""
 
-    def __call__(self, wire: Any) -> object:
-        """The wire form, rebuilt."""
-        if is_a(wire, list):
-            return self._parts(wire, map("[{}]".format, range(len(wire))))
-        if is_a(wire, dict):
-            segments = list(map(key_segment, wire))
-            keys = [at(segment, self._leaf, key) for segment, key in zip(segments, wire, strict=True)]
-            return dict(zip(keys, self._parts(wire.values(), segments), strict=True))
-        if isinstance(wire, CBORTag):
-            return self._tagged(wire.tag, self._content(wire.tag, wire.value))
-        return self._leaf(wire)
+def read_simple(data: bytes) -> Any:
+    """The same for a value that holds no others."""
+    value, length = loads(data), _LENGTHS.get(data[0])
+    if length == len(data):
+        return value
+    if length is None:  # as of a long text
+        with suppress(CBORError):
+            return read_one(data)
+    raise _behind()
 
-    def _content(self, tag: int, content: Any) -> object:
-        if tag == tags.DOCUMENT:
-            return [self(part) for part in content]
-        if tag == tags.OBJECT:
-            index: int = content[0]
-            return [index, *self._parts(content[1:], map(".{}".format, self._names[index]))]
-        if tag in (tags.PAIRS, tags.ORDERED_DICT, tags.COUNTER):
-            return self._parts(content, [key_segment(content[i & -2]) for i in range(len(content))])
-        return self(content)
 
-    def _parts(self, wires: Iterable[Any], segments: Iterable[str]) -> list[object]:
-        return [at(segment, self, wire) for segment, wire in zip(segments, wires, strict=True)]
+def _behind() -> CodecError:
+    return CodecError("there are bytes after the value; it is damaged, or was written with a codec")
 
+
+def unpack_cbor(data: bytes) -> object:
+    """The value of CBOR that has no tags but those of large integers; raises `CodecError`."""
+    try:
+        return read_one(data, _NO_TAGS)
+    except Exception as error:
+        raise damaged("a record") from error
+
+
+def _refuse(content: object, immutable: bool) -> NoReturn:
+    raise ValueError("a tag that no record has")
+
+
+_NO_TAGS: Final[dict[int, Decoder]] = dict.fromkeys(FOREIGN_TAGS, _refuse)
+
+
+# -- Values that hold no others ---------------------------------------------------------------------------------------
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
@@ -175,16 +271,12 @@ _PATHS: Final[dict[str, type[pathlib.PurePath]]] = {
 }
 
 
-def _zone_to_wire(zone: tzinfo) -> CBORTag:
-    """How a time zone is written, if another process can rebuild it exactly; raises `Problem` for others."""
-    if type(zone) is timezone:
-        name = None if _is_nameless(zone) else zone.tzname(None)
-        return CBORTag(tags.TIMEZONE, [zone.utcoffset(None) // _MICROSECOND, name])
-    if type(zone) is ZoneInfo:
-        if (key := zone.key) is not None:  # pyright: ignore[reportUnnecessaryComparison]  # None after from_file
-            return CBORTag(tags.ZONE, key)
-        raise Problem("a ZoneInfo without a key can't be stored", "make it by its name: ZoneInfo('Europe/Paris')")
-    raise Problem(f"a time zone of type {type_text(type(zone))} can't be stored", "use zoneinfo.ZoneInfo or timezone")
+class Leaf(NamedTuple):
+    """How values of one type are written: as a tag, whose content is made of a value and made a value again."""
+
+    tag: int
+    to_content: Callable[[Any], object]
+    from_content: Callable[[Any], object]
 
 
 def _is_nameless(zone: tzinfo) -> bool:
@@ -192,22 +284,53 @@ def _is_nameless(zone: tzinfo) -> bool:
     return type(zone) is timezone and zone.tzname(None) == timezone(zone.utcoffset(None)).tzname(None)
 
 
-def _datetime_to_wire(value: datetime) -> CBORTag:
+def _timezone_content(zone: timezone) -> object:
+    return [zone.utcoffset(None) // _MICROSECOND, None if _is_nameless(zone) else zone.tzname(None)]
+
+
+def _timezone(content: Any) -> timezone:
+    offset, name = timedelta(microseconds=content[0]), content[1]
+    return timezone(offset) if name is None else timezone(offset, name)
+
+
+def _zone_content(zone: ZoneInfo) -> object:
+    if zone.key is None:  # pyright: ignore[reportUnnecessaryComparison]  # None after from_file
+        raise Problem("a ZoneInfo without a key can't be stored", "make it by its name: ZoneInfo('Europe/Paris')")
+    return zone.key
+
+
+def _zone(key: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(key)
+    except (KeyError, ValueError, OSError):
+        raise Problem(f"there is no time zone {short(key)} here", "install the package tzdata") from None
+
+
+def _tzinfo_to_wire(zone: tzinfo | None) -> CBORTag | None:
+    """How the time zone of a datetime is written; raises `Problem` if another process could not rebuild it exactly."""
+    if zone is None:
+        return None
+    if type(zone) not in (timezone, ZoneInfo):
+        raise Problem(
+            f"a time zone of type {type_text(type(zone))} can't be stored", "use zoneinfo.ZoneInfo or timezone"
+        )
+    leaf = LEAVES[type(zone)]
+    return CBORTag(leaf.tag, leaf.to_content(zone))
+
+
+def _datetime_content(value: datetime) -> object:
     zone = value.tzinfo
     if not value.fold and (zone is None or zone is UTC or _is_nameless(zone)):
-        return CBORTag(tags.DATETIME, value.isoformat())
-    if zone is None:
-        return CBORTag(tags.DATETIME, [value.isoformat(), value.fold, None, None])
+        return value.isoformat()
     # The offset goes beside the zone's key: where the rules of a zone have changed since, the instant is what is kept.
-    offset = value.utcoffset() or timedelta(0)
-    text = value.replace(tzinfo=None).isoformat()
-    return CBORTag(tags.DATETIME, [text, value.fold, _zone_to_wire(zone), offset // _MICROSECOND])
+    offset = None if zone is None else (value.utcoffset() or timedelta(0)) // _MICROSECOND
+    return [value.replace(tzinfo=None).isoformat(), value.fold, _tzinfo_to_wire(zone), offset]
 
 
-def _datetime_from_wire(wire: Any) -> datetime:
-    if type(wire) is str:
-        return datetime.fromisoformat(wire)
-    text, fold, zone, offset_us = wire
+def _datetime(content: Any) -> datetime:
+    if type(content) is str:
+        return datetime.fromisoformat(content)
+    text, fold, zone, offset_us = content
     value = datetime.fromisoformat(text).replace(tzinfo=zone, fold=fold)
     offset = timedelta(microseconds=offset_us or 0)
     if zone is None or value.utcoffset() == offset:
@@ -215,81 +338,63 @@ def _datetime_from_wire(wire: Any) -> datetime:
     return (datetime.fromisoformat(text) - offset).replace(tzinfo=UTC).astimezone(zone)
 
 
-def _time_to_wire(value: time) -> CBORTag:
+def _time_content(value: time) -> object:
     if value.tzinfo is None and not value.fold:
-        return CBORTag(tags.TIME, value.isoformat())
-    zone = None if value.tzinfo is None else _zone_to_wire(value.tzinfo)
-    return CBORTag(tags.TIME, [value.replace(tzinfo=None).isoformat(), value.fold, zone])
+        return value.isoformat()
+    return [value.replace(tzinfo=None).isoformat(), value.fold, _tzinfo_to_wire(value.tzinfo)]
 
 
-def _time_from_wire(wire: Any) -> time:
-    if type(wire) is str:
-        return time.fromisoformat(wire)
-    text, fold, zone = wire
+def _time(content: Any) -> time:
+    if type(content) is str:
+        return time.fromisoformat(content)
+    text, fold, zone = content
     return time.fromisoformat(text).replace(tzinfo=zone, fold=fold)
 
 
-def _path_from_wire(wire: Any) -> pathlib.PurePath:
-    name, text = wire
+def _path_content(value: pathlib.PurePath) -> object:
+    return [type(value).__name__, checked_text(str(value))]
+
+
+def _path(content: Any) -> pathlib.PurePath:
+    name, text = content
     try:
         return _PATHS[name](text)
     except (KeyError, NotImplementedError):
         raise Problem(f"a {name} can't be made on this system", "store a pathlib.PurePath, or text") from None
 
 
-def _path_to_wire(value: pathlib.PurePath) -> CBORTag:
-    return CBORTag(tags.PATH, [type(value).__name__, str(value)])
-
-
-TO_WIRE: Final[dict[type, Callable[[Any], CBORTag]]] = {
-    bytearray: lambda v: CBORTag(tags.BYTEARRAY, bytes(v)),
-    datetime: _datetime_to_wire,
-    date: lambda v: CBORTag(tags.DATE, v.isoformat()),
-    time: _time_to_wire,
-    timedelta: lambda v: CBORTag(tags.TIMEDELTA, [v.days, v.seconds, v.microseconds]),
-    timezone: _zone_to_wire,
-    ZoneInfo: _zone_to_wire,
-    UUID: lambda v: CBORTag(tags.UUID, v.bytes),
-    Decimal: lambda v: CBORTag(tags.DECIMAL, str(v)),
-    complex: lambda v: CBORTag(tags.COMPLEX, [v.real, v.imag]),
-    Fraction: lambda v: CBORTag(tags.FRACTION, [v.numerator, v.denominator]),
-    **dict.fromkeys(_PATHS.values(), _path_to_wire),
-}
-
-
-def _zone_from_wire(key: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(key)
-    except (KeyError, ValueError, OSError):
-        raise Problem(f"there is no time zone {short(key)} here", "install the package tzdata") from None
-
-
-def _bytearray_from_wire(wire: Any) -> bytearray:
-    if type(wire) is not bytes:  # a number would be the size of one
+def _bytearray(content: Any) -> bytearray:
+    if type(content) is not bytes:  # a number would be the size of one
         raise Problem("a bytearray is stored as bytes")
-    return bytearray(wire)
+    return bytearray(content)
 
 
-def _fraction_from_wire(wire: Any) -> Fraction:
-    numerator, denominator = wire
+def _fraction(content: Any) -> Fraction:
+    numerator, denominator = content
     if type(numerator) is not int or type(denominator) is not int:  # a text such as 1e999999999 would never end
         raise Problem("a fraction is stored as two integers")
     return Fraction(numerator, denominator)
 
 
-FROM_WIRE: Final[dict[int, Callable[[Any], object]]] = {
-    tags.BYTEARRAY: _bytearray_from_wire,
-    tags.DATETIME: _datetime_from_wire,
-    tags.DATE: date.fromisoformat,
-    tags.TIME: _time_from_wire,
-    tags.TIMEDELTA: lambda w: timedelta(*w),
-    tags.TIMEZONE: lambda w: (
-        timezone(timedelta(microseconds=w[0])) if w[1] is None else timezone(timedelta(microseconds=w[0]), w[1])
-    ),
-    tags.ZONE: _zone_from_wire,
-    tags.UUID: lambda w: UUID(bytes=w),
-    tags.DECIMAL: Decimal,
-    tags.COMPLEX: lambda w: complex(*w),
-    tags.FRACTION: _fraction_from_wire,
-    tags.PATH: _path_from_wire,
+def _uuid(content: bytes) -> UUID:
+    return UUID(bytes=content)
+
+
+def _spread(make: Callable[..., object]) -> Callable[[Any], object]:
+    return lambda content: make(*content)
+
+
+LEAVES: Final[dict[type, Leaf]] = {
+    bytearray: Leaf(Tag.BYTEARRAY, bytes, _bytearray),
+    datetime: Leaf(Tag.DATETIME, _datetime_content, _datetime),
+    date: Leaf(Tag.DATE, date.isoformat, date.fromisoformat),
+    time: Leaf(Tag.TIME, _time_content, _time),
+    timedelta: Leaf(Tag.TIMEDELTA, attrgetter("days", "seconds", "microseconds"), _spread(timedelta)),
+    timezone: Leaf(Tag.TIMEZONE, _timezone_content, _timezone),
+    ZoneInfo: Leaf(Tag.ZONE, _zone_content, _zone),
+    UUID: Leaf(Tag.UUID, attrgetter("bytes"), _uuid),
+    Decimal: Leaf(Tag.DECIMAL, str, Decimal),
+    complex: Leaf(Tag.COMPLEX, attrgetter("real", "imag"), _spread(complex)),
+    Fraction: Leaf(Tag.FRACTION, attrgetter("numerator", "denominator"), _fraction),
+    **dict.fromkeys(_PATHS.values(), Leaf(Tag.PATH, _path_content, _path)),
 }

@@ -2,11 +2,16 @@
 
 A failure is recorded before the author's code sees it, and replayed with the same class, arguments and attributes.
 Recording can't fail: what can't be encoded is left out, and what is large is cut, so that a record has a bound.
+
+Exceptions are made again without running the `__init__` of their class, which may have effects, or take other arguments
+than `args` holds. But the built-in class under it is initialised, as it keeps `errno` and the like where no dictionary
+shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, cast
 
 from msgspec import convert, to_builtins
@@ -15,33 +20,18 @@ from workflow_sdk.errors import CodecError, ErrorInfo, JoinError, RaceError
 from workflow_sdk.rows.instance import Result
 from workflow_sdk.rows.wire import ErrorRow, Text, damaged
 from workflow_sdk.values import Codec, SealedError
-from workflow_sdk.values.basics import is_a, type_text
-from workflow_sdk.values.classes import class_name
-from workflow_sdk.values.kinds import kind_of
-from workflow_sdk.values.rebuild import (
-    Parts,
+from workflow_sdk.values.basics import class_name, find_class, is_a, type_text
+from workflow_sdk.values.exceptions import (
+    ARGS,
     clean,
     clean_tail,
-    make,
-    make_branches,
-    make_group,
+    kind_of,
     message_of,
     raw_args,
     state_of,
     text_of,
     traceback_of,
 )
-
-__all__ = [
-    "describe",
-    "message_of",
-    "pack_error_info",
-    "pack_failure",
-    "result_of",
-    "unpack_error_info",
-    "unpack_failure",
-]
-
 
 VALUE_BYTES_MAX: Final = 64_000
 ATTRIBUTES_BYTES_MAX: Final = 256_000
@@ -222,13 +212,21 @@ def _long_text(value: object) -> str:
     return clean(value if isinstance(value, str) else text_of(repr, value), _SPENT_CHARS_MAX * 10)
 
 
+# -- A record, made an exception again --------------------------------------------------------------------------------
+
+
 def unpack_failure(record: object, codec: Codec) -> Exception:
     """The exception that was recorded: of its own class where that can be found, else of its nearest base."""
     try:
         _, form, names, text, args, state, cause, inner = cast("list[Any]", record)
         message = codec.decode_text(text)
-        values = None if args is None else tuple(_unpack_value(arg, codec) for arg in args)
-        made = _remade(form, Parts(names, message, values, _unpack_state(state, codec)), inner, codec)
+        parts: Any = None
+        if form != _PLAIN:
+            message, parts = codec.decode_text(inner[0]), _unpack_inner(form, inner, codec)
+        made = _made(form, names, message, _unpack_args(args, message, parts, codec), parts)
+        _fill(made, _unpack_state(state, codec))
+        if form == _PLAIN and class_name(type(made)) != names[0] and text_of(str, made) != message:
+            ARGS.__set__(made, (message,))  # its own class worded the message; the base does not know how
         if cause is not None:
             made.__cause__ = unpack_failure(cause, codec)
     except CodecError:
@@ -238,12 +236,97 @@ def unpack_failure(record: object, codec: Codec) -> Exception:
     return made
 
 
-def _remade(form: object, parts: Parts, inner: Any, codec: Codec) -> Exception:
+def _unpack_args(args: Any, message: str, parts: Any, codec: Codec) -> tuple[object, ...]:
+    """The arguments of an exception. Those of a group may be its message and what it holds, which `args` leaves out."""
+    if args is not None:
+        return tuple(_unpack_value(arg, codec) for arg in args)
+    return () if parts is None else (message, list(parts.values() if is_a(parts, dict) else parts))
+
+
+def _unpack_inner(form: object, inner: Any, codec: Codec) -> object:
     if form == _BRANCHES:
-        return make_branches(parts, codec.decode_text(inner[0]), _unpack_named(inner[1], codec))
+        return _unpack_named(inner[1], codec)
+    return [unpack_failure(record, codec) for record in inner[1:]]
+
+
+def _made(form: object, names: Sequence[str], message: str, args: tuple[object, ...], parts: Any) -> Exception:
+    """An exception of the first of these classes that can be found, with its arguments."""
+    for cls in _classes_for(names):
+        if (made := _blank(cls, form, message, args, parts)) is not None:
+            ARGS.__set__(made, args)
+            return made
+    raise damaged("a failure")
+
+
+def _blank(cls: Any, form: object, message: str, args: tuple[object, ...], parts: Any) -> Exception | None:
+    """An exception of `cls` that only the class under it has made which is not the author's; None if it can't be."""
+    if form == _BRANCHES:
+        base: Any = next((base for base in (JoinError, RaceError) if issubclass(cls, base)), None)
+        return None if base is None else base.__new__(cls, message, parts)
     if form == _GROUP:
-        return make_group(parts, codec.decode_text(inner[0]), [unpack_failure(r, codec) for r in inner[1:]])
-    return make(parts)
+        group: Any = ExceptionGroup
+        return group.__new__(cls, message, parts) if issubclass(cls, group) else None
+    if issubclass(cls, BaseExceptionGroup):
+        return None
+    return _initialised(cls, args)
+
+
+def _initialised(cls: Any, args: tuple[object, ...]) -> Exception | None:
+    base: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    try:
+        made: Exception = base.__new__(cls, *args)
+    except Exception:  # noqa: BLE001  # a class of an extension module, which only its own code can make
+        return None
+    try:
+        base.__init__(made, *args)
+    except Exception:  # noqa: BLE001  # an argument was too large, or is text now
+        return made if base in (BaseException, Exception) else None
+    return made
+
+
+def _classes_for(names: Sequence[str]) -> Iterator[type[Exception]]:
+    """The classes of these names that can be found, in order; and `Exception`."""
+    named = [(place, find_class(name)) for place, name in enumerate(names)]
+    found = [(place, cls) for place, cls in named if cls is not None and issubclass(cls, Exception)]
+    if found and found[0][0] > 0 and (local := _subclass_named(found[0][1], names[0])):
+        yield local
+    for _, cls in found:
+        yield cls
+    yield Exception
+
+
+def _subclass_named(base: type[Exception], name: str) -> type[Exception] | None:
+    """The subclass of this name, as one made in a function is not found by its name. The last one made wins."""
+    found: type[Exception] | None = None
+    todo, seen = [base], {base}
+    while todo:
+        for cls in todo.pop().__subclasses__():
+            if cls not in seen:
+                seen.add(cls)
+                todo.append(cls)
+                if class_name(cls) == name:
+                    found = cls
+    return found
+
+
+def _fill(made: Exception, attributes: Mapping[str, object]) -> None:
+    for name, value in attributes.items():
+        try:
+            if _is_slot(type(made), name):
+                object.__setattr__(made, name, value)
+            else:
+                # Where it was found. A property of this name is code, which a record must not run.
+                object.__getattribute__(made, "__dict__")[name] = value
+        except Exception:  # noqa: BLE001  # a value of another type than the slot takes
+            continue
+
+
+def _is_slot(cls: type, name: str) -> bool:
+    """Whether an attribute is kept in a slot, or by the built-in class under the exception."""
+    for base in cls.__mro__:
+        if name in vars(base):
+            return isinstance(vars(base)[name], MemberDescriptorType | GetSetDescriptorType)
+    return False
 
 
 def _unpack_named(records: Mapping[str, Any], codec: Codec) -> dict[str, Exception]:

@@ -21,39 +21,22 @@ from typing import Any, Final, Literal, Union
 
 import msgspec
 
-from workflow_sdk.values.basics import (
-    TO_WIRE,
-    Problem,
-    at,
-    error_text,
-    hint_text,
-    is_a,
-    key_segment,
-    short,
-    type_text,
-    unfit,
-)
-from workflow_sdk.values.classes import Field, bare, field_hints, fields_of, hint_cache, making_of, substituting
+from workflow_sdk.values.basics import LEAVES, Problem, at, error_text, is_a, key_segment, short, type_text
+from workflow_sdk.values.hints import Field, bare, field_hints, fields_of, hint_cache, making_of, substituting
 
 Fit = Callable[[Any, bool], Any]
 Make = Callable[[Any, tuple[Any, ...]], Fit]
 
 _NOT_FROM_TEXT: Final = ("bytearray", "complex", "timezone", "ZoneInfo")
-_FROM_TEXT: Final = frozenset(cls for cls in TO_WIRE if cls.__name__ not in _NOT_FROM_TEXT)
+_FROM_TEXT: Final = frozenset(cls for cls in LEAVES if cls.__name__ not in _NOT_FROM_TEXT)
 _NUMBERS: Final[dict[object, tuple[type, ...]]] = {float: (float, int), complex: (complex, float, int)}
 _ARRAYS: Final = (list, tuple, set, frozenset, deque)
 _MISSING: Final = object()
 
 
-def fitter(hint: object) -> Fit:
+@hint_cache
+def fitter(hint: Any) -> Fit:
     """The function that checks values against `hint`, compiled once."""
-    try:
-        return _fits[hint]
-    except TypeError:  # not hashable, as Annotated[int, []]
-        return _compile(hint)
-
-
-def _compile(hint: Any) -> Fit:
     hint = bare(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:
@@ -72,7 +55,18 @@ def _class(cls: Any, arguments: tuple[Any, ...]) -> Fit:
     return next((make(cls, arguments) for is_one, make in _CLASSES if is_one(cls)), None) or _instance(cls, arguments)
 
 
-_fits: Final = hint_cache(_compile)
+def _hint_text(hint: object) -> str:
+    """A hint as its author wrote it."""
+    if hint is None or hint is type(None):
+        return "None"
+    if isinstance(hint, type) and not typing.get_args(hint):
+        return type_text(hint)
+    return str(hint).replace("typing.", "")
+
+
+def _unfit(expected: str, value: object) -> Problem:
+    """The problem of a value that is not what a hint asks for."""
+    return Problem(f"expected {expected}, got {_hint_text(type(value))}")
 
 
 def _anything(value: Any, convert: bool) -> Any:
@@ -120,7 +114,7 @@ def _union(hint: Any, members: tuple[Any, ...]) -> Fit:
                         return value
             if made:
                 return _the_one(made, value, hint)
-        raise _telling(problems) or unfit(hint_text(hint), value)
+        raise _telling(problems) or _unfit(_hint_text(hint), value)
 
     return fit
 
@@ -136,8 +130,8 @@ def _the_one(made: list[Any], value: Any, hint: Any) -> Any:
     if len(made) > 1 and is_a(value, dict):
         made = [each for each in made if set(field_hints(each.__class__)) == set(value)] or made
     if len(made) > 1:
-        found = ", ".join(hint_text(each.__class__) for each in made)
-        raise Problem(f"the data fits several of {hint_text(hint)}: {found}")
+        found = ", ".join(_hint_text(each.__class__) for each in made)
+        raise Problem(f"the data fits several of {_hint_text(hint)}: {found}")
     return made[0]
 
 
@@ -148,14 +142,14 @@ def _single(classes: Any, expected: str, make: Callable[[Any], Any] | None = Non
         if isinstance(value, classes):
             return value
         if make is None or not convert:
-            raise unfit(expected, value)
+            raise _unfit(expected, value)
         return make(value)
 
     return fit
 
 
 def _instance(cls: type, _: tuple[Any, ...]) -> Fit:
-    return _single(_NUMBERS.get(cls, cls), hint_text(cls))
+    return _single(_NUMBERS.get(cls, cls), _hint_text(cls))
 
 
 def _from_text(cls: Any, _: tuple[Any, ...]) -> Fit:
@@ -163,7 +157,7 @@ def _from_text(cls: Any, _: tuple[Any, ...]) -> Fit:
         try:
             return cls(value) if hasattr(cls, "joinpath") else msgspec.convert(value, cls)
         except (TypeError, ValueError, msgspec.ValidationError) as error:
-            raise Problem(f"{unfit(cls.__name__, value).reason}: {error_text(error)}") from None
+            raise Problem(f"{_unfit(cls.__name__, value).reason}: {error_text(error)}") from None
 
     return _single(cls, cls.__name__, make)
 
@@ -174,9 +168,9 @@ def _enum(cls: type[Enum], _: tuple[Any, ...]) -> Fit:
             return cls(value)
         except (ValueError, TypeError, KeyError):
             choices = ", ".join(short(member.value) for member in list(cls)[:8])
-            raise Problem(f"expected {hint_text(cls)} (one of {choices}), got {short(value)}") from None
+            raise Problem(f"expected {_hint_text(cls)} (one of {choices}), got {short(value)}") from None
 
-    return _single(cls, hint_text(cls), make)
+    return _single(cls, _hint_text(cls), make)
 
 
 def _model(cls: Any, _: tuple[Any, ...]) -> Fit:
@@ -222,7 +216,7 @@ def _array(cls: Any, arguments: tuple[Any, ...]) -> Fit:
     def fit(value: Any, convert: bool) -> Any:
         right = is_a(value, cls) and not is_a(value, refused)
         if not right and not (convert and is_a(value, others)):
-            raise unfit(hint_text(cls), value)
+            raise _unfit(_hint_text(cls), value)
         if (item is _anything and right) or not is_a(value, _ARRAYS):
             return value
         done = _each(repeat(item), value, convert, "[{}]".format)
@@ -250,7 +244,7 @@ def _fixed_tuple(arguments: tuple[Any, ...]) -> Fit:
     def fit(value: Any, convert: bool) -> Any:
         right = is_a(value, tuple)
         if not right and not (convert and is_a(value, list)):
-            raise unfit("tuple", value)
+            raise _unfit("tuple", value)
         if len(value) != len(items):
             raise Problem(f"expected a tuple of {len(items)} items, got {len(value)}")
         done = _each(items, value, convert, "[{}]".format)
@@ -269,7 +263,7 @@ def _mapping(cls: Any, arguments: tuple[Any, ...]) -> Fit:
     def fit(value: Any, convert: bool) -> Any:
         right = is_a(value, cls)
         if not right and not (convert and is_a(value, dict)):
-            raise unfit(hint_text(cls), value)
+            raise _unfit(_hint_text(cls), value)
         if is_open and right:
             return value
         parts: list[Any] = list(chain.from_iterable(zip(value.values(), value, strict=True)))
@@ -322,7 +316,7 @@ def _object(cls: Any, arguments: tuple[Any, ...]) -> Fit:
         if convert and is_a(value, items) and len(value) <= len(compiled()):
             names = (field.name for field, _ in compiled())
             return _make(cls, dict(zip(names, value, strict=False)), compiled())
-        raise unfit(type_text(cls), value)
+        raise _unfit(type_text(cls), value)
 
     return fit
 
@@ -366,7 +360,7 @@ def _typed_dict(cls: Any, arguments: tuple[Any, ...]) -> Fit:
     def fit(value: Any, convert: bool) -> Any:
         fits, required = compiled()
         if not is_a(value, dict):
-            raise unfit(type_text(cls), value)
+            raise _unfit(type_text(cls), value)
         if missing := sorted(required - value.keys()):
             raise Problem(f"missing the key {missing[0]!r} of {type_text(cls)}")
         done = {key: at(f"[{key!r}]", fits.get(key, _anything), part, convert) for key, part in value.items()}

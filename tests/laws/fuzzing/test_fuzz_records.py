@@ -58,8 +58,8 @@ from workflow_sdk.rows.outside import Cleanup, Ending, Hanging, TaskDone, TaskEv
 from workflow_sdk.rows.status import EntryStatus, Kind, Status
 from workflow_sdk.rows.wire import FORMAT, ErrorRow, Text, pack_record, unpack_record
 from workflow_sdk.values import Codec
+from workflow_sdk.values.basics import unpack_cbor
 from workflow_sdk.values.failures import describe, pack_error_info, pack_failure, unpack_error_info, unpack_failure
-from workflow_sdk.values.sealing import unpack_cbor
 
 pytestmark = pytest.mark.law(17)
 

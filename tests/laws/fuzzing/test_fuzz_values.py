@@ -23,8 +23,7 @@ from tests.laws.examples import examples
 from tests.laws.fuzzing.hostile import BOMBS, FOREIGN, bounded, cbor, hostile, mutated
 from workflow_sdk.codecs import unmarked
 from workflow_sdk.errors import CodecError
-from workflow_sdk.values import Codec
-from workflow_sdk.values.sealing import seals_of
+from workflow_sdk.values import Codec, seals_of
 
 pytestmark = pytest.mark.law(17)
 

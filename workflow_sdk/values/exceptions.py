@@ -1,5 +1,6 @@
-"""The kind of a failure: on which side its cause is, and so who can mend it.
+"""What an exception is: its kind, its message, its arguments and attributes, its traceback.
 
+The kind of a failure says on which side its cause is, and so who can mend it.
 An author's exception may say its kind itself, with an attribute `kind`. All others are told by their classes, or by the
 status of an HTTP response. The classes of HTTP clients and the like are known by name, as they need not be installed.
 """
@@ -7,8 +8,13 @@ status of an HTTP response. The classes of HTTP clients and the like are known b
 from __future__ import annotations
 
 import errno
+import traceback
+from collections.abc import Iterator
+from pathlib import PurePath
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
+from workflow_sdk import errors
 from workflow_sdk.errors import (
     ChildFailedError,
     CodecError,
@@ -204,3 +210,97 @@ def _attribute(owner: object, name: str) -> object:
         return getattr(owner, name, None)
     except Exception:  # noqa: BLE001  # an author's property may raise anything
         return None
+
+
+# -- What an exception consists of -------------------------------------------------------------------------------------
+
+MESSAGE_CHARS_MAX: Final = 10_000
+TRACEBACK_CHARS_MAX: Final = 8_000
+_FRAMES_MAX: Final = 60
+
+_PACKAGE: Final = str(PurePath(errors.__file__).parent)
+# `obj` of an AttributeError or NameError is whatever the author's code touched; it says nothing of the failure.
+_NOT_RECORDED: Final = frozenset({"obj", "exceptions", "message", "characters_written"})
+# An author's class may define `args` anew; what the constructor was given is in the slot of the base.
+ARGS: Final[Any] = vars(BaseException)["args"]
+
+
+def raw_args(error: BaseException) -> tuple[object, ...]:
+    """What the constructor of an exception was given."""
+    return cast("tuple[object, ...]", ARGS.__get__(error))
+
+
+def state_of(error: BaseException) -> dict[str, object]:
+    """The attributes of an exception: of its `__dict__`, its slots, and of the built-in class under it."""
+    found: dict[str, object] = {}
+    for name in _members(type(error)):
+        try:
+            value = getattr(error, name, None)
+        except Exception:  # noqa: BLE001  # an author's __getattr__ may raise anything
+            continue
+        if value is not None:
+            found[name] = value
+    try:
+        found.update({name: value for name, value in vars(error).items() if type(name) is str})  # pyright: ignore[reportUnnecessaryComparison]
+    except Exception:  # noqa: BLE001  # as may a property named __dict__
+        return found
+    return found
+
+
+def _members(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        if base not in (BaseException, object):
+            for name, member in vars(base).items():
+                if name.startswith("__") or name in _NOT_RECORDED:
+                    continue
+                if isinstance(member, MemberDescriptorType | GetSetDescriptorType):
+                    yield name
+
+
+def message_of(error: BaseException) -> str:
+    """The message of an exception, as it is recorded. Never raises."""
+    return clean(text_of(str, error))
+
+
+def text_of(form: Any, value: object) -> str:
+    """The `str` or `repr` of a value of the author's. Never raises."""
+    try:
+        return str(form(value))
+    except Exception as failure:  # noqa: BLE001  # an author's __str__ or __repr__ may raise anything
+        return f"<{type(value).__name__}, whose {form.__name__}() raises {type(failure).__name__}>"
+
+
+def clean(text: object, chars_max: int = MESSAGE_CHARS_MAX) -> str:
+    """The beginning of a text, with only characters that can be stored."""
+    whole = str(text)
+    return _whole(whole if len(whole) <= chars_max else whole[:chars_max] + " ...")
+
+
+def clean_tail(text: str) -> str:
+    """The end of a text, with only characters that can be stored."""
+    return _whole(text if len(text) <= TRACEBACK_CHARS_MAX + 4 else "...\n" + text[-TRACEBACK_CHARS_MAX:])
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback as text, its end if it is long, without the engine's own frames unless there are no others."""
+    try:
+        report = traceback.TracebackException.from_exception(error, limit=-_FRAMES_MAX, compact=True)
+        for part in _chain(report):
+            theirs = [frame for frame in part.stack if not frame.filename.startswith(_PACKAGE)]
+            if theirs:
+                part.stack = traceback.StackSummary.from_list(theirs)
+        return clean_tail("".join(report.format()))
+    except Exception:  # noqa: BLE001  # it calls the author's __str__, and reads source files
+        return ""
+
+
+def _chain(report: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    todo: list[traceback.TracebackException | None] = [report]
+    while todo:
+        if (part := todo.pop()) is not None:
+            yield part
+            todo += [part.__cause__, part.__context__, *(part.exceptions or ())]
