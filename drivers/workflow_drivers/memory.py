@@ -94,16 +94,13 @@ class _Store:
             kind = type(write)
             if kind is Clear:
                 if rows.pop(write[0], None) is not None:
-                    self._drop(write[0])
+                    self._went(write[0])
             elif kind is ClearRange:
                 self._clear_range(write[0], write[-1])
             else:
                 key = write[0] if kind is Set else self._next_key(write[0])
                 if key not in rows:
-                    if key in self._gone:
-                        self._gone.remove(key)
-                    else:
-                        self._new.add(key)
+                    self._came(key)
                 rows[key] = write[-1]
         if self.waiting.by_key:
             self._notice(batch.writes)
@@ -117,9 +114,15 @@ class _Store:
     def _clear_range(self, begin: bytes, end: bytes) -> None:
         for key, _ in self.scan(begin, end, None, False):
             del self.rows[key]
-            self._drop(key)
+            self._went(key)
 
-    def _drop(self, key: bytes) -> None:
+    def _came(self, key: bytes) -> None:
+        if key in self._gone:
+            self._gone.remove(key)
+        else:
+            self._new.add(key)
+
+    def _went(self, key: bytes) -> None:
         if key in self._new:
             self._new.remove(key)
         else:
