@@ -19,6 +19,8 @@ BREACHES = {
     "layers": ("workflow_sdk/errors.py", "import workflow_sdk.driver"),
     "core": ("workflow_sdk/rows/location.py", "import time"),
     "features": ("workflow_sdk/features/retention.py", "import workflow_sdk.features.replay_check"),
+    "cli": ("workflow_sdk/cli/output.py", "import workflow_sdk.rows.wire"),
+    "testing": ("workflow_sdk/testing/contract.py", "import workflow_sdk.rows.wire"),
     "drivers": ("drivers/workflow_drivers/memory.py", "import workflow_sdk.rows"),
     "engine": ("workflow_sdk/driver.py", "import workflow_drivers.memory"),
     "independence": ("drivers/workflow_drivers/memory.py", "import workflow_drivers.sqlite"),

@@ -16,14 +16,14 @@ DOORS = {"Context", "Client"}
 """What authors and operators hold in their hands may have as many methods as they need."""
 
 LIMITS: dict[str, float] = {
-    "modules": 168,
-    "lines": 35_000,
+    "modules": 162,
+    "lines": 34_700,
     "longest module": 400,
     "modules over 400 lines": 0,
     "longest function": 50,
     "functions of complexity over 10": 20,
-    "imports of a module, on average": 7.2,
-    "longest chain of imports": 29,
+    "imports of a module, on average": 7.3,
+    "longest chain of imports": 27,
     "classes over 15 public methods or 25 in all": 0,
 }
 

@@ -286,7 +286,7 @@ async def test_a_signal_to_a_living_worker(raw: bytes, caplog: pytest.LogCapture
         await client.handle(child, "waits").send("end", "end")
         assert await handle.result(timeout=PATIENCE) == "end"
         await trial.counting.until_quiet()
-        assert await driver.scan(*subtree(worker.signals)) == []
+    assert await driver.scan(*subtree(worker.signals)) == []
 
 
 async def test_the_heartbeat_of_a_living_worker(caplog: pytest.LogCaptureFixture) -> None:

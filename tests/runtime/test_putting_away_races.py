@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.patience import PATIENCE
-from tests.runtime.parts import Rows, Stop
+from tests.runtime.parts import Stop
 from tests.runtime.polling import settle, until
 from workflow_sdk import Context, Driver, Runtime, workflow
 
@@ -52,11 +52,7 @@ async def test_it_leaves_once_what_is_under_way_has_ended(driver: Driver, losers
 
         await until(all_began)
         await handle.evict()
-
-        async def is_told() -> bool:
-            return (await Rows.of(driver)).signals == []
-
-        await until(is_told)
+        await settle(driver)
         loses.go_on.set()
         await settle(driver)
         wins.go_on.set()

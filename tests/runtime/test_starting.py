@@ -244,11 +244,7 @@ async def test_a_message_comes_before_it_is_known_to_be_started(driver: Driver) 
             group.start_soon(lambda: runtime.start(listens, id="i"))
             await held.stop.reached.wait()
             await handle.send("m", 5)
-
-            async def is_told() -> bool:
-                return (await Rows.of(driver)).signals == []
-
-            await until(is_told)
+            await settle(driver)
             held.stop.go_on.set()
         assert await handle.result(timeout=PATIENCE) == 5
 

@@ -79,11 +79,21 @@ def forget_worker(worker: WorkerKeys) -> list[Writing]:
     return [Clear(worker.heartbeat), Clear(worker.stamp), ClearRange(*subtree(worker.signals))]
 
 
+def forget_signals(worker: WorkerKeys, last: bytes) -> ClearRange:
+    """The write that forgets the signals of a worker up to the one with the key `last`."""
+    return ClearRange(subtree(worker.signals)[0], last + b"\x00")
+
+
 @change
-def beat(worker: WorkerKeys, before: bytes | None, heartbeat: bytes) -> Steps[bool]:
-    """Write a heartbeat; False if the worker was buried since the one before, which is given as `before`."""
+def beat(worker: WorkerKeys, before: bytes | None, heartbeat: bytes, last: bytes | None = None) -> Steps[bool]:
+    """Write a heartbeat; False if the worker was buried since the one before, which is given as `before`.
+
+    `last`: the key of the last signal that it has read. Those up to it are forgotten.
+    """
     found: bytes | None = yield Assume(worker.heartbeat, before)
     yield Set(worker.heartbeat, heartbeat)
+    if last is not None:
+        yield forget_signals(worker, last)
     return found == before
 
 

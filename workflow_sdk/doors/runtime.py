@@ -14,18 +14,17 @@ from uuid import uuid4
 import anyio
 
 from workflow_sdk.changes.apply import apply
-from workflow_sdk.changes.change import clear
 from workflow_sdk.changes.claim import Claim, new_lease
 from workflow_sdk.changes.deliver import inbox_max as inbox_max_of_store
 from workflow_sdk.changes.inboxes import limit_inboxes
-from workflow_sdk.changes.workers import Heartbeat, SignalRow, beat, leave
+from workflow_sdk.changes.workers import Heartbeat, beat, leave
 from workflow_sdk.client.access import Access
 from workflow_sdk.client.watching import Watch
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.doors.client import Client
 from workflow_sdk.doors.settings import by_name, number_of, seconds_of
 from workflow_sdk.driver import Driver
-from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.errors import DefinitionError
 from workflow_sdk.features.retention import Answers, Purging
 from workflow_sdk.features.schedules.ticking import Ticking
 from workflow_sdk.instance.clock import TimeSource, pause
@@ -34,7 +33,6 @@ from workflow_sdk.operations.calling import come_what_may
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.rows.instance import InstanceRows, Lease
 from workflow_sdk.rows.keys import SHARDS, InstanceKeys, WorkerKeys
-from workflow_sdk.rows.location import subtree
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.values import VALUE_BYTES_MAX, Wrappers
 from workflow_sdk.worker.claiming import Claiming
@@ -43,6 +41,7 @@ from workflow_sdk.worker.hosting import Hosting, new_hosting
 from workflow_sdk.worker.lease import living
 from workflow_sdk.worker.nearby import Nearby
 from workflow_sdk.worker.residents import Residents
+from workflow_sdk.worker.signals import Signals
 from workflow_sdk.worker.stalls import STALL_SECONDS, watch_for_stalls
 
 _log = logging.getLogger("workflow_sdk.runtime")
@@ -112,7 +111,7 @@ class Runtime(Client):
         self._is_used = False
         self._claiming: Claiming | None = None
         self._hosting: Hosting | None = None
-        self._signals = ExitStack()
+        self._handling = ExitStack()
         self._received: AsyncIterator[signal.Signals] | None = None
         """The signals that come to a runtime that serves."""
         self._life = ExitStack()
@@ -125,6 +124,7 @@ class Runtime(Client):
         self._heartbeat: bytes | None = None
         """What the last heartbeat has written."""
         self._beats = 0
+        self._signals = Signals(self._worker, self._residents, self._missed)
         self._alive_until = 0.0, 0.0
         """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
 
@@ -164,7 +164,7 @@ class Runtime(Client):
         )
         # Looking for what was left never stops: others may die at any time.
         for loop in (
-            self._read_signals,
+            partial(self._signals.listen, self.access.driver),
             claiming.claim_what_is_due,
             claiming.claim_what_was_left,
             ticking.listen,
@@ -186,7 +186,7 @@ class Runtime(Client):
             await self._evict_all()
         finally:
             try:
-                with self._signals:
+                with self._handling:
                     await self._close()
             finally:
                 await self._shut(kind, error, trace)
@@ -233,7 +233,7 @@ class Runtime(Client):
         """
         if self._access is None:
             raise DefinitionError("a runtime serves while it is open: in `async with`")
-        self._received = self._signals.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        self._received = self._handling.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         await anext(self._received)
         return 0
 
@@ -248,7 +248,7 @@ class Runtime(Client):
             _log.warning("a second signal has come: what is under way is cancelled")
             self._residents.hurry()
             # From now on signals do what they do to any process: nothing is to keep this one.
-            self._signals.close()
+            self._handling.close()
 
         async with anyio.create_task_group() as group:
             group.start_soon(hurry)
@@ -323,10 +323,12 @@ class Runtime(Client):
         # On a clock that knows by itself who is alive, there is no second one.
         number = None if self._clock.is_alive(self._worker.worker) else self._beats
         heartbeat = Heartbeat(now, self._ttl, number).pack()
-        if not await apply(self.access.driver, beat(self._worker, self._heartbeat, heartbeat)):
+        kept, last = self._signals.kept, self._signals.last
+        if not await apply(self.access.driver, beat(self._worker, self._heartbeat, heartbeat, last if kept else None)):
             # We were taken for dead, and buried. What others have taken over is dropped.
             self._residents.look_again()
         self._heartbeat = heartbeat
+        self._signals.kept -= kept
         self._alive_until = now + self._ttl, began + self._ttl
 
     async def _keep_beating(self) -> None:
@@ -349,38 +351,9 @@ class Runtime(Client):
             await apply(driver, limit_inboxes(inbox_max))
             here.inbox_max = inbox_max
 
-    async def _read_signals(self) -> None:
-        """Tell residents of their messages."""
-        driver, worker = self.access.driver, self._worker
-        with self._residents.looks():
-            signal = await driver.get(worker.stamp)
-            rows = await driver.scan(*subtree(worker.signals))
-            if rows:
-                await self._read(rows)
-                return
-        await driver.changed(worker.stamp, signal)
-
-    async def _read(self, signals: list[tuple[bytes, bytes]]) -> None:
-        for _, raw in signals:
-            try:
-                signal = SignalRow.unpack(raw)
-            except CodecError as error:
-                # It was for one of them.
-                _log.error(
-                    "a signal to this worker can't be read; every instance in memory looks for messages: %s", error
-                )
-                self._residents.look_again()
-                continue
-            id, evicts = signal.id, signal.evicts
-            run = self._residents.runs.get(id)
-            if run is None:
-                if self._claiming is not None:
-                    self._claiming.missed(id, evict=evicts)
-            elif evicts:
-                self._residents.evict_one(id)
-            else:
-                run.execution.parking.arrivals.signal()
-        await apply(self.access.driver, clear([key for key, _ in signals]))
+    def _missed(self, id: str, evicts: bool) -> None:
+        if self._claiming is not None:
+            self._claiming.missed(id, evict=evicts)
 
     async def _leave(self) -> None:
         """Forget the worker, unless something is left of it that others have to take over."""
