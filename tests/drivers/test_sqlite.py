@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -484,6 +485,49 @@ async def test_polls_become_rare(tmp_path: Path) -> None:
         with anyio.fail_after(PATIENCE):
             await wait
         assert await driver.get(b"k") == b"v"
+
+
+async def until_polls_are_far(driver: SqliteDriver) -> None:
+    """The next poll is the last one that comes soon."""
+    await until_waiting(driver)
+    driver._interval = 1800.0
+    await until(lambda: driver._interval == 3600.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no notice of writes")
+async def test_a_write_by_another_handle_is_noticed_between_polls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MAX", 3600.0)
+    async with opened(tmp_path) as driver, opened(tmp_path) as other:
+        for number in range(3):  # each notice comes once
+            wait = asyncio.ensure_future(driver.changed(b"k%d" % number, None))
+            await until_polls_are_far(driver)
+            await other.commit(one(b"k%d" % number))
+            with anyio.fail_after(PATIENCE):
+                await wait
+
+
+async def test_without_notice_of_writes_there_are_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow_drivers.sqlite._notice.sys", SimpleNamespace(platform="another"))
+    async with opened(tmp_path) as driver, opened(tmp_path) as other:
+        wait = asyncio.ensure_future(driver.changed(b"k", None))
+        await until(lambda: driver._interval > 0.03)
+        await other.commit(one(b"k"))
+        with anyio.fail_after(PATIENCE):
+            await wait
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing tells which files are open")
+async def test_no_file_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workflow_drivers.sqlite.POLL_SECONDS_MAX", 3600.0)
+    before = len(os.listdir("/proc/self/fd"))
+    async with opened(tmp_path) as driver:
+        wait = asyncio.ensure_future(driver.changed(b"k", None))
+        await until_polls_are_far(driver)
+        await driver.commit(one(b"k"))
+        await wait
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_own_commits_are_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

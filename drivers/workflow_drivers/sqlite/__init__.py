@@ -30,6 +30,7 @@ from workflow_drivers.sqlite._file import (
     prepare_to_read,
     prepare_to_write,
 )
+from workflow_drivers.sqlite._notice import WriteNotice
 from workflow_drivers.sqlite._queue import CommitQueue, Reader
 from workflow_drivers.sqlite._transact import Transactions
 from workflow_sdk.driver import Append, Batch, Set, Waiters, check_limits, url_options
@@ -46,6 +47,8 @@ WORDS = {"inline": ("auto", "no"), "mode": ("rwc", "rw"), "synchronous": ("full"
 # What other processes commit is found by asking: often at first, since an answer tends to come soon, and then seldom.
 POLL_SECONDS_MIN = 0.001
 POLL_SECONDS_MAX = 0.05
+# From here on, a write by another process makes the poll come sooner, where the system tells of it.
+NOTICE_SECONDS = 0.008
 # With many keys to read, a poll takes long. This keeps it to a twentieth of the time of the reader's thread.
 POLL_REST = 20
 
@@ -71,6 +74,8 @@ class SqliteDriver:
         """When the timer is due."""
         self._polling = False
         self._interval = POLL_SECONDS_MIN
+        log = writer.session.settings.path
+        self._writes = WriteNotice(self._loop, log.with_name(f"{log.name}-wal"), self._poll_soon)
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -120,8 +125,7 @@ class SqliteDriver:
         self._watch.add(key, waiter)  # before the look at the value, so that nothing falls between the two
         try:
             if await self._reader.get(key) == since:
-                self._interval = POLL_SECONDS_MIN
-                self._poll_after(self._interval)
+                self._poll_soon()
                 await waiter[1]
         finally:
             self._watch.discard(key, waiter)
@@ -143,6 +147,7 @@ class SqliteDriver:
         self._end_waits(self._closed_error())
         if self._timer is not None:
             self._timer.cancel()
+        self._writes.close()
         try:
             await self._reader.thread.close()
         finally:
@@ -206,6 +211,12 @@ class SqliteDriver:
         self._due = due
         self._timer = self._loop.call_at(due, self._poll)
 
+    def _poll_soon(self) -> None:
+        """Something may change now, or has changed: ask often for a while."""
+        self._interval = POLL_SECONDS_MIN
+        if self._watch:
+            self._poll_after(self._interval)
+
     def _poll(self) -> None:
         self._timer = None
         if self._watch and self._closing is None:
@@ -231,6 +242,8 @@ class SqliteDriver:
         found = self._notice(values)
         self._interval = POLL_SECONDS_MIN if found else min(2 * self._interval, POLL_SECONDS_MAX)
         if self._watch:
+            if self._interval > NOTICE_SECONDS:
+                self._writes.ask()
             self._poll_after(max(self._interval, POLL_REST * took))
 
 
