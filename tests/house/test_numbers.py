@@ -16,7 +16,7 @@ DOORS = {"Context", "Client"}
 """What authors and operators hold in their hands may have as many methods as they need."""
 
 LIMITS: dict[str, float] = {
-    "modules": 162,
+    "modules": 163,
     "lines": 34_700,
     "longest module": 400,
     "modules over 400 lines": 0,
