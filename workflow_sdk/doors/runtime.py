@@ -76,7 +76,7 @@ class Runtime(Client):
         workflows: Iterable[Workflow[Any, Any]],
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
-        concurrency: int = 256,
+        concurrency: int = 512,
         threads: int = THREADS_MAX,
         clock: TimeSource | None = None,
         lease_ttl: Duration = LEASE_SECONDS,
