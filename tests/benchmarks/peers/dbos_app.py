@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from dbos import DBOS, DBOSConfig
-from sqlalchemy import make_url
+from sqlalchemy import Engine, event, make_url
 
 from tests.benchmarks.peers.measuring import Setting, Spent, Step, spent
 
@@ -63,6 +65,13 @@ async def waiting() -> None:
     """A step, and then a long wait."""
     await nothing()
     await DBOS.recv_async("message", A_MONTH)
+
+
+@event.listens_for(Engine, "connect")
+def _add_subseconds(connection: Any, record: object) -> None:
+    """DBOS asks SQLite for milliseconds as only version 3.42 and later has them."""
+    if isinstance(connection, sqlite3.Connection) and sqlite3.sqlite_version_info < (3, 42):
+        connection.create_function("unixepoch", -1, lambda *how: time.time())
 
 
 @asynccontextmanager
