@@ -66,18 +66,22 @@ class _Store:
         self._sorted: SortedList[bytes] = SortedList()
         # Nobody may ask for the order before many of the keys that come are gone again.
         self._new: set[bytes] = set()
-        """Keys that are not sorted in yet."""
+        """Keys that came since the order was asked for last."""
         self._gone: set[bytes] = set()
-        """Keys that are still among the sorted ones, and in no row any more."""
+        """Keys among the sorted ones that went since then. One that came again is in both."""
         self.appended = 0
         self.waiting = Waiters[_Waiter]()
 
     @property
     def keys(self) -> SortedList[bytes]:
         """All keys, in order."""
-        for key in self._gone:
-            self._sorted.remove(key)
-        self._gone.clear()
+        if self._gone:
+            # What went and came again is at its place.
+            came_again = self._gone & self._new
+            self._new -= came_again
+            for key in self._gone - came_again:
+                self._sorted.remove(key)
+            self._gone.clear()
         if self._new:
             self._sorted.update(self._new)
             self._new.clear()
@@ -100,7 +104,7 @@ class _Store:
             else:
                 key = write[0] if kind is Set else self._next_key(write[0])
                 if key not in rows:
-                    self._came(key)
+                    self._new.add(key)
                 rows[key] = write[-1]
         if self.waiting.by_key:
             self._notice(batch.writes)
@@ -115,12 +119,6 @@ class _Store:
         for key, _ in self.scan(begin, end, None, False):
             del self.rows[key]
             self._went(key)
-
-    def _came(self, key: bytes) -> None:
-        if key in self._gone:
-            self._gone.remove(key)
-        else:
-            self._new.add(key)
 
     def _went(self, key: bytes) -> None:
         if key in self._new:

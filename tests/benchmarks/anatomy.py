@@ -34,12 +34,12 @@ COUNTED = 2000
 
 STORE = "the store in memory"
 PARTS = (
-    ("the value as bytes (codec)", r"workflow_sdk/core/codec/"),
-    ("records: name, entry, count of commits", r"workflow_sdk/core/(wire|entries|entry_data)\.py"),
-    ("keys and names", r"workflow_sdk/core/(names|location|keys|tuples)\.py|fdb/tuple"),
-    ("what has changed, as a batch", r"workflow_sdk/(core/journal|execution/flushing|driver)\.py"),
-    ("the call: options, checks, place in the scope", r"workflow_sdk/(context|definitions|operations/|core/)"),
-    ("the run around it: halted, clock, turns", r"workflow_sdk/execution/"),
+    ("the value as bytes (codec)", r"workflow_sdk/values/"),
+    ("records: name, entry, count of commits", r"workflow_sdk/rows/(wire|entries|instance)\.py"),
+    ("keys and names", r"workflow_sdk/(journal/names|rows/(location|keys))\.py|fdb/tuple"),
+    ("what has changed, as a batch", r"workflow_sdk/(journal/(journal|unwritten)|instance/(flushing|staging)|driver)\.py"),
+    ("the call: options, checks, place in the scope", r"workflow_sdk/(context|definitions|operations/|rows/)"),
+    ("the run around it: halted, clock, turns", r"workflow_sdk/(instance|changes|worker)/"),
     (STORE, r"workflow_drivers/|sortedcontainers"),
     ("event loop", r"asyncio/|anyio/|sniffio/|selectors\.py"),
     ("the workflow and its step", r"tests/benchmarks/"),
