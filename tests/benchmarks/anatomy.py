@@ -37,7 +37,10 @@ PARTS = (
     ("the value as bytes (codec)", r"workflow_sdk/values/"),
     ("records: name, entry, count of commits", r"workflow_sdk/rows/(wire|entries|instance)\.py"),
     ("keys and names", r"workflow_sdk/(journal/names|rows/(location|keys))\.py|fdb/tuple"),
-    ("what has changed, as a batch", r"workflow_sdk/(journal/(journal|unwritten)|instance/(flushing|staging)|driver)\.py"),
+    (
+        "what has changed, as a batch",
+        r"workflow_sdk/(journal/(journal|unwritten)|instance/(flushing|staging)|driver)\.py",
+    ),
     ("the call: options, checks, place in the scope", r"workflow_sdk/(context|definitions|operations/|rows/)"),
     ("the run around it: halted, clock, turns", r"workflow_sdk/(instance|changes|worker)/"),
     (STORE, r"workflow_drivers/|sortedcontainers"),

@@ -25,7 +25,10 @@ ENTRIES = 10_000
 OWNERS = (
     ("cancel scopes and task states of anyio", r"/anyio/"),
     ("the task, its frame and context", r"/asyncio/|worker/hosting\.py|weakref|_weakrefset"),
-    ("frames and parts of the run", r"worker/residents\.py|instance/(run|execution|life|session|flushing|calls|outside)\.py"),
+    (
+        "frames and parts of the run",
+        r"worker/residents\.py|instance/(run|execution|life|session|flushing|calls|outside)\.py",
+    ),
     ("the wait: frames, place, entry", r"/operations/|instance/(parking|waits|messages|inbox_reader)\.py"),
     ("records, encoded", r"rows/wire\.py|/values/|drivers/"),
     ("keys, names, journal", r"/workflow_sdk/(rows|journal)/|/fdb/"),
