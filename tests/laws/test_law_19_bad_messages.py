@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import anyio
@@ -27,6 +28,7 @@ from workflow_sdk import (
     Workflow,
     workflow,
 )
+from workflow_sdk.operations.branches import Branches
 from workflow_sdk.rows.keys import ASIDE, InstanceKeys
 
 stop = [Stop()]
@@ -253,6 +255,32 @@ async def test_it_is_for_a_wait_that_is_between_two_turns(driver: Driver) -> Non
         result = await handle.result(PATIENCE)
         assert result == {"a": list(range(20)), "b": [str(number) for number in range(20)]}
         assert await handle.inbox() == []
+
+
+async def test_it_is_for_a_wait_of_a_branch_that_has_not_begun(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop may run one branch until it waits before another one has its first turn."""
+    gate, number, work = anyio.Event(), count(), Branches._work
+
+    async def late(branches: Branches, queue: Any, workers: int) -> None:
+        if next(number):
+            await gate.wait()
+        await work(branches, queue, workers)
+
+    monkeypatch.setattr(Branches, "_work", late)
+    async with Runtime(driver, workflows=FLOWS) as runtime:
+        handle = await runtime.start(two_types, id="i")
+
+        async def one_waits() -> bool:
+            return len((await handle.info()).waits) == 1
+
+        await until(one_waits)
+        waits_for_a_number = (await handle.info()).waits[0].path.startswith("both/a")
+        await handle.send("n", "text" if waits_for_a_number else 5)
+        await settle(driver)
+        assert [message.reason for message in await handle.inbox()] == [None]
+        gate.set()
+        await handle.send("n", 5 if waits_for_a_number else "text")
+        assert await handle.result(PATIENCE) == {"a": 5, "b": "text"}
 
 
 async def test_with_the_token_of_a_wait(driver: Driver) -> None:

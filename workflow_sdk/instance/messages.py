@@ -163,13 +163,17 @@ class RunMessages:
             elif message.only_for is not None:
                 # Nobody else may take it.
                 found.append((message, reason))
-            elif not all_parked and (
-                self._session.journal.history.loaded or self._types.get(str(message.name)) is SEVERAL
-            ):
+            elif not all_parked and self._may_be_awaited(message):
                 continue
             elif not self.waits.others_take(message, fit):
                 found.append((message, reason))
         return found
+
+    def _may_be_awaited(self, message: InboxMessage) -> bool:
+        """Whether a branch that runs may be about to wait for a message that others have refused."""
+        if self._session.journal.history.loaded or self.waits.unbegun:
+            return True
+        return self._types.get(str(message.name)) is SEVERAL
 
     async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
         """Set the result of a task aside, which is not what was asked for; the task is open again."""

@@ -23,12 +23,14 @@ _NONE_REFUSES: dict[Wait, None] = {}
 class Waits:
     """The waits of one run. Adding and ending one costs the same, however many there are."""
 
-    __slots__ = ("_by_message", "_count", "_journal", "_timers", "_waiting", "active", "refusing")
+    __slots__ = ("_by_message", "_count", "_journal", "_timers", "_waiting", "active", "refusing", "unbegun")
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.active: int = 1
         """How many branches run, and are not parked."""
+        self.unbegun: int = 0
+        """How many of them have not had their first turn: nobody knows yet what they wait for."""
         self._by_message: dict[str | bytes, Wait | dict[Wait, None]] = {}
         """Mostly it is one that waits for a name; a table for several takes more than the wait itself."""
         self._timers: list[tuple[float, int, Wait]] = []

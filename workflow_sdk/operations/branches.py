@@ -69,6 +69,7 @@ class Branches:
         self.winner: Branch | None = None
         """Of a race: who ended it, by a value or by a RollbackError."""
         self._handed = False
+        self._begun = 0
         self._ended = 0
         recorded = engine.journal.history.loaded.pop(place.location, {})
         for branch in branches:
@@ -88,6 +89,7 @@ class Branches:
         workers = min(limit or len(open_branches), len(open_branches))
         # Whoever runs this branch hands its activity to the workers, and is handed it back by the last of them.
         parking.waits.active += workers - 1
+        parking.waits.unbegun += workers
         try:
             async with anyio.create_task_group() as group:
                 await self._start(group, iter(open_branches), workers)
@@ -96,6 +98,7 @@ class Branches:
                 place.scope.race.within.difference_update(b.scope.race for b in open_branches if b.scope is not None)
             # Workers that were cancelled before they began have not accounted for themselves.
             parking.waits.active -= workers - self._ended - (0 if self._handed else 1)
+            parking.waits.unbegun -= workers - self._begun
         if place.scope.race.lost:
             # Of a race around all of this, which was decided while their last outcomes were stored.
             await self.engine.life.never()
@@ -113,6 +116,8 @@ class Branches:
             group.start_soon(self._work, queue, workers)
 
     async def _work(self, queue: Iterator[Branch], workers: int) -> None:
+        self._begun += 1
+        self.engine.parking.waits.unbegun -= 1
         try:
             for branch in queue:
                 if self.winner is None:

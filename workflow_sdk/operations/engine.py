@@ -193,6 +193,8 @@ class Active(Protocol):
     """How many branches of a run are not parked."""
 
     active: int
+    unbegun: int
+    """How many of them have not had their first turn."""
 
 
 class Parking(Protocol):
