@@ -259,7 +259,7 @@ async def test_it_is_for_a_wait_that_is_between_two_turns(driver: Driver) -> Non
 
 async def test_it_is_for_a_wait_of_a_branch_that_has_not_begun(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop may run one branch until it waits before another one has its first turn."""
-    gate, number, work = anyio.Event(), count(), Branches._work
+    gate, number, work = anyio.Event(), count(), Branches._work  # pyright: ignore[reportPrivateUsage]
 
     async def late(branches: Branches, queue: Any, workers: int) -> None:
         if next(number):
