@@ -506,6 +506,7 @@ async def test_a_write_by_another_handle_is_noticed_between_polls(
             await other.commit(one(b"k%d" % number))
             with anyio.fail_after(PATIENCE):
                 await wait
+            assert await driver.get(b"k%d" % number) == b"v"
 
 
 async def test_without_notice_of_writes_there_are_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,6 +517,7 @@ async def test_without_notice_of_writes_there_are_polls(tmp_path: Path, monkeypa
         await other.commit(one(b"k"))
         with anyio.fail_after(PATIENCE):
             await wait
+        assert await driver.get(b"k") == b"v"
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing tells which files are open")

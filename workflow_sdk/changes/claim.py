@@ -56,6 +56,11 @@ def new_lease(worker: str, ttl: float) -> Lease:
     return Lease(worker, next(_epochs), float(ttl))
 
 
+# Shared by all, and never written to: there may be thousands of claims, and few have any of these.
+_NOTHING_SENT: dict[bytes, bytes] = {}
+_NO_HEARTBEATS: dict[str, bytes] = {}
+
+
 class Claim(Struct):
     """An instance as it was claimed, or as it was found if there is nothing to run."""
 
@@ -67,13 +72,13 @@ class Claim(Struct):
     """Whether its input was checked against the workflow's annotation when it was started."""
     stamp: bytes | None = None
     """What the inbox stamp held when `rows` were read."""
-    sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    sent: dict[bytes, bytes] = field(default_factory=lambda: _NOTHING_SENT)
     """The rows that count what was sent to it, as they were when `rows` were read."""
     rows: StoredRows | None = None
     """Everything that is stored of it, unless it is too much to be read at once, or somebody else had the instance."""
     workflow: Workflow[Any, Any] | None = None
     """The workflow that it runs; None if that is not known here."""
-    heartbeats: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    heartbeats: Mapping[str, bytes] = field(default_factory=lambda: _NO_HEARTBEATS)
     """If any, nothing was claimed: with the deaths of these workers the instance would be stuck, and they may live.
     Whoever claims waits for as long as a lease, and sees whether the heartbeats change."""
 

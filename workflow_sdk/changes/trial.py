@@ -140,6 +140,10 @@ class Trial:
         self._retries = retries
         self._before = before
         """The changes that go with the same commit, and come before."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was read and written: the change is made from its beginning."""
         self._token = b""
         """What signals are set to."""
         self._reads = 0
@@ -181,7 +185,8 @@ class Trial:
             if not await has_moved_on(self._driver, self.checks.items()):
                 break
             # Others have written between two of its reads, or what it has assumed is wrong.
-            self.__init__(self._driver, self._retries + 1)  # type: ignore[misc]
+            self._retries += 1
+            self._begin()
         outcome.checks = self.checks
         if outcome.error is not None:
             self.checks = {}

@@ -36,7 +36,7 @@ from workflow_sdk.rows.keys import SHARDS, InstanceKeys, WorkerKeys
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.values import VALUE_BYTES_MAX, Wrappers
 from workflow_sdk.worker.claiming import Claiming
-from workflow_sdk.worker.claims import RETRY_SECONDS
+from workflow_sdk.worker.claims import RETRY_SECONDS, Claims
 from workflow_sdk.worker.hosting import Hosting, new_hosting
 from workflow_sdk.worker.lease import living
 from workflow_sdk.worker.nearby import Nearby
@@ -256,7 +256,7 @@ class Runtime(Client):
             group.cancel_scope.cancel()
 
     def _make_access(self, driver: Driver) -> Access:
-        self._claiming = Claiming(
+        claims = Claims(
             driver,
             self._codec,
             self._clock,
@@ -268,6 +268,7 @@ class Runtime(Client):
             self._watch,
             self._retention,
         )
+        self._claiming = Claiming(claims)
         return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
 
     def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:

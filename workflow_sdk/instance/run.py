@@ -52,7 +52,7 @@ _log = logging.getLogger("workflow_sdk.execution")
 class Run:
     """One claimed instance, from loading it to giving it back."""
 
-    __slots__ = ("_lease", "began_at", "claimed", "codec", "driver", "execution", "journal", "workflow")
+    __slots__ = ("_checked", "_claimed", "_lease", "began_at", "codec", "driver", "execution", "journal", "workflow")
 
     def __init__(
         self,
@@ -71,7 +71,10 @@ class Run:
         self.workflow: Workflow[Any, Any] = workflow
         self.driver: Driver = driver
         self.codec: Codec = codec
-        self.claimed: Claim = claimed
+        self._claimed: Claim | None = claimed
+        """What was found when it was claimed, until that is loaded: there may be thousands of runs that wait."""
+        self._checked = claimed.checked
+        """Whether its input was checked against the workflow's annotation when it was started."""
         self.journal: Journal = Journal(keys)
         about, birth = claimed.about, claimed.about.birth
         self.began_at: float = about.began_at
@@ -177,28 +180,28 @@ class Run:
         return stored_result(self.workflow, self.codec, self.journal.about, id)
 
     async def _load(self) -> None:
-        journal = self.journal
-        if self.claimed.created:
-            journal.load(self.claimed.about)
+        journal, claimed = self.journal, self._claimed
+        assert claimed is not None, "a run is loaded once"
+        self._claimed = None
+        if claimed.created:
+            journal.load(claimed.about)
             return
-        rows = self.claimed.rows
-        about = self.claimed.about
+        rows, about = claimed.rows, claimed.about
         if rows is None:
             # Whoever had it may have written until it was claimed.
             about = await read_about(self.driver, journal.keys)
         await load_for_run(rows or self.driver, journal, about)
         if journal.history.loaded or about.birth.generation > 1:
-            self.claimed.checked = True
+            self._checked = True
         if rows is None:
             await self.execution.reader.refresh(with_lease=True)
         else:
-            self.execution.reader.take_in(rows, self.claimed.stamp, self.claimed.sent)
-            self.claimed.rows = None
+            self.execution.reader.take_in(rows, claimed.stamp, claimed.sent)
         if journal.about.deaths.deaths:
             await self.execution.calls.beware(rows or self.driver, journal, self._lease.name)
 
     def _root(self) -> Awaitable[None]:
-        if self.claimed.status is Status.ROLLING_BACK:
+        if self.journal.about.status is Status.ROLLING_BACK:
             return Unwinding(self.execution, self._bound(), self.began_at).go_on()
         return self._generations()
 
@@ -286,7 +289,7 @@ class Run:
         fn = self.workflow.fn
         raw = self.journal.about.birth.input
         if not self.workflow.takes_input:
-            if not self.claimed.checked:
+            if not self._checked:
                 return lambda scope: fn(Context(scope, *self._no_input(raw)))
             return lambda scope: fn(Context(scope))
         default = self.workflow.default_input
@@ -299,7 +302,7 @@ class Run:
                 value = self.codec.decode_checked(raw, self.workflow.input_hint)
             except CodecError as error:
                 is_sealed = isinstance(error, SealedError)
-                if not is_sealed and not self.claimed.checked and self._is_a_value(raw):
+                if not is_sealed and not self._checked and self._is_a_value(raw):
                     raise InputError(f"the input of workflow {self.workflow.name!r}: {error}") from None
                 what = "the input of the instance can't be read as the type that the workflow gives it now"
                 raise self.execution.life.misread(error, what) from None

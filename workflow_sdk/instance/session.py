@@ -18,6 +18,7 @@ from workflow_sdk.journal.public_state import PublicState
 from workflow_sdk.operations.types import Facts
 from workflow_sdk.rows.keys import Field, WorkerKeys, listed_by_reference, listed_by_status, purge_key
 from workflow_sdk.rows.status import Status, move
+from workflow_sdk.rows.wire import Row
 from workflow_sdk.values import Codec
 
 
@@ -137,8 +138,10 @@ class RunState:
         except CodecError as error:
             self._session.life.mistake(error)
             return
-        journal.show(Field.STATE, state)
-        journal.show(Field.SHOWN, shown)
+        rows: tuple[tuple[Field, Row | None], ...] = (Field.STATE, state), (Field.SHOWN, shown)
+        for field, row in rows:
+            if row is not None or field in journal.about.raw:
+                journal.set_row(field, row)
         after = journal.about.shown.reference
         if after != before:
             self._head.refer(before, after)

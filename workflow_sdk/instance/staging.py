@@ -66,7 +66,7 @@ def fill(batch: Batch, writes: WriteSet) -> None:
     for begin, end in writes.clears:
         batch.writes.append(ClearRange(begin, end))
     if None in writes.rows.values():
-        batch.writes.extend(Clear(key) if value is None else Set(key, value) for key, value in writes.rows.items())
+        batch.writes += [Clear(key) if value is None else Set(key, value) for key, value in writes.rows.items()]
     else:
         batch.writes.extend(map(_as_set, writes.rows.items()))
 

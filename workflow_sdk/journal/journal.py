@@ -152,6 +152,7 @@ class Journal:
     __slots__ = (
         "_compensations",
         "_space",
+        "_takings",
         "about",
         "history",
         "inbox",
@@ -160,7 +161,6 @@ class Journal:
         "outside",
         "riding",
         "settled",
-        "takings",
         "unwritten",
     )
 
@@ -174,8 +174,7 @@ class Journal:
         self.inbox: Inbox = Inbox()
         self.about: InstanceRows = InstanceRows()
         """What is stored beside the history, as the store will have it after the next flush."""
-        self.takings: Takings = Takings(keys.space, self.unwritten, self.inbox)
-        """Messages that leave the inbox."""
+        self._takings: Takings | None = None
         self.outside: SortedDict[bytes, Hanging] = _NOTHING_OUTSIDE
         """What lies outside and hangs on a wait, by its location."""
         self.riding: int = 0
@@ -190,6 +189,13 @@ class Journal:
         if self._compensations is None:
             self._compensations = Compensations(self.keys.space, self.unwritten)
         return self._compensations
+
+    @property
+    def takings(self) -> Takings:
+        """The messages that leave the inbox."""
+        if self._takings is None:
+            self._takings = Takings(self.keys.space, self.unwritten, self.inbox)
+        return self._takings
 
     # Changes. All of them take effect in memory at once.
 
@@ -207,11 +213,6 @@ class Journal:
             self.unwritten.counts = self.unwritten.counts or field not in _OF_THE_RUN
             self.unwritten.rows[self._space + field_key(field)] = raw
 
-    def show(self, field: Field, row: Row | None) -> None:
-        """Store a row of the public state, if it has changed."""
-        if row is not None or field in self.about.raw:
-            self.set_row(field, row)
-
     def start_over(self) -> None:
         """Forget all that was done, but not the instance itself, nor the messages it has not taken."""
         for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES, CHANGES, FOLDED, OUTSIDE):
@@ -220,7 +221,7 @@ class Journal:
         self.names = Names(self.unwritten.write)
         self.history = History(self.keys.space, self.unwritten, self.names)
         self._compensations = None
-        self.takings = Takings(self.keys.space, self.unwritten, self.inbox)
+        self._takings = None
         self.outside = _NOTHING_OUTSIDE
 
     # Waits.

@@ -165,8 +165,8 @@ class _Listen:
         begun = _data_of(entry)
 
         def record(late: Entry, outcome: str) -> None:
-            late.data = replace(begun, timed_out=True)
-            self._end(engine, late)
+            late.data = ended = replace(begun, timed_out=True)
+            self._end(engine, late, ended)
 
         effect = Recorded(self._place, engine, entry, record)
         return effect.entry if await engine.outside.expire(effect) else None
@@ -193,13 +193,13 @@ class _Listen:
             journal.takings.take(message)
             if place.scope.in_race:
                 journal.takings.keep(place.location, number, message)
-        taken = tuple(Taken(m.id, str(m.name), float(m.sent_at), m.payload, m.reply_to) for m in found)
-        entry.data = replace(data, taken=taken, timed_out=len(found) < data.count)
-        self._end(engine, entry)
+        taken = tuple([Taken(m.id, str(m.name), float(m.sent_at), m.payload, m.reply_to) for m in found])
+        entry.data = data = replace(data, taken=taken, timed_out=len(found) < data.count)
+        self._end(engine, entry, data)
 
-    def _end(self, engine: Engine, entry: Entry) -> None:
+    def _end(self, engine: Engine, entry: Entry, data: ListenData) -> None:
         """The entry has its outcome, in time or not."""
-        place, how, data, now = self._place, self._how, _data_of(entry), engine.clock.time()
+        place, how, now = self._place, self._how, engine.clock.time()
         if data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:
             names = " or ".join(repr(name) for name in data.names)
             late = ListenTimeoutError(f"{place.what}: no message {names} came in time")

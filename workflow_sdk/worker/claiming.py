@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from random import shuffle
 from typing import Any
@@ -14,12 +13,10 @@ from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.claim import Claim
 from workflow_sdk.changes.workers import bury, give_heartbeat
 from workflow_sdk.client.directory import Merged, first_time
-from workflow_sdk.client.watching import Watch, wait_idly
+from workflow_sdk.client.watching import wait_idly
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
 from workflow_sdk.instance.cleanups import run_cleanups_left
-from workflow_sdk.instance.clock import Clock
-from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.rows.instance import Head
 from workflow_sdk.rows.keys import (
     ALARMS,
@@ -38,9 +35,7 @@ from workflow_sdk.rows.keys import (
 from workflow_sdk.rows.location import pack, unpack
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX, damaged
-from workflow_sdk.values import Codec
 from workflow_sdk.worker.claims import Claims
-from workflow_sdk.worker.residents import Residents
 
 # Finding what is due and nobody has, in order of time.
 #
@@ -300,22 +295,10 @@ class Leftovers:
 
 
 class Claiming:
-    """The claims of one worker, and the two loops that find what it claims."""
+    """The two loops that find what one worker claims."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        codec: Codec,
-        clock: Clock,
-        residents: Residents,
-        workflows: Mapping[str, Workflow[Any, Any]],
-        known: KnownHandlers,
-        worker: WorkerKeys,
-        lease_ttl: float,
-        watch: Watch,
-        retention: float | None = None,
-    ) -> None:
-        self._claims = Claims(driver, codec, clock, residents, workflows, known, worker, lease_ttl, watch, retention)
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
         self._alarms = Alarms(self._claims)
         self._leftovers = Leftovers(self._claims)
 

@@ -74,8 +74,8 @@ class SqliteDriver:
         """When the timer is due."""
         self._polling = False
         self._interval = POLL_SECONDS_MIN
-        log = writer.session.settings.path
-        self._writes = WriteNotice(self._loop, log.with_name(f"{log.name}-wal"), self._poll_soon)
+        path = writer.session.settings.path
+        self._writes = WriteNotice(self._loop, path.with_name(f"{path.name}-wal"), self._poll_soon)
         self._closing: asyncio.Task[None] | None = None
 
     @property

@@ -50,8 +50,13 @@ class WriteNotice:
             file: int = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if file < 0:
                 raise OSError(ctypes.get_errno(), "inotify_init1")
+        except (OSError, AttributeError):
+            self._is_there = False
+            return
+        try:
             self._loop.add_reader(file, self._come)
-        except (OSError, AttributeError, NotImplementedError):
+        except NotImplementedError:  # an event loop that watches no files
+            os.close(file)
             self._is_there = False
             return
         self._file = file
