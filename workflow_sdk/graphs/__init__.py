@@ -1,0 +1,1 @@
+"""Graphs: workflows that are described as data."""
