@@ -22,6 +22,7 @@ WORDS = {
     "web": "HTTP",
     "testing": "the testing kit",
     "doors": "Client and Runtime",
+    "graphs": "workflows described as data",
     "features": "schedules, retention, checking replays",
     "worker": "runs many instances",
     "client": "starts and reaches them",

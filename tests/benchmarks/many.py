@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 from tests.benchmarks.child import echoing
+from tests.benchmarks.expressions import expression
 from tests.benchmarks.scenarios import sequential
 from tests.benchmarks.stores import FOUNDATIONDB, MEMORY, SQLITE_FULL, SQLITE_NORMAL, STORES, Store
 from tests.benchmarks.waking import growth, wake_evicted, wake_resident
@@ -204,4 +205,5 @@ MEASUREMENTS = [
     Measurement("parked", parked_resident, stores=(MEMORY, SQLITE_FULL)),
     Measurement("parked_in_store", parked_away, stores=(MEMORY, SQLITE_FULL)),
     Measurement("cold_start", cold_start, stores=(MEMORY, SQLITE_FULL)),
+    Measurement("expression", expression, stores=(MEMORY,)),
 ]

@@ -52,6 +52,7 @@ WORDS = {
     "join_large": "10,000 of them.",
     "value_1kB": "Steps with values of 1 kB.",
     "value_100kB": "Steps with values of 100 kB.",
+    "expression": "A guard of a graph, parsed and evaluated; and a comprehension over a list of 100 items.",
     "concurrent": "500 workflows of 5 steps, started at once in one process, until the last has ended.",
     "family": "Time per child of 1,000, per link of a chain of 200 (each a child of the one before), and per "
     "generation of a workflow that starts over 1,000 times.",

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ENGINE = Path(__file__).parents[2] / "workflow_sdk"
-MODULES = sorted(path for room in ("rows", "values", "journal") for path in (ENGINE / room).rglob("*.py"))
+MODULES = sorted(
+    path for room in ("rows", "values", "journal", "graphs/expressions") for path in (ENGINE / room).rglob("*.py")
+)
 
 WAITING = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
 IMPURE = {"anyio", "asyncio", "logging", "os", "random", "secrets", "socket", "threading", "time", "uuid"}

@@ -65,6 +65,7 @@ def _root(program: Program, node: Root) -> Run:
 
 
 def _variable(program: Program, node: Variable) -> Run:
+    program.steps -= 1
     return lambda frame: frame.item
 
 

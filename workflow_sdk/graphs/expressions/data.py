@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -21,7 +21,7 @@ CHARACTERS_PER_STEP: Final = 1_000
 Value: TypeAlias = Any
 """Plain data. Nothing is asked of a value before its exact type is known: a subclass could answer anything."""
 
-kind_of: Final[Callable[[object], type[object]]] = type
+kind_of: Final = cast(Callable[[object], type[object]], type)
 """The exact type of a value."""
 
 SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes, datetime, date, timedelta, Decimal, UUID})

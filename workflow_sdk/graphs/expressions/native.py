@@ -9,7 +9,7 @@ from types import CoroutineType
 from typing import ClassVar, TypeAlias
 
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.graphs.expressions.data import LISTS, Value, copied, named
+from workflow_sdk.graphs.expressions.data import LISTS, Value, copied, kind_of, named
 from workflow_sdk.graphs.expressions.expression import NO_FUNCTIONS, Expression, finished, parse
 from workflow_sdk.graphs.expressions.faults import ExpressionError, Fault
 from workflow_sdk.graphs.expressions.terms import Term
@@ -69,8 +69,8 @@ def bare(value: Value) -> Value:
     """What a guard gives back, without the views in it."""
     if type(value) is View:
         return value.__data__
-    if type(value) is dict:
-        return dict(zip(value, map(bare, value.values()), strict=True))
+    if kind_of(value) is dict:
+        return {key: bare(each) for key, each in value.items()}
     return [bare(each) for each in value] if type(value) in LISTS else value
 
 

@@ -138,14 +138,19 @@ def equal(frame: Frame, left: Value, right: Value) -> bool:
         return bool(left == right)
     if kind in NUMBERS and other in NUMBERS:
         return _same_number(left, right)
-    if kind is datetime and other is datetime:
-        return bool(fixed(left) == fixed(right))
     if kind in LISTS and other in LISTS:
         return _same_list(frame, left, right)
     if kind is dict and other is dict:
         return _same_dict(frame, left, right)
+    return _same_time(left, right)
+
+
+def _same_time(left: Value, right: Value) -> bool:
+    """Whether two datetimes are the same; what is left is unlike, if it is plain data at all."""
+    if type(left) is datetime and type(right) is datetime:
+        return fixed(left) == fixed(right)
     for value in (left, right):
-        if type(value) not in _PLAIN:
+        if kind_of(value) not in _PLAIN:
             raise Fault(f"{named(value)} can't be compared")
     return False
 

@@ -111,7 +111,7 @@ class _Reader:
         if not self.text:
             raise DefinitionError("an expression can't be empty; write True for one that always holds")
         body = self._parsed().body
-        if self.source is not self.text and body.col_offset == 0:
+        if self.source is not self.text and (body.lineno, body.col_offset) == (1, 0):
             self.refuse(body, "a text of several lines is not one expression", "put it into brackets")
         return self.node(body)
 

@@ -97,21 +97,25 @@ def _part(value: Value, where: str) -> _Part:
     if found is dict:
         return _marked(value[MARK], where) if list(value) == [MARK] else _dict(value, where)
     if found in LISTS:
-        parts = tuple(_part(each, f"{where}[{index}]") for index, each in enumerate(value))
-        if all(isinstance(part, _Literal) for part in parts):
-            return _Literal([part.value for part in parts])  # type: ignore[union-attr]  # just seen
-        return _List(parts)
+        return _list(value, where)
     if found not in SCALARS:
         raise DefinitionError(f"{where} is {named(value)}; give its fields as a dict")
     return _Literal(value)
+
+
+def _list(value: list[Value], where: str) -> _Part:
+    parts = tuple(_part(each, f"{where}[{index}]") for index, each in enumerate(value))
+    literals = [part.value for part in parts if isinstance(part, _Literal)]
+    return _Literal(literals) if len(literals) == len(parts) else _List(parts)
 
 
 def _dict(value: dict[Value, Value], where: str) -> _Part:
     if any(type(key) is not str for key in value):
         raise DefinitionError(f"{where} has a key that is no text")
     parts = tuple((key, _part(each, f"{where}.{key}")) for key, each in value.items())
-    if all(isinstance(part, _Literal) for _, part in parts):
-        return _Literal({key: part.value for key, part in parts})  # type: ignore[union-attr]  # just seen
+    literals = {key: part.value for key, part in parts if isinstance(part, _Literal)}
+    if len(literals) == len(parts):
+        return _Literal(literals)
     return _Dict(parts)
 
 
