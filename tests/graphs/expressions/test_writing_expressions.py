@@ -76,6 +76,7 @@ def test_formatting_does_not_matter() -> None:
     assert parse("  output.a==1   and\n  output.b in [1,\n 2]  # why\n") == parse(
         "output.a == 1 and output.b in (1, 2)"
     )
+    assert parse("output.a\r\n and output.b\r and output.c") == parse("output.a and output.b and output.c")
     assert parse("((output.a))") == parse("output.a")
     assert parse("output.a") != parse("output.b")
 
@@ -147,6 +148,8 @@ REFUSED = [
     ("await output", "Await|await|outside", 1),
     ("score(x for x in output)", "generator", 6),
     ("output.a\n and nope", "line 2, column 6", 6),
+    ("output.a and\rnope", "line 2, column 1", 1),
+    ("nope and\n 'é'", "line 1, column 1", 1),
 ]
 
 
@@ -167,6 +170,7 @@ def test_what_is_refused_is_told_with_its_place(text: str, what: str, column: in
         ("output && ctx", "write `and`"),
         ("!output", "write `not`"),
         ("1 +", "no expression"),
+        ("output.a == 1 +", "write it as Python does"),
         ("output; ctx", "no expression"),
         ("import os", "no expression"),
         ("a\0b", "no expression"),

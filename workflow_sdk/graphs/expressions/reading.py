@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -84,7 +85,12 @@ _MISTAKEN_NAMES: Final = {
     "null": "write None",
     "none": "write None",
 }
-_MISTAKEN_SIGNS: Final = (("&&", "write `and`"), ("||", "write `or`"), ("!", "write `not`"), ("=", "compare with =="))
+_MISTAKEN_SIGNS: Final = (
+    (r"&&", "write `and`"),
+    (r"\|\|", "write `or`"),
+    (r"!(?!=)", "write `not`"),
+    (r"(?<![=!<>:])=(?!=)", "compare with =="),
+)
 
 
 def read(text: str) -> Node:
@@ -100,7 +106,7 @@ class _Reader:
     """Reads one text. `variable` is the name of the item, inside a comprehension."""
 
     def __init__(self, text: str) -> None:
-        self.text = text.strip()
+        self.text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
         # In brackets, the lines of a text may be broken anywhere.
         self.source = f"({self.text}\n)" if "\n" in self.text else self.text
         self.lines = self.source.split("\n")
@@ -132,7 +138,9 @@ class _Reader:
         where = self.where(error.lineno or 1, (error.offset or 1) - 1)
         if "too many nested" in error.msg:
             return f"{self._shown()} {TOO_DEEP}"
-        remedy = next((remedy for sign, remedy in _MISTAKEN_SIGNS if sign in self.text), "write it as Python does")
+        remedy = next(
+            (remedy for sign, remedy in _MISTAKEN_SIGNS if re.search(sign, self.text)), "write it as Python does"
+        )
         return f"{self._shown()} is no expression, {where}: {error.msg}; {remedy}"
 
     def node(self, given: ast.expr) -> Node:

@@ -48,8 +48,12 @@ def _reflected(symbol: str) -> Callable[[Term, object], Term]:
     return lambda self, other: _made(Binary(symbol, node_of(other), self.__node__), self, other)
 
 
-def _compared(symbol: str) -> Callable[[Term, object], Term]:
-    return lambda self, other: _made(comparison(self.__node__, ((symbol, node_of(other)),)), self, other)
+def _compared(term: Term, symbol: str, other: object) -> Term:
+    return _made(comparison(term.__node__, ((symbol, node_of(other)),)), term, other)
+
+
+def _ordered(symbol: str) -> Callable[[Term, object], Term]:
+    return lambda self, other: _compared(self, symbol, other)
 
 
 def _joined(symbol: str) -> Callable[[Term, object], Term]:
@@ -98,12 +102,16 @@ class Term:
             return _made(Item(self.__node__, Slice(*bounds)), self, *parts)
         return _made(Item(self.__node__, node_of(key)), self, key)
 
-    __eq__ = _compared("==")  # type: ignore[assignment]  # a tree, not a bool: that is what it is for
-    __ne__ = _compared("!=")  # type: ignore[assignment]
-    __lt__ = _compared("<")
-    __le__ = _compared("<=")
-    __gt__ = _compared(">")
-    __ge__ = _compared(">=")
+    def __eq__(self, other: object) -> Term:  # type: ignore[override]  # a tree, not a bool: that is what it is for
+        return _compared(self, "==", other)
+
+    def __ne__(self, other: object) -> Term:  # type: ignore[override]  # as above
+        return _compared(self, "!=", other)
+
+    __lt__ = _ordered("<")
+    __le__ = _ordered("<=")
+    __gt__ = _ordered(">")
+    __ge__ = _ordered(">=")
     __add__ = _operator("+")
     __sub__ = _operator("-")
     __mul__ = _operator("*")
