@@ -22,6 +22,7 @@ from workflow_sdk.errors import (
     DefinitionError,
     DuplicateNameError,
     ErrorInfo,
+    GraphFailedError,
     HistoryDivergedError,
     InboxFullError,
     InputError,
@@ -58,6 +59,7 @@ from workflow_sdk.operations.task import TaskResult
 from workflow_sdk.rows.outside import TaskStatus
 from workflow_sdk.rows.retry import Backoff
 from workflow_sdk.rows.status import EntryStatus, Kind, Status
+from workflow_sdk.verdicts import Verdict
 from workflow_sdk.worker.run_workflow import run_workflow
 
 __all__ = [
@@ -81,6 +83,7 @@ __all__ = [
     "EntryStatus",
     "ErrorInfo",
     "Failure",
+    "GraphFailedError",
     "Handle",
     "History",
     "HistoryDivergedError",
@@ -125,6 +128,7 @@ __all__ = [
     "TaskResult",
     "TaskStatus",
     "Tasks",
+    "Verdict",
     "Wait",
     "Workflow",
     "WorkflowCancelledError",

@@ -18,15 +18,16 @@ from workflow_sdk.operations.loop import Break, Continue, LoopSettings, start_lo
 from workflow_sdk.operations.public_state import assigning, public_state, state_of
 from workflow_sdk.operations.race import RaceResult, start_race
 from workflow_sdk.operations.rollback import start_checkpoint
-from workflow_sdk.operations.scope import Scope, ScopeLog, awaited, draw_uuid, random_of
+from workflow_sdk.operations.scope import Scope, ScopeLog, awaited, draw_uuid, random_of, seat_of
 from workflow_sdk.operations.send import start_send
 from workflow_sdk.operations.step import start_step
 from workflow_sdk.operations.task import Asked, TaskResult, start_task
 from workflow_sdk.operations.transact import start_transact
-from workflow_sdk.operations.types import Addressee, Coro, Names, OnCancel, Pruning, Request, Until
+from workflow_sdk.operations.types import Addressee, Coro, Names, Nested, OnCancel, Pruning, Request, Until
 from workflow_sdk.operations.version import start_removed, start_version
 from workflow_sdk.operations.waiting import start_sleep, start_sleep_until
 from workflow_sdk.rows.retry import Duration
+from workflow_sdk.verdicts import Verdict
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -339,6 +340,33 @@ class Context:
     def attempt(self, name: str, fn: Callable[[Context], Awaitable[T]]) -> Coro[Success[T] | Failure]:
         """Run `fn(ctx)` as a scope of its own, and return its value or its failure as data."""
         return start_attempt(self._scope, name, fn, _bind(fn))
+
+    # Graphs.
+
+    def graph(self, name: str, graph: Nested[T], workload: object = None) -> Coro[T]:
+        """Run a graph, and return its `GraphResult`. If it fails, this is `GraphFailedError`, with the result."""
+        return graph.start_in(self._scope, name, workload)
+
+    @property
+    def vars(self) -> Mapping[str, Any]:
+        """The context of the graph, as it was when this firing began, with what the firing has changed since."""
+        return seat_of(self._scope, "vars").values
+
+    def patch(self, **values: Any) -> None:
+        """Change the context of the graph: at once for this firing, for others when it has succeeded."""
+        seat_of(self._scope, "patch").patch(values)
+
+    def submit(self, nodes: object) -> Coro[Verdict]:
+        """Add steps to the graph that this is a firing of: a list of `node(...)`, or a graph. All of them, or none.
+
+        The verdict is false if they were refused, and says why; the run goes on either way.
+        """
+        return seat_of(self._scope, "submit").submit(self._scope, nodes)
+
+    @property
+    def limits(self) -> Any:
+        """What the graph has used of its limits when this firing began, or has submitted last: `used most left`."""
+        return seat_of(self._scope, "limits").limits
 
     # Changing code.
 

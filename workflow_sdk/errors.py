@@ -9,6 +9,7 @@ WorkflowSDKError
 ├── RaceError                       all branches of a race failed (an ExceptionGroup); .errors by branch
 ├── ListenTimeoutError              no message by the deadline (a TimeoutError)
 ├── ChildFailedError                a child workflow ended without a value
+├── GraphFailedError                a graph has failed; .result tells what became of its steps
 ├── CriticalError                   raised by authors: do not retry this step
 ├── RollbackError                   raised by authors: unwind the workflow
 ├── HistoryDivergedError            the code no longer does what its history says
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = [
     "AlreadyExistsError",
@@ -290,6 +292,8 @@ class _OutcomeError(WorkflowSDKError):
     """How an instance ended, other than with a value."""
 
     verb = "ended"
+    result: Any = None
+    """Of a graph: what it has come to."""
 
     def __init__(self, instance_id: str, status: str, error: ErrorInfo | None = None) -> None:
         self.instance_id = instance_id
@@ -299,6 +303,22 @@ class _OutcomeError(WorkflowSDKError):
 
     def __str__(self) -> str:
         return f"workflow {self.instance_id!r} {self.verb}" + (f": {self.error}" if self.error else "")
+
+
+class GraphFailedError(WorkflowSDKError):
+    """A graph has failed. `.result` is what it has come to: the end of every step, and the outputs there are."""
+
+    # No attribute of the instance: it may be large, and is stored once, beside the failure.
+    __slots__ = ("_result",)
+
+    def __init__(self, message: str = "", result: object = None) -> None:
+        super().__init__(message)
+        self._result = result
+
+    @property
+    def result(self) -> Any:
+        """The `GraphResult`."""
+        return self._result
 
 
 class WorkflowFailedError(_OutcomeError):

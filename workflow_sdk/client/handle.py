@@ -27,6 +27,7 @@ from workflow_sdk.errors import (
 )
 from workflow_sdk.instance.cleanups import cancelled_by_request, run_cleanups
 from workflow_sdk.journal.names import name_problem
+from workflow_sdk.operations.types import GRAPH_MESSAGE
 from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.retry import Duration, seconds
@@ -114,7 +115,11 @@ class Handle(Generic[T_co]):
         if status is Status.STUCK:
             raise WorkflowStuckError(self.id, status, info)
         kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
-        raise kind(self.id, status, info)
+        failure = kind(self.id, status, info)
+        if result.output is not None:
+            hint = Any if self._workflow is None else self._workflow.output_hint
+            failure.result = codec.decode(result.output, hint, plain=self._workflow is None)
+        raise failure
 
     async def send(
         self,
@@ -140,6 +145,11 @@ class Handle(Generic[T_co]):
     async def _deliver(self, new: NewMessage) -> Delivery:
         access = self._access
         return await deliver(access.driver, self.id, new, access.clock.time(), access.here)
+
+    async def patch(self, **values: Any) -> Delivery:
+        """Change the context of a graph. Steps that were denied are asked again whether they may start."""
+        raw = encode_payload(self._access.codec, self.id, GRAPH_MESSAGE, {"patch": values})
+        return await self._deliver(NewMessage(GRAPH_MESSAGE, raw))
 
     async def ask(self, message: str, payload: object = None, *, timeout: Duration | None = None) -> Any:
         """Send a message, and wait for the answer. An instance that ends without one is `InstanceStateError`."""

@@ -160,16 +160,36 @@ class _Builder:
                 return
             location, entry = parent, Entry(Kind.BRANCH, -1, entry.created_at)
 
-    def tree(self, scope: bytes, path: str, branches: tuple[str, ...] = ()) -> tuple[HistoryEntry, ...]:
+    def tree(
+        self, scope: bytes, path: str, branches: tuple[str, ...] = (), *, is_graph: bool = False
+    ) -> tuple[HistoryEntry, ...]:
         """The entries of a scope, in order. A branch under way has no entry of its own, so its name gives its place."""
         rows = self.children.get(scope, {})
+        if is_graph:
+            return self.firings(scope, path, rows)
         places = {name: place for place, name in enumerate(branches)}
         ordered = sorted(
             (places.get(name, entry.ordinal), segment, name, entry)
             for segment, entry in rows.items()
             for name in [self.label(segment)]
         )
-        return tuple(self.entry(scope + segment, name, path, entry) for _, segment, name, entry in ordered)
+        return tuple(
+            self.entry(scope + segment, name, join_path(path, escape(name)), entry)
+            for _, segment, name, entry in ordered
+        )
+
+    def firings(self, scope: bytes, path: str, rows: Mapping[bytes, Entry]) -> tuple[HistoryEntry, ...]:
+        """The firings of a graph, in the order in which they began, and what it was told from outside."""
+        found: list[HistoryEntry] = []
+        for segment, entry in sorted(rows.items(), key=lambda row: (row[1].created_at, row[1].ordinal)):
+            (only,) = segments(segment)
+            index, number = only if isinstance(only, tuple) else (only, None)
+            name = self.texts.get(index, f"?{index}")
+            own = join_path(path, escape(name) if number is None else f"{escape(name)}/~{number}")
+            if entry.ordinal < 0 and number is not None:
+                entry.kind = Kind.FIRING
+            found.append(self.entry(scope + segment, name, own, entry))
+        return tuple(found)
 
     def label(self, segment: bytes) -> str:
         """The name of a segment, as it is in the code."""
@@ -179,13 +199,12 @@ class _Builder:
             raise damaged("a name")
         return text
 
-    def entry(self, location: bytes, name: str, parent: str, entry: Entry) -> HistoryEntry:
-        path = join_path(parent, escape(name))
+    def entry(self, location: bytes, name: str, path: str, entry: Entry) -> HistoryEntry:
         children: tuple[HistoryEntry, ...] = ()
         if entry.kind is Kind.LOOP:
             children = self.turns(location, path)
         elif entry.kind.is_composite:
-            children = self.tree(location, path, _branch_names(entry))
+            children = self.tree(location, path, _branch_names(entry), is_graph=entry.kind is Kind.GRAPH)
         trouble = self.troubles.get(location)
         return HistoryEntry(
             path=path,

@@ -1,1 +1,39 @@
-"""Graphs: workflows that are described as data."""
+"""Graphs: steps that are declared with the arcs between them, and run as tokens move along the arcs.
+
+A graph is a workflow: it is started, listed, cancelled and tested as any other, and each of its steps is given a `ctx`.
+"""
+
+from workflow_sdk.errors import GraphFailedError
+from workflow_sdk.graphs.expressions import E, ExpressionError, fn, function
+from workflow_sdk.graphs.graph import Graph
+from workflow_sdk.graphs.growing import node
+from workflow_sdk.graphs.model import (
+    GraphResult,
+    Limits,
+    Outcome,
+    Problem,
+    Summary,
+    arc,
+    otherwise,
+    quorum,
+    rule,
+)
+
+__all__ = [
+    "E",
+    "ExpressionError",
+    "Graph",
+    "GraphFailedError",
+    "GraphResult",
+    "Limits",
+    "Outcome",
+    "Problem",
+    "Summary",
+    "arc",
+    "fn",
+    "function",
+    "node",
+    "otherwise",
+    "quorum",
+    "rule",
+]

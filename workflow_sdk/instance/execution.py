@@ -15,7 +15,7 @@ from workflow_sdk.instance.flushing import Flusher
 from workflow_sdk.instance.host import Host
 from workflow_sdk.instance.inbox_reader import InboxReader
 from workflow_sdk.instance.life import RunLife
-from workflow_sdk.instance.loading import read_branches, read_page
+from workflow_sdk.instance.loading import HistoryCursor, load_history, read_branches, read_page
 from workflow_sdk.instance.messages import RunMessages
 from workflow_sdk.instance.outside import Finish, RunOutside
 from workflow_sdk.instance.parking import Mode, RunParking
@@ -28,7 +28,7 @@ from workflow_sdk.operations.public_state import unfold
 from workflow_sdk.operations.types import Facts
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.instance import Lease
-from workflow_sdk.rows.keys import WorkerKeys, worker_keys
+from workflow_sdk.rows.keys import HISTORY, WorkerKeys, worker_keys
 from workflow_sdk.rows.status import Status
 from workflow_sdk.values import Codec
 
@@ -139,6 +139,24 @@ class Execution:
         """The entries of the branches of a join, race or map, read from the store."""
         try:
             return await read_branches(self.session.driver, self.journal.keys, location)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.life.storage_failed(error)
+            await self.life.never()
+
+    async def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
+        """The rows of the instance's own space whose keys begin with `part`, by what follows it."""
+        begin = self.journal.keys.space + part
+        try:
+            rows = await self.session.driver.scan(begin, begin + b"\xff")
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self.life.storage_failed(error)
+            await self.life.never()
+        return [(key[len(begin) :], raw) for key, raw in rows]
+
+    async def load_under(self, location: bytes) -> None:
+        """Load what is recorded under a location, which was passed over when the instance was loaded."""
+        try:
+            await load_history(self.session.driver, HistoryCursor(self.journal, HISTORY, location))
         except Exception as error:  # noqa: BLE001  # the store failed
             self.life.storage_failed(error)
             await self.life.never()

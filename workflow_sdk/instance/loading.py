@@ -30,10 +30,10 @@ PAGE_MAX = 4096
 class HistoryCursor:
     """Says which range of rows to read next (`begin` to `end`), and takes them in. `begin` is None at the end."""
 
-    def __init__(self, journal: Journal, part: bytes, *, whole: bool = False) -> None:
+    def __init__(self, journal: Journal, part: bytes, location: bytes = b"", *, whole: bool = False) -> None:
         self._journal = journal
         self._prefix = journal.keys.space + part
-        begin, end = subtree(self._prefix)
+        begin, end = subtree(self._prefix + location)
         self.begin: bytes | None = begin
         self.end: bytes = end
         self.limit: int = PAGE_MIN
@@ -61,7 +61,8 @@ class HistoryCursor:
 
     @staticmethod
     def _skip(key: bytes, location: bytes, entry: Entry) -> bytes:
-        if entry.is_final:
+        if entry.is_final or entry.kind is Kind.GRAPH:
+            # A graph reads what it goes on with by itself: most of its firings may be over.
             return subtree(key)[1]
         if isinstance(entry.data, LoopData):
             _, own = split_last(location)

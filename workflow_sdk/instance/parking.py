@@ -266,7 +266,7 @@ class RunParking:
         if not self._held:
             self._session.life.get_past_deaths()
         if self._head.status is not Status.ROLLING_BACK and not self._held:
-            self._head.become(Status.WAITING if self.waits.listens else Status.SLEEPING)
+            self._head.become(Status.WAITING if self.waits.is_told else Status.SLEEPING)
         self._state.show()
         if self._session.life.halted:
             return

@@ -32,7 +32,9 @@ class Wait:
     """What a parked branch waits for."""
 
     kind: str
-    """`timer`, `message`, `retry`, `child` or `task`; or `thread`, for which a plain step waits."""
+    """`timer`, `message`, `retry`, `child` or `task`; `thread`, for which a plain step waits; or `admission`: a step of
+    a graph whose rules do not allow it yet.
+    """
     name: str
     path: str
     message: str | None
@@ -61,6 +63,8 @@ async def read_waits(
         outside = {key[start:]: Hanging.unpack(raw) for key, raw in await driver.scan(*keys.range(OUTSIDE))}
     for key, raw in rows:
         row = WaitRow.unpack(raw)
+        if row.kind == "graph":
+            continue  # it is no wait for anything in particular
         message = unpack(key[len(ROOT) :])[3]
         if not isinstance(message, (str, bytes)):
             raise damaged("a wait")

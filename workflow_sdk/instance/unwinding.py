@@ -15,6 +15,7 @@ from workflow_sdk.errors import (
     ChildFailedError,
     DefinitionError,
     ErrorInfo,
+    GraphFailedError,
     HistoryDivergedError,
     InstanceNotFoundError,
     JoinError,
@@ -59,7 +60,11 @@ class Unwinding:
         """The workflow ended with `error`."""
         execution = self._execution
         info = describe(error, execution.codec)
-        execution.journal.set_row(Field.RESULT, result_of(info, execution.codec, None, failed_operations_of(error)))
+        result = result_of(info, execution.codec, None, failed_operations_of(error))
+        if isinstance(error, GraphFailedError) and error.result is not None:
+            # What its steps have come to is worth having.
+            result = replace(result, output=execution.codec.encode(error.result))
+        execution.journal.set_row(Field.RESULT, result)
         if not execution.journal.compensations.count:
             await execution.finish(Status.FAILED)
             return

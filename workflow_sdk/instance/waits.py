@@ -12,7 +12,7 @@ from workflow_sdk.instance.host import Host, Waiting
 from workflow_sdk.instance.inbox_reader import InboxReader
 from workflow_sdk.journal.inbox import Fit, InboxMessage
 from workflow_sdk.journal.journal import Journal
-from workflow_sdk.operations.types import Wait
+from workflow_sdk.operations.types import GRAPH_MESSAGE, Wait
 from workflow_sdk.rows.instance import WaitRow
 
 _STALE_TIMERS = 64
@@ -23,7 +23,7 @@ _NONE_REFUSES: dict[Wait, None] = {}
 class Waits:
     """The waits of one run. Adding and ending one costs the same, however many there are."""
 
-    __slots__ = ("_by_message", "_count", "_journal", "_timers", "_waiting", "active", "refusing", "unbegun")
+    __slots__ = ("_by_message", "_count", "_journal", "_timers", "_waiting", "active", "denied", "refusing", "unbegun")
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -31,6 +31,8 @@ class Waits:
         """How many branches run, and are not parked."""
         self.unbegun: int = 0
         """How many of them have not had their first turn: nobody knows yet what they wait for."""
+        self.denied: int = 0
+        """How many steps of graphs wait to be allowed."""
         self._by_message: dict[str | bytes, Wait | dict[Wait, None]] = {}
         """Mostly it is one that waits for a name; a table for several takes more than the wait itself."""
         self._timers: list[tuple[float, int, Wait]] = []
@@ -109,12 +111,17 @@ class Waits:
     @property
     def messages(self) -> list[str]:
         """The names of the messages that are awaited."""
-        return sorted(name for name in self._by_message if isinstance(name, str))
+        return sorted(name for name in self._by_message if isinstance(name, str) and name != GRAPH_MESSAGE)
 
     @property
     def listens(self) -> bool:
         """Whether a message is awaited."""
         return bool(self._by_message)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether somebody has to tell the instance something, for all of it to go on: time alone is not enough."""
+        return self.denied > 0 or len(self._by_message) > (GRAPH_MESSAGE in self._by_message)
 
     def needed(self, message: str) -> int:
         """How many messages with this name are awaited; of the empty name, how many names."""
@@ -124,7 +131,7 @@ class Waits:
         """The names of messages that are awaited and were passed over, and of which there are too few in memory."""
         return [
             name
-            for name in self.messages
+            for name in sorted(name for name in self._by_message if isinstance(name, str))
             if reader.has_passed((name,)) and any(map(self._lacks, self._waits_for(name)))
         ]
 

@@ -129,6 +129,14 @@ class Walk:
         """The outcomes of branches, which were read with all the rest."""
         return self._ends.get(location, {})
 
+    async def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
+        """The rows of the instance's own space whose keys begin with `part`, by what follows it."""
+        begin = self.journal.keys.space + part
+        return [(key[len(begin) :], raw) for key, raw in await self._driver.scan(begin, begin + b"\xff")]
+
+    async def load_under(self, location: bytes) -> None:
+        """All of it was loaded."""
+
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
         """This is what the walk is made for."""
         self.handlers[location] = (handler, hint)

@@ -21,6 +21,7 @@ from workflow_sdk.rows.keys import (
     COMPENSATIONS,
     FOLDED,
     HISTORY,
+    MARKINGS,
     METADATA,
     NAMES,
     OUTSIDE,
@@ -30,6 +31,7 @@ from workflow_sdk.rows.keys import (
     Field,
     InstanceKeys,
     field_key,
+    marking_of,
     waits_of,
 )
 from workflow_sdk.rows.location import pack_segment, split_last, subtree
@@ -50,7 +52,7 @@ _NOTHING_CHANGED: dict[bytes, bytes] = {}
 class History:
     """What is recorded of the operations of one instance, and what their scopes have changed of the public state."""
 
-    __slots__ = ("_names", "_space", "_unwritten", "changes", "loaded")
+    __slots__ = ("_names", "_space", "_unwritten", "changes", "has_graphs", "loaded")
 
     def __init__(self, space: bytes, unwritten: Unwritten, names: Names) -> None:
         self._space = space
@@ -58,6 +60,8 @@ class History:
         self._names = names
         self.loaded: SortedDict[bytes, dict[bytes, Entry]] = _NOTHING_LOADED
         """What was recorded before this run, by scope and segment. A scope takes its part when it opens."""
+        self.has_graphs: bool = False
+        """Whether a graph is run, which keeps its marking beside the history."""
         self.changes: dict[bytes, bytes] = _NOTHING_CHANGED
         """What finished scopes have changed of the public state, by their location."""
 
@@ -106,13 +110,23 @@ class History:
         """
         self._names.drop(race, but=winner)
         _, after = subtree(winner)
-        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED, *((MARKINGS,) if self.has_graphs else ())):
             begin, end = subtree(self._space + part + race)
             self._unwritten.clear((begin, self._space + part + winner))
             self._unwritten.clear((self._space + part + after, end))
         for scope in list(self.loaded.irange(race, race + b"\xff")):
             if scope != race and not winner <= scope < after:
                 del self.loaded[scope]
+
+    def clear_scope(self, location: bytes) -> None:
+        """Forget all that is recorded at and under a location."""
+        self._names.drop(location)
+        self._unwritten.write(HISTORY + location, None)
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED, MARKINGS):
+            self._unwritten.clear(subtree(self._space + part + location))
+        for part in (METADATA, CHANGES, FOLDED):
+            self._unwritten.write(part + location, None)
+        self.forget_loaded(location)
 
     def clear_turns(self, first: bytes, end: bytes, *, shown: bool) -> None:
         """Forget the turns of a loop from the location `first`, up to `end` and without it.
@@ -215,7 +229,19 @@ class Journal:
 
     def start_over(self) -> None:
         """Forget all that was done, but not the instance itself, nor the messages it has not taken."""
-        for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES, CHANGES, FOLDED, OUTSIDE):
+        for part in (
+            NAMES,
+            HISTORY,
+            METADATA,
+            COMPENSATIONS,
+            TAKINGS,
+            ARCHIVE,
+            BASES,
+            CHANGES,
+            FOLDED,
+            OUTSIDE,
+            MARKINGS,
+        ):
             self.unwritten.clear(subtree(self._space + part))
         self.forget_waits()
         self.names = Names(self.unwritten.write)
@@ -258,6 +284,11 @@ class Journal:
         self.unwritten.clear(subtree(self._space + TRIES), counts=False)
 
     # What lies outside.
+
+    def clear_marking(self, location: bytes) -> None:
+        """A graph is over: nothing is kept of where it was."""
+        begin = self._space + marking_of(location)
+        self.unwritten.clear((begin, begin + b"\xff"))
 
     def hang(self, location: bytes, what: Hanging, *, is_stored: bool = False) -> None:
         """Something outside hangs on the wait at a location: from the next commit on, or the store knows it already."""

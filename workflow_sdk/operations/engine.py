@@ -164,6 +164,14 @@ class Reader(Protocol):
         """The entries of the branches of a join, race or map, read from the store."""
         ...
 
+    async def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
+        """The rows of the instance's own space whose keys begin with `part`, from the store, by what follows it."""
+        ...
+
+    async def load_under(self, location: bytes) -> None:
+        """Load what is recorded under a location, which was passed over when the instance was loaded."""
+        ...
+
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
         """Keep the function that undoes the step at a location, as long as this run lasts."""
         ...
@@ -195,6 +203,8 @@ class Active(Protocol):
     active: int
     unbegun: int
     """How many of them have not had their first turn."""
+    denied: int
+    """How many steps of graphs wait to be allowed."""
 
 
 class Parking(Protocol):

@@ -12,6 +12,7 @@ from workflow_sdk.operations.handlers import REMEDY
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.template import perform
+from workflow_sdk.operations.types import Waiter
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.status import Kind
 
@@ -27,13 +28,13 @@ def check_handler(place: Place, handler: Callable[..., Any]) -> None:
         )
 
 
-def register_handler(place: Place, engine: Engine, handler: Callable[..., Any], value: object, hint: object) -> None:
+def register_handler(place: Waiter, engine: Engine, handler: Callable[..., Any], value: object, hint: object) -> None:
     """Have a step undone if the workflow fails, from the commit on that completes the step."""
     engine.journal.compensations.register(compensation_of(place, engine, handler, value, hint))
 
 
 def compensation_of(
-    place: Place, engine: Reader, handler: Callable[..., Any], value: object, hint: object, sequence: int | None = None
+    place: Waiter, engine: Reader, handler: Callable[..., Any], value: object, hint: object, sequence: int | None = None
 ) -> Compensation:
     """What is recorded, for a step to be undone. Without a `sequence`, it is the newest."""
     try:

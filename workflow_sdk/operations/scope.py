@@ -26,6 +26,7 @@ from workflow_sdk.errors import (
 from workflow_sdk.journal.names import NameTable, name_problem
 from workflow_sdk.journal.public_state import PublicState
 from workflow_sdk.operations.engine import Reader
+from workflow_sdk.operations.types import Seat
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.location import escape, join_path, segments
 from workflow_sdk.rows.status import Kind
@@ -97,6 +98,7 @@ class Scope:
         "draws",
         "ended",
         "engine",
+        "firing",
         "in_loop",
         "in_race",
         "interrupted",
@@ -154,6 +156,8 @@ class Scope:
         self.race: RaceStatus = parent.race if parent is not None else RaceStatus()
         self.in_race: bool = parent is not None and parent.in_race
         self.in_loop: bool = parent is not None and parent.in_loop
+        self.firing: Seat | None = None if parent is None else parent.firing
+        """The firing of a graph that this scope is a part of."""
 
     @property
     def path(self) -> str:
@@ -354,6 +358,14 @@ def random_of(scope: Scope) -> Random:
     if scope.rng is None:
         scope.rng = Random(blake2b(scope.path.encode(), key=scope.engine.facts.seed).digest())
     return scope.rng
+
+
+def seat_of(scope: Scope, what: str) -> Seat:
+    """The firing of a graph that a scope is a part of."""
+    if scope.firing is None:
+        problem = f"ctx.{what} is for the steps of a graph, and {scope.path or 'this workflow'!r} is no part of one"
+        raise scope.engine.life.mistake(DefinitionError(problem))
+    return scope.firing
 
 
 def awaited(scope: Scope, called: Awaitable[T]) -> Awaitable[T]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from secrets import token_bytes
@@ -19,9 +19,13 @@ from workflow_sdk.rows.entries import Entry, token_of
 from workflow_sdk.rows.retry import Duration
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Coro = Coroutine[Any, Any, T]
 """What each verb of `ctx` gives."""
+
+GRAPH_MESSAGE = "~graph"
+"""The name of the messages by which a graph is changed from outside. A graph always listens to them, unseen."""
 
 OnCancel = Literal["cancel", "abandon"]
 
@@ -56,6 +60,36 @@ class Addressee(Protocol):
     """Anything with the id of an instance, such as a handle: messages can be sent to it."""
 
     id: str
+
+
+class Nested(Protocol[T_co]):
+    """A graph, which can be run as an operation."""
+
+    def start_in(self, scope: Any, name: str, workload: Any) -> Coro[T_co]:
+        """Register it as an operation of a scope; its coroutine runs it."""
+        ...
+
+
+class Seat(Protocol):
+    """What the code of a firing can do to its graph."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The context of the graph, as the firing sees it."""
+        ...
+
+    @property
+    def limits(self) -> Any:
+        """What was used of the limits when the firing began, or has submitted last."""
+        ...
+
+    def patch(self, values: Mapping[str, Any]) -> None:
+        """Change the context: for the firing at once, for others when it ends."""
+        ...
+
+    def submit(self, scope: Any, nodes: Any) -> Coro[Any]:
+        """Add steps to the graph."""
+        ...
 
 
 class Wakeup:
@@ -132,7 +166,7 @@ class Wait(Struct, eq=False):
 
     who: Waiter
     kind: str
-    """`timer`, `retry`, `message`, `child`, `task` or `thread`."""
+    """`timer`, `retry`, `message`, `child`, `task` or `thread`; `graph` for what a graph may be told from outside."""
     until: float | None = None
     messages: tuple[str | bytes, ...] = ()
     """Their names; for a child or a task, the token of the wait."""

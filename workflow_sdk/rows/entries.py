@@ -91,7 +91,50 @@ class TaskData(Row, frozen=True, tag=7):
     done_at: Moment = 0.0
 
 
-Data: TypeAlias = RetryData | SleepData | ListenData | LoopData | BranchesData | ChildData | TaskData
+class GraphData(Row, frozen=True, tag=8):
+    """A run of a graph: which definition it has, and what its first event was made of."""
+
+    definition: bytes
+    """The digest of the definition; empty for one that can't be exported."""
+    context: bytes = b""
+    made: bytes = b""
+    """What the expressions of the first event came to."""
+
+
+class FiringData(Row, frozen=True, tag=9):
+    """A firing of a step of a graph, and the event that its end was."""
+
+    args: bytes
+    began: Count
+    """The event that has started it."""
+    ended: Count
+    """The event that its end was. The same for a step that runs nothing: it has no event of its own."""
+    depth: Count = 0
+    patches: bytes | None = None
+    made: bytes = b""
+    """What the expressions of the event came to."""
+
+
+class SubmitData(Row, frozen=True, tag=10):
+    """Steps that were added to a graph: the event, and the steps; none, if they were refused."""
+
+    event: Count
+    nodes: bytes = b""
+    made: bytes = b""
+
+
+Data: TypeAlias = (
+    RetryData
+    | SleepData
+    | ListenData
+    | LoopData
+    | BranchesData
+    | ChildData
+    | TaskData
+    | GraphData
+    | FiringData
+    | SubmitData
+)
 
 
 _NEEDED: dict[Kind, type[Data]] = {
@@ -103,6 +146,9 @@ _NEEDED: dict[Kind, type[Data]] = {
     Kind.MAP: BranchesData,
     Kind.CHILD: ChildData,
     Kind.TASK: TaskData,
+    Kind.GRAPH: GraphData,
+    Kind.FIRING: FiringData,
+    Kind.SUBMIT: SubmitData,
 }
 """What an entry of the kind has. One of a step or transaction may have a `RetryData`."""
 

@@ -51,6 +51,7 @@ In the space of an instance:
     (15, <append>)      idempotency key, when it was used, and its number
     (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
     (25, *segments)     after a worker died under it: an operation whose code is being called
+    (26, *segments, "", ...) where a graph is that has not ended: see `graphs.marking`
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ ASIDE = pack_segment(14)
 KEYS_IN_ORDER = pack_segment(15)
 FOLDED = pack_segment(20)
 TRIES = pack_segment(25)
+MARKINGS = pack_segment(26)
 
 
 class Field(IntEnum):
@@ -116,6 +118,11 @@ def field_key(field: Field) -> bytes:
 def sequence_key(sequence: int) -> bytes:
     """The key of a compensation, in the space of its instance."""
     return COMPENSATIONS + pack_segment(sequence)
+
+
+def marking_of(location: bytes) -> bytes:
+    """What the keys of a graph's marking begin with, in the space of its instance."""
+    return MARKINGS + location + b"\x02\x00"
 
 
 @lru_cache(maxsize=1024)  # the same names again and again

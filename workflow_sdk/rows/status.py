@@ -68,6 +68,10 @@ class Kind(StrEnum):
     TASK = "task"
     BRANCH = "branch"
     """One branch of a join, race or map: written when the branch ends."""
+    GRAPH = "graph"
+    FIRING = "firing"
+    """One firing of a step of a graph: written when the firing ends."""
+    SUBMIT = "submit"
 
     @property
     def is_composite(self) -> bool:
@@ -76,7 +80,7 @@ class Kind(StrEnum):
 
 
 _TERMINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK})
-_COMPOSITE = frozenset({Kind.LOOP, Kind.JOIN, Kind.RACE, Kind.MAP, Kind.ATTEMPT, Kind.BRANCH})
+_COMPOSITE = frozenset({Kind.LOOP, Kind.JOIN, Kind.RACE, Kind.MAP, Kind.ATTEMPT, Kind.BRANCH, Kind.GRAPH, Kind.FIRING})
 
 _AWAKE = frozenset(
     {

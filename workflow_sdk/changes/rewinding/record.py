@@ -73,6 +73,8 @@ class Tree:
             (found,) = segments(around[len(at) :])
             if isinstance(found, tuple):
                 label = f"~{found[1]}" if self.is_loop(at) else str(found[1])
+                if self.kind(at) is Kind.GRAPH:
+                    label = f"{escape(self.texts.get(found[0], f'?{found[0]}'))}/~{found[1]}"
             else:
                 label = escape(self.texts.get(found, f"?{found}"))
             path, at = join_path(path, label), around

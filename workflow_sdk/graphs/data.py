@@ -1,0 +1,196 @@
+"""Steps and arcs as plain data, and back: what is exported, hashed, and stored with a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+from workflow_sdk.definitions import Step, StepOptions, Workflow, as_step_options
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.expressions import Expression, Template, parse, template_of
+from workflow_sdk.graphs.model import Arc, Condition, Join, Kind, Node, Quorum, Rule
+from workflow_sdk.rows.retry import Backoff, seconds
+from workflow_sdk.rows.wire import shown
+
+Find = Callable[[str], object]
+"""The function, workflow or exception type that a name in data stands for. DefinitionError, if there is none."""
+NameOf = Callable[[object], str]
+"""The name by which data knows a function, workflow or exception type. DefinitionError, if it can't have one."""
+
+_OPTIONS = StepOptions()
+_FLAGS: dict[str, Any] = {"mode": "exclusive", "on_deny": "wait", "trust": "trusted", "access": "read"}
+
+
+def node_to_data(node: Node, name_of: NameOf) -> dict[str, Any]:
+    """A step as plain data: what has its default is left out."""
+    data: dict[str, Any] = {"name": node.name, "kind": node.kind}
+    if node.fn is not None:
+        data["fn"] = name_of(node.fn)
+    data |= {key: getattr(node, key) for key, default in _FLAGS.items() if getattr(node, key) != default}
+    if node.needs:
+        data["needs"] = list(node.needs)
+    if node.join != "all":
+        data["join"] = {"quorum": node.join.count} if isinstance(node.join, Quorum) else node.join
+    if node.next:
+        data["next"] = [_arc_to_data(arc) for arc in node.next]
+    if node.admit:
+        data["admit"] = [_rule_to_data(rule) for rule in node.admit]
+    if node.args is not None:
+        data["args"] = node.args.to_data()
+    if options := _options_to_data(node.options, name_of):
+        data["options"] = options
+    if node.details:
+        data["details"] = {key: _detail_to_data(value, name_of) for key, value in node.details.items()}
+    return data
+
+
+def node_from_data(data: Mapping[str, Any], find: Find) -> Node:
+    """The step that plain data describes."""
+    name = data.get("name")
+    if not isinstance(name, str) or not name:
+        raise DefinitionError(f"a step has a `name`, which is a text, not {shown(name)}")
+    known = {"name", "kind", "fn", "needs", "join", "next", "admit", "args", "options", "details", *_FLAGS}
+    if unknown := sorted(set(data) - known):
+        raise DefinitionError(
+            f"step {name!r} has no {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}"
+        )
+    fn: Any = find(data["fn"]) if "fn" in data else None
+    options = _options_from_data(data.get("options", {}), find)
+    return Node(
+        name,
+        cast("Kind", data.get("kind", "step")),
+        fn,
+        options if options is not None else as_step_options(fn, {}),
+        next=tuple(map(_arc_from_data, data.get("next", ()))),
+        needs=tuple(data.get("needs", ())),
+        join=_join_from_data(data.get("join", "all")),
+        admit=tuple(map(_rule_from_data, data.get("admit", ()))),
+        args=template_of(data["args"]) if "args" in data else None,
+        details={key: _detail_from_data(value, find) for key, value in data.get("details", {}).items()},
+        **{key: data.get(key, default) for key, default in _FLAGS.items()},
+    )
+
+
+def _condition_to_data(condition: Condition) -> str:
+    if not isinstance(condition, Expression):
+        raise DefinitionError(f"{condition.name} is a Python function, and can't be exported; write an expression")
+    return condition.text
+
+
+def _arc_to_data(arc: Arc) -> dict[str, Any]:
+    data: dict[str, Any] = {"step": arc.step}
+    if arc.when is not None:
+        data["when"] = _condition_to_data(arc.when)
+    if arc.args is not None:
+        data["args"] = arc.args.to_data()
+    if arc.on != "done":
+        data["on"] = arc.on
+    return data
+
+
+def _arc_from_data(data: Any) -> Arc:
+    if isinstance(data, str):
+        return Arc(data)
+    if not isinstance(data, Mapping) or not isinstance(data.get("step"), str):
+        raise DefinitionError(f"an arc is the name of a step, or has one as `step`, not {shown(data)}")
+    when = data.get("when")
+    args = template_of(data["args"]) if "args" in data else None
+    return Arc(data["step"], None if when is None else parse(str(when)), args, data.get("on", "done"))
+
+
+def _rule_to_data(rule: Rule) -> dict[str, Any]:
+    if rule.when is None:
+        return {"allow": rule.allow}
+    return {"when": _condition_to_data(rule.when), "allow": rule.allow}
+
+
+def _rule_from_data(data: Any) -> Rule:
+    if not isinstance(data, Mapping) or not isinstance(data.get("allow"), bool):
+        raise DefinitionError(f"a rule has `allow`, which is true or false, and maybe `when`, not {shown(data)}")
+    when = data.get("when")
+    return Rule(None if when is None else parse(str(when)), data["allow"])
+
+
+def _join_from_data(data: Any) -> Join:
+    if isinstance(data, Mapping):
+        return Quorum(data["quorum"])
+    return cast("Join", data)
+
+
+def _options_to_data(options: StepOptions, name_of: NameOf) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if options.retries != _OPTIONS.retries:
+        data["retries"] = options.retries
+    if options.backoff != _OPTIONS.backoff:
+        backoff = options.backoff
+        data["backoff"] = {
+            "initial": seconds(backoff.initial, "initial"),
+            "factor": backoff.factor,
+            "maximum": seconds(backoff.maximum, "maximum"),
+            "jitter": backoff.jitter,
+        }
+    if options.timeout is not None:
+        data["timeout"] = seconds(options.timeout, "timeout")
+    if not options.retry_on_timeout:
+        data["retry_on_timeout"] = False
+    if options.no_retry:
+        kinds = options.no_retry if isinstance(options.no_retry, tuple) else (options.no_retry,)
+        data["no_retry"] = [name_of(kind) for kind in kinds]
+    if options.rollback is not None:
+        data["rollback"] = name_of(options.rollback)
+    return data
+
+
+def _options_from_data(data: Mapping[str, Any], find: Find) -> StepOptions | None:
+    if not data:
+        return None
+    given = dict(data)
+    if "backoff" in given:
+        given["backoff"] = Backoff(**given["backoff"])
+    if "no_retry" in given:
+        given["no_retry"] = tuple(find(name) for name in given["no_retry"])
+    if "rollback" in given:
+        given["rollback"] = find(given["rollback"])
+    return _OPTIONS.override(cast("Any", given))
+
+
+def _detail_to_data(value: Any, name_of: NameOf) -> Any:
+    """A detail of a step's kind. What is no plain data has a mark that says what it is."""
+    if isinstance(value, Template):
+        return {"$args": value.to_data()}
+    if isinstance(value, Expression):
+        return {"$": value.text}
+    if isinstance(value, Node):
+        return {"$step": node_to_data(value, name_of)}
+    if isinstance(value, Arc):
+        return {"$arc": _arc_to_data(value)}
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (list, tuple)):
+        return [_detail_to_data(one, name_of) for one in cast("Sequence[object]", value)]
+    if isinstance(value, dict):
+        return {key: _detail_to_data(one, name_of) for key, one in cast("dict[str, object]", value).items()}
+    if isinstance(value, (Workflow, Step)) or callable(value):
+        return {"$fn": name_of(value)}
+    return value
+
+
+def _detail_from_data(value: Any, find: Find) -> Any:
+    if isinstance(value, list):
+        return [_detail_from_data(one, find) for one in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"$args": args}:
+            return template_of(args)
+        case {"$": str() as text}:
+            return parse(text)
+        case {"$step": step}:
+            return node_from_data(step, find)
+        case {"$arc": arc}:
+            return _arc_from_data(arc)
+        case {"$fn": str() as name}:
+            return find(name)
+        case _:
+            return {key: _detail_from_data(one, find) for key, one in value.items()}

@@ -1,0 +1,178 @@
+"""A graph, as its author declares it; and the operation that runs it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Literal, TypeVar, overload
+
+from workflow_sdk.context import Context
+from workflow_sdk.definitions import Workflow, function_name, is_function
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.checks import problems_of
+from workflow_sdk.graphs.expressions import template_of
+from workflow_sdk.graphs.growing import make_node
+from workflow_sdk.graphs.model import GraphResult, Kind, Limits, Node, Problem
+from workflow_sdk.graphs.names import Names, name_in_data
+from workflow_sdk.graphs.operation import start_graph
+from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.operations.types import Coro
+from workflow_sdk.rows.wire import shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+Next = Any
+"""Arcs and names of steps, one or several."""
+
+
+class Graph(Workflow[Any, GraphResult]):
+    """Steps with the arcs between them. It is a workflow: it is started, listed, cancelled and tested as any other."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: int = 1,
+        workload: Any = None,
+        context: Mapping[str, Any] | None = None,
+        entry: str | None = None,
+        final: str | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # it is frozen
+        status: Literal["strict", "lenient", "fail_fast"] = "strict",
+        no_match: Literal["end", "error"] = "end",
+        when_blocked: Literal["wait", "complete"] = "wait",
+        final_failure: Literal["fail", "partial"] = "fail",
+        functions: Mapping[str, Any] | Iterable[Any] = (),
+        retention: float | None = None,
+    ) -> None:
+        async def run(ctx: Context, workload: Any = None) -> GraphResult:
+            return await ctx.graph(self.name, self, workload)
+
+        super().__init__(run, name, version, "strict", retention)
+        self.__module__ = _module_of_caller()
+        self.workload = workload
+        """The type of what a run is given; None: anything."""
+        self.context: dict[str, Any] = dict(context or {})
+        """What the context of a run begins with."""
+        self.settings: dict[str, Any] = {
+            "entry": entry,
+            "final": final,
+            "limits": limits,
+            "status": status,
+            "no_match": no_match,
+            "when_blocked": when_blocked,
+            "final_failure": final_failure,
+        }
+        self.names = Names(functions)
+        """The functions of the graph, by the names that data has for them."""
+        self._nodes: dict[str, Node] = {}
+        self._is_frozen = False
+
+    # Steps. Each method declares one of its kind; `options` are `next`, `mode`, `needs`, `join`, `admit`, `on_deny`,
+    # `trust`, `access`, and those of `ctx.step`.
+
+    @overload
+    def step(self, fn: F, /) -> F: ...
+    @overload
+    def step(self, fn: str, body: F, /, **options: Any) -> F: ...
+    @overload
+    def step(self, fn: str | None = None, /, **options: Any) -> Callable[[F], F]: ...
+    def step(self, fn: Any = None, body: Any = None, /, **options: Any) -> Any:
+        """Declare a step: `@graph.step(...)` over a function of a ctx and arguments, or `graph.step(name, fn, ...)`.
+
+        With `each=`, an expression for a list, it is called for every item, `parallel` of them at once. With `tasks=`,
+        a list of `task(...)`, they are run in order inside one firing.
+        """
+        name = fn if isinstance(fn, str) else options.pop("name", None)
+        if "tasks" in options:
+            return self._add(name, "pipeline", None, options, details={"tasks": list(options.pop("tasks"))})
+        if is_function(fn) and not isinstance(fn, str):
+            return self._declare(name, fn, options)
+        return self._declare(name, body, options) if body is not None else lambda fn: self._declare(name, fn, options)
+
+    def _declare(self, name: str | None, fn: Any, options: Mapping[str, Any]) -> Any:
+        if not is_function(fn):
+            raise DefinitionError(f"a step is declared over a function, not {shown(fn)}")
+        left = dict(options)
+        details: dict[str, Any] = {}
+        if "each" in left:
+            details["items"] = template_of(left.pop("each"))
+            details["parallel"] = left.pop("parallel", None)
+        self._add(name or function_name(fn), "each" if details else "step", fn, left, details=details)
+        return fn
+
+    def _add(
+        self, name: Any, kind: Kind, fn: Any, options: Mapping[str, Any], *, details: Mapping[str, Any] | None = None
+    ) -> None:
+        if self._is_frozen:
+            raise DefinitionError(f"graph {self.name!r} was used, and can't be changed any more")
+        node = make_node(name, fn, {**options, "details": dict(details or {})}, kind)
+        if node.name in self._nodes:
+            raise DefinitionError(f"graph {self.name!r} has two steps {node.name!r}; give one of them another name")
+        if fn is not None:
+            self.names.add(name_in_data(fn), fn)
+        self._nodes[node.name] = node
+
+    # Using it.
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The steps, by name, in the order in which they were declared."""
+        return self._nodes
+
+    def validate(self) -> list[Problem]:
+        """Everything that is wrong with the graph; empty if it can be run."""
+        return problems_of(self)
+
+    def freeze(self) -> Plan:
+        """The plan of a run, which begins with the declared steps. From now on the graph can't be changed."""
+        if not self._is_frozen:
+            problems = self.validate()
+            if problems:
+                told = "; ".join(map(str, problems))
+                raise DefinitionError(f"graph {self.name!r} can't be run: {told}")
+            self._is_frozen = True
+        return Plan(self._nodes.values(), **self.settings)
+
+    @property
+    def plan(self) -> Plan:
+        """The steps as a plan, for a submission of the whole graph."""
+        return self.freeze()
+
+    def start_in(self, scope: Any, name: str, workload: Any) -> Coro[GraphResult]:
+        """Register a run as an operation of a scope."""
+        return start_graph(scope, name, self, workload)
+
+    # As a workflow.
+
+    @property
+    def input_hint(self) -> object:
+        """The type of the workload."""
+        return Any if self.workload is None else self.workload
+
+    @property
+    def output_hint(self) -> object:
+        """What a run gives."""
+        return GraphResult
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the declared steps and of their code."""
+        digest = sha256()
+        for node in self._nodes.values():
+            code = getattr(getattr(node.fn, "fn", node.fn), "__code__", None)
+            digest.update(repr((node.name, node.kind, node.needs, [arc.step for arc in node.next])).encode())
+            digest.update(b"" if code is None else code.co_code)
+        return digest.hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name} version {self.version}, {len(self._nodes)} steps>"
+
+
+def _module_of_caller() -> str:
+    """The module that makes the graph: functions of it may be named by rows, as those of a workflow's module."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return "__main__" if frame is None else str(frame.f_globals.get("__name__", "__main__"))

@@ -1,0 +1,278 @@
+"""Adding steps to a run: `ctx.submit` inside a firing, and `client.submit` from outside.
+
+A batch is added as a whole or not at all. What is wrong with it is found before anything changes, and told as a
+`Verdict`; the run goes on either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from workflow_sdk.definitions import StepOverrides, as_step_options
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.graphs.data import node_from_data, node_to_data
+from workflow_sdk.graphs.evaluating import Evaluated
+from workflow_sdk.graphs.expressions import template_of
+from workflow_sdk.graphs.interpreter import Interpreter
+from workflow_sdk.graphs.marking import Firing
+from workflow_sdk.graphs.model import Node, as_arcs, as_rules, check_node
+from workflow_sdk.graphs.moves import Effects
+from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.place import Place, register
+from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.template import perform
+from workflow_sdk.operations.types import Coro
+from workflow_sdk.rows.entries import Entry, SubmitData
+from workflow_sdk.rows.status import Kind
+from workflow_sdk.rows.wire import shown
+from workflow_sdk.verdicts import Verdict
+
+
+def node(name: str, fn: Callable[..., Any] | None = None, **given: Any) -> Node:
+    """A step to be submitted: a function, with the options of a step and `args`, `needs`, `join`, `admit` and so on."""
+    return make_node(name, fn, given)
+
+
+def make_node(name: str, fn: Callable[..., Any] | None, given: Mapping[str, Any], kind: Any = "step") -> Node:
+    """A step, from what an author has written."""
+    if not isinstance(name, str) or not name:
+        raise DefinitionError(f"the name of a step is a text, not {shown(name)}")
+    left = dict(given)
+    needs = left.pop("needs", ())
+    plain = {key: left.pop(key) for key in ("mode", "on_deny", "trust", "access", "join") if key in left}
+    details = left.pop("details", {})
+    made = Node(
+        name,
+        kind,
+        fn,
+        next=as_arcs(left.pop("next", ())),
+        needs=(needs,) if isinstance(needs, str) else tuple(needs),
+        admit=as_rules(left.pop("admit", None)),
+        args=template_of(left.pop("args")) if left.get("args") is not None else None,
+        details=details,
+        **plain,
+    )
+    left.pop("args", None)
+    made = made.but(options=as_step_options(fn, StepOverrides(**left)))  # type: ignore[typeddict-item]
+    check_node(made)
+    return made
+
+
+class Batch(Struct, frozen=True):
+    """Steps to be added, and those of them that begin at once, with their arguments."""
+
+    nodes: tuple[Node, ...]
+    roots: tuple[tuple[str, bytes], ...]
+    depth: int
+
+
+class GraphGrows(Protocol):
+    """The run that grows."""
+
+    engine: Engine
+    plan: Plan
+    interpreter: Interpreter
+    place: Place
+
+    def chooser(self) -> Evaluated:
+        """What evaluates the expressions of one event."""
+        ...
+
+    def made(self, chooser: Evaluated) -> bytes:
+        """What expressions came to, as it is stored."""
+        ...
+
+    def record(self, effects: Effects) -> None:
+        """Put what an event has come to beside what has caused it."""
+        ...
+
+    def spawn(self, started: Sequence[tuple[int, Firing]]) -> None:
+        """Begin firings."""
+        ...
+
+    def find(self, name: str) -> object:
+        """The function that a name stands for."""
+        ...
+
+    def name_of(self, fn: object) -> str:
+        """The name that leads back to a function."""
+        ...
+
+
+class SubmittingSeat(Protocol):
+    """The firing that submits."""
+
+    firing: Firing
+    used: Any
+
+
+class Growing:
+    """How one run grows."""
+
+    def __init__(self, run: GraphGrows) -> None:
+        self._run = run
+
+    # Inside a firing.
+
+    def start(self, scope: Scope, seat: SubmittingSeat, given: Any) -> Coro[Verdict]:
+        """Register a submission; its coroutine makes it."""
+        place = register(scope, Kind.SUBMIT, "submit", derived=True)
+        nodes, roots = _taken_apart(given)
+        place.arguments = [one.name if isinstance(one, Node) else shown(one) for one in nodes]
+        return scope.start(perform(place, _Submit(self, place, seat, nodes, roots)))
+
+    async def submit(
+        self, engine: Engine, place: Place, seat: SubmittingSeat, nodes: Sequence[Any], roots: Sequence[str] | None
+    ) -> Entry:
+        """Make a submission, in one commit with its record."""
+        run, entry = self._run, place.new_entry()
+        chooser = run.chooser()
+        depth = seat.firing.depth + 1
+        parent = run.plan.nodes[seat.firing.step]
+        if parent.trust == "quarantined":
+            nodes = [one.but(trust="quarantined") if isinstance(one, Node) else one for one in nodes]
+        effects = Effects()
+        made = self._checked(nodes, roots, depth)
+        data = b""
+        if isinstance(made, Batch):
+            effects, data = self._add(chooser, made)
+        seat.used = run.interpreter.moves.used(seat.firing.depth)
+        verdict = Verdict.allow if isinstance(made, Batch) else made
+        entry.complete(engine.codec.encode(verdict), engine.clock.time())
+        entry.data = SubmitData(run.interpreter.marking.head.events, data, run.made(chooser))
+        run.record(effects)
+        entry = await place.store(engine, entry)
+        run.spawn(effects.started)
+        return entry
+
+    # From outside.
+
+    def receive(self, chooser: Evaluated, given: Sequence[Mapping[str, Any]]) -> tuple[Effects, Verdict]:
+        """Add steps that somebody else has sent, as data."""
+        try:
+            nodes = [node_from_data(one, self._run.find) for one in given]
+        except (DefinitionError, TypeError, KeyError) as error:
+            return Effects(), Verdict.deny(str(error), "definition")
+        made = self._checked(nodes, None, 1)
+        if not isinstance(made, Batch):
+            return Effects(), made
+        return self._add(chooser, made)[0], Verdict.allow
+
+    def answer(self, verdict: Verdict) -> bytes:
+        """A verdict, as an answer to whoever has sent the steps."""
+        return self._run.engine.codec.encode(verdict)
+
+    # Adding.
+
+    def _add(self, chooser: Evaluated, batch: Batch) -> tuple[Effects, bytes]:
+        run = self._run
+        if not batch.nodes:
+            return Effects(), b""
+        effects = run.interpreter.submit(chooser, batch.nodes, batch.roots, batch.depth)
+        data = pack_batch(batch, run.name_of, run.engine)
+        run.interpreter.marking.add_steps(run.interpreter.marking.head.events, data)
+        return effects, data
+
+    def _checked(self, nodes: Sequence[Any], roots: Sequence[str] | None, depth: int) -> Batch | Verdict:
+        """The batch to be added; or what is wrong with it."""
+        plan = self._run.plan
+        problem = _problem(plan, nodes)
+        if problem is not None:
+            return Verdict.deny(problem, "definition")
+        most = plan.limits
+        if most.nodes is not None and len(plan.nodes) + len(nodes) > most.nodes:
+            return Verdict.deny(f"the graph would have more than {most.nodes} steps (nodes={most.nodes})", "limit")
+        if most.depth is not None and depth > most.depth and nodes:
+            return Verdict.deny(f"steps are submitted {most.depth} deep at most (depth={most.depth})", "limit")
+        try:
+            for one in nodes:
+                node_to_data(one, self._run.name_of)
+            made = self._roots(nodes, roots)
+        except (DefinitionError, CodecError) as error:
+            return Verdict.deny(str(error), "definition")
+        return Batch(tuple(nodes), made, depth)
+
+    def _roots(self, nodes: Sequence[Node], roots: Sequence[str] | None) -> tuple[tuple[str, bytes], ...]:
+        led_to = {arc.step for one in nodes for arc in one.next}
+        first = roots if roots is not None else [one.name for one in nodes if not one.needs and one.name not in led_to]
+        by_name = {one.name: one for one in nodes}
+        codec = self._run.engine.codec
+        found: list[tuple[str, bytes]] = []
+        for name in first:
+            args = by_name[name].args
+            value = {} if args is None else args.evaluate(self._run.interpreter.moves.sees(b"").of(args), {})
+            found.append((name, codec.encode(value)))
+        return tuple(found)
+
+
+def pack_batch(batch: Batch, name_of: Callable[[object], str], engine: Engine) -> bytes:
+    """A batch as it is stored."""
+    nodes = [node_to_data(one, name_of) for one in batch.nodes]
+    return engine.codec.encode([nodes, [list(root) for root in batch.roots], batch.depth])
+
+
+def unpack_batch(raw: bytes, find: Callable[[str], object], engine: Engine) -> Batch:
+    """The batch that was stored."""
+    nodes, roots, depth = engine.codec.decode(raw, plain=True)
+    made = tuple(node_from_data(one, find) for one in nodes)
+    return Batch(made, tuple((name, args) for name, args in roots), depth)
+
+
+def _taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
+    """The steps of a batch, or of a graph that is submitted; and those that begin at once, if a graph says so."""
+    plan = getattr(given, "plan", None)
+    if isinstance(plan, Plan):
+        return list(plan.nodes.values()), plan.roots
+    return (list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]), None
+
+
+def _problem(plan: Plan, nodes: Sequence[Any]) -> str | None:
+    """What is wrong with the names in a batch."""
+    new: set[str] = set()
+    for one in nodes:
+        if not isinstance(one, Node):
+            return f"a batch holds steps, made by `node(...)`, not {shown(one)}"
+        if one.name in plan.nodes or one.name in new:
+            return f"there is a step {one.name!r} already"
+        new.add(one.name)
+    known = plan.nodes.keys() | new
+    for one in nodes:
+        for what, names in (("needs", one.needs), ("leads to", [arc.step for arc in one.next])):
+            if missing := [name for name in names if name not in known]:
+                return f"step {one.name!r} {what} {missing[0]!r}, which is no step of the graph"
+    try:
+        TopologicalSorter({one.name: [need for need in one.needs if need in new] for one in nodes}).prepare()
+    except CycleError as error:
+        return f"steps need each other in a circle: {' -> '.join(map(str, error.args[1]))}"
+    return None
+
+
+class _Submit:
+    """A submission, as an operation of a firing."""
+
+    __slots__ = ("_growing", "_nodes", "_place", "_roots", "_seat")
+
+    def __init__(
+        self, growing: Growing, place: Place, seat: SubmittingSeat, nodes: Sequence[Any], roots: Sequence[str] | None
+    ) -> None:
+        self._growing = growing
+        self._place = place
+        self._seat = seat
+        self._nodes = nodes
+        self._roots = roots
+
+    def begin(self, engine: Engine) -> Awaitable[Entry]:
+        return self._growing.submit(engine, self._place, self._seat, self._nodes, self._roots)
+
+    def resume(self, engine: Engine, entry: Entry) -> Awaitable[Entry]:
+        raise AssertionError("a submission is complete when it is recorded")
+
+    def outcome(self, entry: Entry) -> Verdict:
+        assert entry.value is not None, "a submission has a verdict"
+        verdict: Verdict = self._place.decode(entry.value, Verdict)
+        return verdict

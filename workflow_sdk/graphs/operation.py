@@ -1,0 +1,155 @@
+"""`ctx.graph`: a graph as one operation of a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
+
+from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError
+from workflow_sdk.graphs.firing import FiringWork
+from workflow_sdk.graphs.growing import unpack_batch
+from workflow_sdk.graphs.model import GraphResult
+from workflow_sdk.graphs.moves import Effects
+from workflow_sdk.graphs.names import Names
+from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.run import GraphRun
+from workflow_sdk.operations.engine import Engine, Reader, Walker
+from workflow_sdk.operations.place import Place, about, pack_error, register
+from workflow_sdk.operations.public_state import fold, unfold
+from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.template import enter
+from workflow_sdk.rows.entries import Entry, FiringData, GraphData
+from workflow_sdk.rows.keys import marking_of
+from workflow_sdk.rows.location import segments, subtree
+from workflow_sdk.rows.status import Kind
+
+
+class Runnable(Protocol):
+    """A graph, as far as a run of it needs to know it."""
+
+    name: str
+    context: dict[str, Any]
+    names: Names
+
+    @property
+    def input_hint(self) -> object:
+        """The type of the workload."""
+        ...
+
+    def freeze(self) -> Plan:
+        """The plan of a run."""
+        ...
+
+
+def start_graph(scope: Scope, name: str, graph: Runnable, workload: Any) -> Coroutine[Any, Any, GraphResult]:
+    """Register a run of a graph; its coroutine runs it, and gives what it has come to."""
+    place = register(scope, Kind.GRAPH, name)
+    try:
+        plan = graph.freeze()
+    except DefinitionError as error:
+        raise place.mistake(str(error)) from None
+    try:
+        raw = scope.engine.codec.encode(workload, graph.input_hint)
+    except CodecError as error:
+        raise scope.engine.life.mistake(about(f"the workload of {place.what}", error)) from None
+    return scope.start(enter(place, _Graph(place, graph, plan, raw)))
+
+
+class _Graph:
+    """A run of a graph, as an operation."""
+
+    def __init__(self, place: Place, graph: Runnable, plan: Plan, workload: bytes) -> None:
+        self._place = place
+        self._graph = graph
+        self._plan = plan
+        self._workload = workload
+
+    async def begin(self, engine: Engine) -> Entry:
+        place, graph = self._place, self._graph
+        entry = place.new_entry()
+        run = GraphRun(place, engine, self._plan, self._workload, graph.names)
+        chooser = run.chooser()
+        effects = run.interpreter.begin(chooser, graph.context)
+        context = engine.codec.encode(graph.context) if graph.context else b""
+        entry.data = GraphData(b"", context, run.made(chooser))
+        place.put(entry)
+        run.record(effects)
+        return await self._go(engine, entry, run, effects)
+
+    async def resume(self, engine: Engine, entry: Entry) -> Entry:
+        place = self._place
+        run = GraphRun(place, engine, self._plan, self._workload, self._graph.names)
+        added = run.marking.load(await engine.read(marking_of(place.location)))
+        for number in sorted(added):
+            batch = unpack_batch(added[number], run.find, engine)
+            self._plan.add(batch.nodes, batch.depth)
+        run.interpreter.restore()
+        self._assign_what_is_over(engine, run)
+        for firing in run.marking.firings.values():
+            await engine.load_under(run.location_of(firing))
+        run.write()
+        left = Effects(list(run.marking.firings.items()))
+        left.is_over = not (run.marking.firings or run.marking.tokens)
+        return await self._go(engine, entry, run, left)
+
+    def _assign_what_is_over(self, engine: Engine, run: GraphRun) -> None:
+        """What firings that are over have assigned to the public state is assigned again."""
+        here = self._place.location
+        begin, end = subtree(here)
+        under_way = tuple(run.location_of(firing) for firing in run.marking.firings.values())
+        changes = engine.journal.history.changes
+        unfold(engine, [at for at in changes if begin <= at < end and not at.startswith(under_way)])
+
+    async def _go(self, engine: Engine, entry: Entry, run: GraphRun, effects: Effects) -> Entry:
+        place = self._place
+        result = await run.go(effects)
+        raw = place.encode(result, GraphResult)
+        if result.status == "failed":
+            entry.fail(pack_error(GraphFailedError(_told(place, result)), engine.codec), engine.clock.time())
+            entry.value = raw
+        else:
+            entry.complete(raw, engine.clock.time())
+        if not place.scope.in_race:
+            engine.journal.takings.settle(place.location, give_back=False)
+        engine.journal.clear_marking(place.location)
+        fold(place.scope, place.location)
+        return await place.store(engine, entry)
+
+    async def recall(self, reader: Reader, entry: Entry) -> None:
+        """All of it is in the entry."""
+
+    async def walk(self, walker: Walker, entry: Entry) -> None:
+        """Call the code of every firing again, as far as its history goes, for what it would have to undo."""
+        place = self._place
+        names = walker.journal.names.texts
+        found = walker.journal.history.loaded.pop(place.location, {})
+        for segment, recorded in sorted(found.items(), key=lambda item: item[1].ordinal):
+            data = recorded.data
+            node = self._plan.nodes.get(_step_of(segment, names)) if isinstance(data, FiringData) else None
+            if node is None or node.fn is None or not isinstance(data, FiringData):
+                continue
+            if node.options.rollback is not None:
+                walker.remember_handler(place.location + segment, node.options.rollback, Any)
+            with walker.walk_scope():
+                await FiringWork.walk(walker, place, node, place.location + segment, data.args)
+
+    def outcome(self, entry: Entry) -> GraphResult:
+        place = self._place
+        assert entry.value is not None, "a run of a graph has a result"
+        result: GraphResult = place.decode(entry.value, GraphResult)
+        if entry.error is not None:
+            raise GraphFailedError(_told(place, result), result)
+        return result
+
+
+def _step_of(segment: bytes, texts: Mapping[int, str]) -> str:
+    """The step whose firing is recorded at a segment."""
+    first = next(segments(segment), None)
+    return texts.get(first[0], "") if isinstance(first, tuple) else ""
+
+
+def _told(place: Place, result: GraphResult) -> str:
+    """Why a graph has failed, in one line."""
+    causes = [f"{name!r} ({one.reason})" for name, one in result.outcomes.items() if one.status in ("failed", "denied")]
+    more = f" and {len(causes) - 3} more" if len(causes) > 3 else ""
+    return f"{place.what} failed: step {', '.join(causes[:3])}{more}" if causes else f"{place.what} failed"

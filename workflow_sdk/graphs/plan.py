@@ -1,0 +1,218 @@
+"""The shape of a graph: which steps lead to which, and what can be known of that before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from workflow_sdk.graphs.model import Limits, Node, Quorum
+
+Forks = tuple[str, ...]
+"""Steps, outermost first, that have opened a fork instance on every way to a step."""
+
+
+class Plan:
+    """The steps of one run, by name: those that were declared, and those that were submitted since."""
+
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        *,
+        entry: str | None = None,
+        final: str | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # it is frozen
+        status: str = "strict",
+        no_match: str = "end",
+        when_blocked: str = "wait",
+        final_failure: str = "fail",
+    ) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.entry = entry
+        self.final = final
+        self.limits = limits
+        self.status = status
+        self.no_match = no_match
+        self.when_blocked = when_blocked
+        self.final_failure = final_failure
+        self.dependents: dict[str, list[str]] = {}
+        """The joins that need a step."""
+        self.sources: dict[str, list[str]] = {}
+        """The steps that have an arc to a step."""
+        self.places: dict[str, int] = {}
+        """The number of a step, in the order in which they were declared and submitted."""
+        self.depths: dict[str, int] = {}
+        """Of the steps that were submitted."""
+        self._forks: dict[str, Forks] | None = None
+        self._is_dag: dict[str, bool] = {}
+        self._serving: dict[str, frozenset[str]] | None = None
+        self.add(nodes)
+        self.roots: list[str] = self._roots()
+        """The steps that have a token at the beginning."""
+
+    def add(self, nodes: Iterable[Node], depth: int = 0) -> None:
+        """Add steps to the run. `depth`: how many submissions lie between them and the declared graph."""
+        added = list(nodes)
+        for node in added:
+            if depth:
+                self.depths[node.name] = depth
+            self.places[node.name] = len(self.places)
+            self.nodes[node.name] = node
+        for node in added:
+            for need in node.needs:
+                self.dependents.setdefault(need, []).append(node.name)
+            for arc in node.next:
+                self.sources.setdefault(arc.step, []).append(node.name)
+        self._serving = None
+        if any(node.next for node in added):
+            # New arcs may lead anywhere; without them, nothing is known less of the steps before.
+            self._forks, self._is_dag = None, {}
+
+    # Where a run begins.
+
+    @property
+    def has_arcs(self) -> bool:
+        """Whether any step leads to another by an arc."""
+        return bool(self.sources)
+
+    def _roots(self) -> list[str]:
+        if self.entry is not None:
+            return [self.entry]
+        names = [name for name in self.nodes if name != self.final]
+        if self.has_arcs:
+            return names[:1]
+        return [name for name in names if not self.nodes[name].needs]
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a run may cancel firings that are under way."""
+        return self.status == "fail_fast" or any(isinstance(node.join, Quorum) for node in self.nodes.values())
+
+    # What is known of a step.
+
+    def forks_around(self, name: str) -> Forks:
+        """The steps, outermost first, that have opened a fork instance on every way to this one."""
+        if self._forks is None:
+            self._forks = _forks_of(self)
+        found = self._forks.get(name)
+        if found is None:
+            # Submitted, with nothing but needs.
+            found = self._forks[name] = _common([self.forks_around(need) for need in self.nodes[name].needs])
+        return found
+
+    def join_fork(self, name: str) -> str | None:
+        """The fork whose instances a join fires for; None: it fires once in the run."""
+        around = self.forks_around(name)
+        return around[-1] if around else None
+
+    def is_dag(self, name: str) -> bool:
+        """Whether a step fires once at most, as neither it nor what it needs, near or far, is led to by an arc.
+
+        Then it is known by the end of each step whether it can still happen.
+        """
+        todo = [name]
+        while todo:
+            last = todo[-1]
+            if last in self._is_dag:
+                todo.pop()
+                continue
+            if self.sources.get(last):
+                self._is_dag[last] = False
+                continue
+            needs = self.nodes[last].needs
+            unknown = [need for need in needs if need not in self._is_dag and need not in todo]
+            if unknown:
+                todo += unknown
+            else:
+                self._is_dag[last] = all(self._is_dag.get(need, False) for need in needs)
+        return self._is_dag[name]
+
+    def quorums_served(self, name: str) -> frozenset[str]:
+        """The joins by quorum that are all that a step leads to: once they have fired, it is of no use."""
+        if self._serving is None:
+            self._serving = _serving(self)
+        return self._serving.get(name, frozenset())
+
+    def after(self, name: str) -> Iterator[str]:
+        """The steps that a step leads to, by an arc or as a need."""
+        for arc in self.nodes[name].next:
+            yield arc.step
+        yield from self.dependents.get(name, ())
+
+
+def required(node: Node) -> int:
+    """How many of its needs have to be done before a join can fire."""
+    if isinstance(node.join, Quorum):
+        return node.join.count
+    return 1 if node.join == "alive" else len(node.needs)
+
+
+def _common(chains: Sequence[Forks]) -> Forks:
+    """What several chains of forks have in common, in its order."""
+    if not chains:
+        return ()
+    first, *others = chains
+    return tuple(fork for fork in first if all(fork in chain for chain in others))
+
+
+def _forks_of(plan: Plan) -> dict[str, Forks]:
+    """For every step that can be reached, the forks on every way to it: dominators that are forks."""
+    found: dict[str, Forks] = dict.fromkeys(plan.roots, ())
+    if plan.final is not None:
+        found[plan.final] = ()
+    todo = list(found)
+    while todo:
+        name = todo.pop()
+        node, own = plan.nodes[name], found[name]
+        inside = (*(fork for fork in own if fork != name), name) if node.is_fork else own
+        for arc in node.next:
+            if arc.step in plan.nodes:
+                _narrow(found, arc.step, inside, todo)
+        for join in plan.dependents.get(name, ()):
+            _narrow(found, join, own, todo)
+    for name in plan.nodes:
+        # Nothing leads there.
+        found.setdefault(name, ())
+    return found
+
+
+def _narrow(found: dict[str, Forks], name: str, forks: Forks, todo: list[str]) -> None:
+    before = found.get(name)
+    after = forks if before is None else _common([before, forks])
+    if after != before:
+        found[name] = after
+        todo.append(name)
+
+
+def _serving(plan: Plan) -> dict[str, frozenset[str]]:
+    """For every step, the joins by quorum that it serves and nothing else."""
+    joins = [name for name, node in plan.nodes.items() if isinstance(node.join, Quorum)]
+    found: dict[str, set[str]] = {}
+    for join in joins:
+        for name in _only_for(plan, join):
+            found.setdefault(name, set()).add(join)
+    return {name: frozenset(served) for name, served in found.items()}
+
+
+def _only_for(plan: Plan, join: str) -> set[str]:
+    """The steps all of whose ways end in a join."""
+    before = _before(plan, join)
+    only = set(before)
+    changed = True
+    while changed:
+        # A step that leads anywhere else serves something else, and so does what leads to it.
+        left = {name for name in only if all(after == join or after in only for after in plan.after(name))}
+        changed, only = left != only, left
+    return only
+
+
+def _before(plan: Plan, join: str) -> set[str]:
+    """The steps from which a join can be reached, without itself."""
+    found: set[str] = set()
+    todo = list(plan.nodes[join].needs)
+    while todo:
+        name = todo.pop()
+        if name in found or name == join or name not in plan.nodes:
+            continue
+        found.add(name)
+        todo += plan.nodes[name].needs
+        todo += plan.sources.get(name, ())
+    return found

@@ -1,0 +1,358 @@
+"""Running a graph: one operation, in which firings begin and end side by side, each end one commit.
+
+A firing ends in its own task: the interpreter decides what comes of that, and the end, its routing, the changes of the
+context and the firings that begin are written together. What begins is begun once that is stored. Nothing is awaited
+between the decision and its rows, so that no other firing can come in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from workflow_sdk.errors import CodecError
+from workflow_sdk.graphs.evaluating import Evaluated
+from workflow_sdk.graphs.expressions import ExpressionError
+from workflow_sdk.graphs.firing import FiringSeat, FiringWork
+from workflow_sdk.graphs.growing import Growing
+from workflow_sdk.graphs.interpreter import Interpreter
+from workflow_sdk.graphs.marking import Firing, Marking, packed
+from workflow_sdk.graphs.model import GraphResult, Limits
+from workflow_sdk.graphs.moves import Effects, Ended
+from workflow_sdk.graphs.names import Names
+from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.operations.calling import retried
+from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.place import Place, make_room, pack_error
+from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.types import GRAPH_MESSAGE, Coro, Unwound, Wait
+from workflow_sdk.operations.waiting import wait_for
+from workflow_sdk.rows.entries import Entry, FiringData, ListenData, Taken
+from workflow_sdk.rows.instance import WaitRow
+from workflow_sdk.rows.keys import marking_of
+from workflow_sdk.rows.location import escape, join_path, pack_pair, pack_segment
+from workflow_sdk.rows.status import Kind
+from workflow_sdk.verdicts import Verdict
+
+
+class GraphRun:
+    """One run of a graph, while its instance is run."""
+
+    def __init__(self, place: Place, engine: Engine, plan: Plan, workload: bytes, names: Names) -> None:
+        self.engine = engine
+        self.place = place
+        self.plan = plan
+        self.most: Limits = plan.limits
+        self.marking = Marking()
+        self._names = names
+        self.interpreter = Interpreter(
+            plan, self.marking, engine.codec, workload, now=engine.clock.time, state=self._public_state
+        )
+        self._growing = Growing(self)
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._live: dict[int, tuple[anyio.CancelScope, Scope]] = {}
+        self._over = anyio.Event()
+        self._handed = False
+        self._spawned = self._begun = self._ended = 0
+        self._shown: dict[int, tuple[bytes, int]] = {}
+        """The denied tokens that everybody can see, with the place of the wait."""
+        self._settling = anyio.Lock() if plan.cancels else None
+        """Where firings can be cancelled: their history is copied before, which takes a while."""
+        engine.journal.history.has_graphs = True
+
+    # Events.
+
+    def chooser(self) -> Evaluated:
+        """What evaluates the expressions of one event."""
+        return Evaluated(self._names.functions)
+
+    def made(self, chooser: Evaluated) -> bytes:
+        """What expressions came to, as it is stored."""
+        return self.engine.codec.encode(chooser.made) if chooser.made else b""
+
+    def write(self) -> None:
+        """Have the rows written that have changed."""
+        write, prefix = self.engine.journal.unwritten.write, marking_of(self.place.location)
+        for key, raw in packed(self.marking.take_changes()):
+            write(prefix + key, raw)
+        self._show_denied()
+
+    def record(self, effects: Effects) -> None:
+        """Put what an event has come to beside what has caused it; the next flush writes all of it."""
+        event = self.marking.head.events
+        for firing, ended in effects.passed:
+            if ended.number >= 0:
+                self.put_firing(firing, ended, event, b"")
+        self.write()
+
+    def put_firing(self, firing: Firing, ended: Ended, event: int, made: bytes) -> None:
+        """Record a firing that has ended."""
+        engine = self.engine
+        entry = Entry(Kind.FIRING, max(ended.number, 0), firing.at)
+        patches = None if ended.patches is None else engine.codec.encode(dict(ended.patches))
+        entry.data = FiringData(firing.args, firing.began, event, firing.depth, patches, made)
+        entry.attempts = firing.attempts
+        if ended.is_done:
+            entry.complete(ended.output, engine.clock.time())
+        else:
+            raw = ended.raw_error or pack_error(self._told(ended), engine.codec)
+            entry.fail(raw, engine.clock.time())
+        engine.journal.history.put(self.location_of(firing), entry)
+
+    def _told(self, ended: Ended) -> Exception:
+        return ExpressionError("" if ended.error is None else str(ended.error["message"]))
+
+    def find(self, name: str) -> object:
+        """The function that a name stands for."""
+        return self._names.find(name, self.engine.known)
+
+    def name_of(self, fn: object) -> str:
+        """The name that leads back to a function."""
+        return self._names.name_of(fn, self.engine.known)
+
+    # Places and scopes.
+
+    def location_of(self, firing: Firing) -> bytes:
+        """Where a firing is recorded."""
+        index = self.place.scope.names.intern(firing.step)
+        return self.place.location + pack_pair(index, firing.count)
+
+    def scope_of(self, number: int, firing: Firing, label: str, location: bytes) -> Scope:
+        """A scope for the code of a firing."""
+        outer = self.place.scope
+        scope = Scope(self.engine, location, firing.at, parent=outer, label=label)
+        if number in self._live:
+            cancel, before = self._live[number]
+            scope.race, scope.in_race = before.race, True
+            self._live[number] = (cancel, scope)
+        return scope
+
+    def context_at(self, version: int) -> dict[str, Any]:
+        """The graph's context, as a firing sees it that began with this version."""
+        raw = self.marking.vars.get(version)
+        return {} if raw is None else self.engine.codec.decode(raw, plain=True)
+
+    def change_firing(self, number: int, firing: Firing) -> None:
+        """Record that a firing is tried again."""
+        self.marking.put_firing(number, firing)
+        self.write()
+
+    def submit(self, scope: Scope, seat: FiringSeat, nodes: Any) -> Coro[Verdict]:
+        """Add steps to the run."""
+        return self._growing.start(scope, seat, nodes)
+
+    def _public_state(self) -> Mapping[str, Any]:
+        public = self.engine.state.public
+        return {} if public is None else dict(public.state)
+
+    # Running.
+
+    async def go(self, effects: Effects) -> GraphResult:
+        """Run until nothing is left to be done. What has come so far is stored first."""
+        await self.engine.parking.flush()
+        if not effects.is_over:
+            await self._run(effects)
+        return self.interpreter.result()
+
+    async def _run(self, effects: Effects) -> None:
+        waits = self.engine.parking.waits
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self.spawn(effects.started)
+                self._begin_task()
+                self._tasks.start_soon(self._listen)
+                # Whoever waits here hands its activity to the firings, and is handed it back by the last of them.
+                self.engine.parking.rest()
+                await self._over.wait()
+                self._tasks.cancel_scope.cancel()
+        finally:
+            # Tasks that were cancelled before they began have not accounted for themselves.
+            waits.active -= self._spawned - self._ended - (0 if self._handed else 1)
+            waits.unbegun -= self._spawned - self._begun
+        if self.place.scope.race.lost:
+            await self.engine.life.never()
+
+    def _begin_task(self) -> None:
+        waits = self.engine.parking.waits
+        waits.active += 1
+        waits.unbegun += 1
+        self._spawned += 1
+
+    def spawn(self, started: Sequence[tuple[int, Firing]]) -> None:
+        """Begin firings, each in a task of its own."""
+        assert self._tasks is not None, "firings begin while the graph is run"
+        for number, firing in started:
+            self._begin_task()
+            self._tasks.start_soon(self._work, number, firing)
+
+    def _task_begins(self) -> None:
+        self._begun += 1
+        self.engine.parking.waits.unbegun -= 1
+
+    def _task_ends(self) -> None:
+        self._ended += 1
+        if self._over.is_set() and not self._handed:
+            self._handed = True
+        else:
+            self.engine.parking.rest()
+
+    async def _work(self, number: int, firing: Firing) -> None:
+        """Run a firing, and then the first of those that it has started."""
+        self._task_begins()
+        try:
+            following: tuple[int, Firing] | None = (number, firing)
+            while following is not None:
+                ended = await self._fire(*following)
+                effects = Effects() if ended is None else await self._settle(ended)
+                if effects.is_over:
+                    self._over.set()
+                    return
+                following = effects.started[0] if effects.started else None
+                self.spawn(effects.started[1:])
+        finally:
+            self._task_ends()
+
+    async def _fire(self, number: int, firing: Firing) -> Ended | None:
+        """Call the code of a firing; how it has ended. None, if it was cancelled."""
+        engine, node = self.engine, self.plan.nodes[firing.step]
+        work = FiringWork(self, node, number, firing, self.location_of(firing), self.place.name)
+        if self._settling is None:
+            await work.until_due(engine)
+            return await retried(engine, work)
+        outer = self.place.scope
+        scope = Scope(engine, b"", firing.at, parent=outer)
+        scope.race = outer.race.branch()
+        with anyio.CancelScope() as cancel:
+            self._live[number] = (cancel, scope)
+            try:
+                await work.until_due(engine)
+                return await retried(engine, work)
+            except (Unwound, BaseExceptionGroup) as error:
+                rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
+                if rest is not None or not scope.race.lost or engine.life.halted:
+                    raise (rest or error) from None
+            finally:
+                self._live.pop(number, None)
+                if outer.race.within:
+                    outer.race.within.discard(scope.race)
+        return None
+
+    async def _settle(self, ended: Ended) -> Effects:
+        """Decide what comes of the end of a firing, and store it."""
+        await make_room(self.engine)
+        if self._settling is None:
+            return await self._store(ended)
+        async with self._settling:
+            if ended.number not in self.marking.firings:
+                return Effects()  # it was cancelled meanwhile
+            return await self._store(ended)
+
+    async def _store(self, ended: Ended) -> Effects:
+        engine, firing = self.engine, self.marking.firings[ended.number]
+        chooser = self.chooser()
+        effects = self.interpreter.end(chooser, ended)
+        event = self.marking.head.events
+        if effects.rerouted is not None:
+            ended = Ended(ended.number, is_done=False, raw_error=pack_error(effects.rerouted, engine.codec))
+        cleanups = await self._cancel(effects)
+        self.put_firing(firing, ended, event, self.made(chooser))
+        if not self.place.scope.in_race:
+            engine.journal.takings.settle(self.location_of(firing), give_back=False)
+        self.record(effects)
+        if not effects.is_over:
+            # The last end goes with that of the graph.
+            await engine.parking.flush()
+        if cleanups:
+            await engine.outside.clean_up(cleanups)
+        return effects
+
+    async def _cancel(self, effects: Effects) -> list[bytes]:
+        """End firings that are of no use any more, like the losers of a race. Returns what is to be cleaned up."""
+        engine, cleanups = self.engine, list[bytes]()
+        for number, _ in effects.cancelled:
+            if number in self._live:
+                cancel, scope = self._live[number]
+                scope.race.lose()
+                cancel.cancel()
+        for _, firing in effects.cancelled:
+            if engine.journal.compensations.count and not self.place.scope.in_loop:
+                await engine.archive(self.location_of(firing))
+        for _, firing in effects.cancelled:
+            location = self.location_of(firing)
+            cleanups += engine.outside.abandon(location)
+            engine.journal.takings.settle(location, give_back=True)
+            engine.journal.history.clear_scope(location)
+        if effects.cancelled:
+            engine.parking.fire()
+        return cleanups
+
+    # What comes from outside.
+
+    async def _listen(self) -> None:
+        """Take what is said to the graph from outside, as long as it runs."""
+        self._task_begins()
+        try:
+            while not self._over.is_set():
+                found = await wait_for(self.engine, Wait(_Listener(self.place), "graph", messages=(GRAPH_MESSAGE,)))
+                for message in found.messages:
+                    await self._take(message)
+        finally:
+            self._task_ends()
+
+    async def _take(self, message: Any) -> None:
+        engine, place = self.engine, self.place
+        number = self.marking.head.events
+        index = place.scope.names.intern("received")
+        location = place.location + pack_segment(index) + pack_pair(index, number)
+        entry = Entry(Kind.LISTEN, 0, engine.clock.time())
+        taken = Taken(message.id, message.name, message.sent_at, message.payload, message.reply_to)
+        chooser = self.chooser()
+        effects, batch = self._apply(message, chooser)
+        entry.data = ListenData((GRAPH_MESSAGE,), None, 1, (taken,))
+        entry.complete(self.made(chooser) or None, engine.clock.time())
+        engine.journal.takings.take(message)
+        engine.journal.history.put(location, entry)
+        self.record(effects)
+        await engine.parking.flush()
+        if message.reply_to is not None:
+            await engine.answer(message.reply_to, self._growing.answer(batch))
+        self.spawn(effects.started)
+        if effects.is_over:
+            self._over.set()
+
+    def _apply(self, message: Any, chooser: Evaluated) -> tuple[Effects, Verdict]:
+        try:
+            said = self.engine.codec.decode(message.payload, plain=True)
+        except CodecError as error:
+            raise self.engine.life.misread(error, "what was said to the graph can't be read") from None
+        if "patch" in said:
+            return self.interpreter.patch(chooser, said["patch"]), Verdict.allow
+        return self._growing.receive(chooser, said.get("submit", []))
+
+    def _show_denied(self) -> None:
+        """Let everybody see which tokens wait to be allowed, with the next commit."""
+        journal, blocked = self.engine.journal, self.marking.blocked
+        if blocked.keys() == self._shown.keys():
+            return
+        self.engine.parking.waits.denied += len(blocked) - len(self._shown)
+        for number in [number for number in self._shown if number not in blocked]:
+            journal.end_wait(self._shown.pop(number)[0], ())
+        for number in blocked:
+            if number not in self._shown:
+                token = self.marking.tokens[number]
+                index = self.place.scope.names.intern(token.step)
+                location = self.place.location + pack_pair(index, number) + pack_segment(index)
+                path = join_path(self.place.path, escape(token.step))
+                journal.begin_wait(location, (), WaitRow("admission", token.step, path, None, 1, 0), None)
+                self._shown[number] = (location, number)
+
+
+class _Listener:
+    """What listens for the graph, as a wait names it."""
+
+    def __init__(self, place: Place) -> None:
+        self.location = place.location
+        self.name = place.name
+        self.path = place.path
