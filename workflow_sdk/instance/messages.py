@@ -39,7 +39,7 @@ class RunMessages:
     def __init__(self, session: Session, reader: InboxReader, waits: Waits) -> None:
         self._session = session
         self._types: dict[str, object] = _NO_TYPES
-        """The type with which this run has lately listened to each message, by name. SEVERAL if there were several: then a
+        """The type with which this run has lately listened to a message, by name. SEVERAL if there were several: then a
         message that one wait refuses may fit another."""
         self.reader: InboxReader = reader
         self.waits: Waits = waits
@@ -106,7 +106,7 @@ class RunMessages:
             self._session.life.storage_failed(error)
 
     async def read_all(self, *, with_lease: bool = True) -> None:
-        """Like `refresh`, without a shield. `with_lease`: also read the lease, and whether an eviction was asked for."""
+        """Like `refresh`, without a shield. `with_lease`: also read the lease and a request to evict."""
         try:
             await self.reader.refresh(with_lease=with_lease)
         except Exception as error:  # noqa: BLE001  # the store failed

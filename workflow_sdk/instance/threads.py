@@ -176,7 +176,7 @@ class Call:
         """The scope that the function asks about with `anyio.from_thread.check_cancelled`."""
 
     def run(self) -> None:
-        """Call the function, in the thread, and keep its outcome, which futures and trio can't hand over in all cases."""
+        """Call the function, in the thread, and keep its outcome, which futures and trio can't always hand over."""
         try:
             self._value = self._fn(*self._args)
         except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
