@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Starts, finds and talks to instances; whoever runs them."""
+    """Starts, finds and reaches instances, whichever process runs them."""
 
     def __init__(
         self,
