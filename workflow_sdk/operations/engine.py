@@ -277,7 +277,7 @@ class Outside(Protocol):
         ...
 
     def abandon(self, location: bytes, *, rollback: bool = False) -> list[bytes]:
-        """Stop waiting for children and tasks at and under a location; return cleanups, which the next commit writes."""
+        """Stop waiting for children and tasks at and under a location; return cleanups that the next commit writes."""
         ...
 
     async def clean_up(self, cleanups: list[bytes]) -> None:

@@ -189,7 +189,7 @@ class _Loop:
         finally:
             current_scope.reset(token)
         if error is not None:
-            # One that is not delivered yet would come out of the commit that records this, and hide it.
+            # A cancellation that is not delivered yet would be raised by the commit that records this, and hide it.
             await take_back_cancellations(engine.life, before)
         if not scope.end(error):
             await engine.life.never()
