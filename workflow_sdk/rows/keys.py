@@ -100,7 +100,7 @@ class Field(IntEnum):
 
 LEASE = FIELDS + pack_segment(20)
 EVICTED = LEASE + pack_one("evict")
-"""It sorts between the lease and the inbox stamp, so that one scan of these reads it, too."""
+"""The row of a request to evict. It sorts between the lease and the inbox stamp, so that one scan reads all three."""
 INBOX_STAMP = FIELDS + pack_segment(21)
 
 
