@@ -219,7 +219,7 @@ def _post(
 
 
 def _wake(found: Snapshot, now: float, is_here: Callable[[str], bool]) -> list[Writing]:
-    """The writes that have an instance look at its inbox: its worker gets a signal; without one it becomes due."""
+    """The writes that have an instance look at its inbox: a signal to its worker, or an alarm, unless it is stuck."""
     lease, about = found.lease, found.about
     if lease is not None:
         return [] if is_here(lease.worker) else tell_owner(lease, found.keys.instance_id)
