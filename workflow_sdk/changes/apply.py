@@ -1,4 +1,4 @@
-"""Applying changes: read what they ask for, commit what they write, and begin again if others were faster.
+"""Applying changes: read what they ask for, commit what they write, and make them again after a conflict.
 
 This is the one place where a conflict is told from a failure, and where a limit of the store surfaces.
 """
@@ -19,7 +19,7 @@ from workflow_sdk.errors import ConflictError, StorageError
 T = TypeVar("T")
 
 BASELESS_MAX = 3
-"""How many conflicts a store may report of one commit without any row having changed."""
+"""How many conflicts a store may report for one commit although no row that it checks has changed."""
 READS_AT_ONCE = 16
 """How many changes of one commit read at the same time."""
 
@@ -27,8 +27,8 @@ READS_AT_ONCE = 16
 async def apply(driver: Driver, change: Change[T], told: Callable[[T], None] | None = None) -> T:
     """Make a change, in one commit, and return its value. A change that raises writes nothing.
 
-    `told` is called with the value once the commit is applied. It is also called when nobody can say whether it is
-    applied, since the commit failed or was cancelled under way.
+    `told` is called with the value once the commit is applied. It is also called if nobody can say whether the commit
+    was applied, since it failed or was cancelled under way.
     """
     tries: Tries | None = None
     while True:
@@ -44,8 +44,8 @@ async def apply(driver: Driver, change: Change[T], told: Callable[[T], None] | N
                 tries = Tries(driver)
             await tries.fail(batch, conflict)
             continue
-        # The store may have applied it before it failed, or before we were cancelled. Whoever is told acts as if so: to
-        # look for a message that is not there costs little; not to look for one that is would lose it.
+        # The store may have applied the commit before it failed, or before we were cancelled. `told` is called as if it
+        # had: to look for a message that is not there costs little; not to look for one that is there would lose it.
         except BaseException:
             if told is not None:
                 told(value)
@@ -73,9 +73,10 @@ async def apply_all(driver: Driver, changes: Sequence[Change[T]]) -> list[Outcom
 async def try_all(
     driver: Driver, changes: Sequence[Change[T]], retries: Sequence[int]
 ) -> tuple[Batch, list[Outcome[T]]]:
-    """Make several changes as if one after the other; return what is to be committed, and the outcome of each.
+    """Make several changes as if one after the other; return the batch to be committed, and the outcome of each.
 
-    They read at the same time. One that has read what an earlier one writes is made again, after that one.
+    They read at the same time. A change that has read something that an earlier one writes is made again, so that it
+    sees those writes.
     """
     if len(changes) == 1:
         trial = Trial(driver, retries[0])
@@ -95,7 +96,7 @@ async def try_all(
 
 
 async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Make calls at the same time, and return what they return, in their order. The first error is raised."""
+    """Make calls at the same time, and return their results in the order of the calls. The first error is raised."""
     found: dict[int, T] = {}
     failures: list[Exception] = []
     limiter = anyio.CapacityLimiter(READS_AT_ONCE)
@@ -118,7 +119,7 @@ async def side_by_side(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
 
 class Tries:
-    """How often a commit has failed."""
+    """Counts the conflicts of one commit, and gives up if a store reports them without a reason."""
 
     __slots__ = ("_baseless", "_driver", "failed")
 
@@ -128,9 +129,9 @@ class Tries:
         self.failed: int = 0
 
     async def fail(self, batch: Batch, conflict: ConflictError) -> None:
-        """Count one more failure; raise the conflict if no row that was checked has changed, several times by now."""
+        """Count one more conflict; raise it if several by now came although no row that is checked has changed."""
         self.failed += 1
-        # Others may have changed a row there and back while we look.
+        # One such conflict proves nothing: others may have changed a row and changed it back before we look.
         self._baseless += not await has_moved_on(self._driver, batch.checks)
         if self._baseless > BASELESS_MAX:
             raise conflict

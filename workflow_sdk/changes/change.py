@@ -1,8 +1,8 @@
-"""A change: a decision that reads rows and writes rows, made again if what it has read changes meanwhile.
+"""A change: a decision that reads rows and writes rows. It is made again if others change what it has read.
 
-A change is a generator. It yields what it wants to read, and is sent what is there; it yields its writes, one or a list
-at a time; it returns what came of it. So it can read one row, decide, and read the next, without an event loop, and
-changes are made of changes with `yield from`:
+A change is a generator. It yields what it wants to read, and is sent what the store has; it yields its writes, one or a
+list at a time; it returns its value. So it can read one row, decide, and read the next, without an event loop, and one
+change can be a part of another with `yield from`:
 
     @change
     def retire(id: str) -> Steps[bool]:
@@ -13,8 +13,8 @@ changes are made of changes with `yield from`:
         yield Signal(signal_of(id))
         return True
 
-`apply` in `workflow_sdk.changes.apply` makes a change, in one commit. What was read with `Get` must still be so when
-the commit is applied, or else the whole change is made again. So a change has no side effects: it may run many times.
+`apply` in `workflow_sdk.changes.apply` makes a change in one commit. If a row that was read with `Get` has changed when
+the commit is applied, the whole change is made again. So a change must have no side effects: it may run many times.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ P = ParamSpec("P")
 
 
 class Get(NamedTuple):
-    """Read a row. The commit holds only if the row is unchanged then."""
+    """Read a row. The commit succeeds only if the row is unchanged then."""
 
     key: bytes
 
 
 class Hold(NamedTuple):
-    """Have the commit hold only if these rows are unchanged since they were read. They are read now, if not before."""
+    """Have the commit succeed only if these rows are unchanged since they were read: before, or else now."""
 
     keys: tuple[bytes, ...]
 
@@ -62,10 +62,10 @@ class Scan(NamedTuple):
 
 
 class Assume(NamedTuple):
-    """Take a row to hold a value, without a read. The commit holds only if it does.
+    """Assume that a row holds a value, without reading it. The commit succeeds only if that is right.
 
-    The first time, the answer is that value. If the commit fails, the change is made again, and the row is read as with
-    `Get`. A change that assumes has to write something: without a commit, nothing finds out that it was wrong.
+    The first time, the answer is that value. If the commit conflicts, the change is made again, and the row is read as
+    with `Get`. A change that assumes has to write something: without a commit, nothing finds out that it was wrong.
     """
 
     key: bytes
@@ -73,7 +73,7 @@ class Assume(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Set a row to a value that it has never had, for those who wait for it to change."""
+    """Set a row to a value that it has never had, so that everybody who watches the row is told."""
 
     key: bytes
 
@@ -85,7 +85,7 @@ class Draw(NamedTuple):
 
 
 class Retries(NamedTuple):
-    """Ask how often this change was made before, and had to be made again because others changed what it had read."""
+    """Ask how often this change was made before, and was not applied since others had changed what it read."""
 
 
 Writing: TypeAlias = Write | Signal
@@ -93,11 +93,11 @@ Effect: TypeAlias = Get | Hold | Look | Scan | Assume | Draw | Retries | Writing
 """Several writes may be yielded at once."""
 
 Steps: TypeAlias = Generator[Effect, Any, T]
-"""The body of a change that comes to a `T`."""
+"""The body of a change whose value is a `T`."""
 
 
 class Change(Generic[T]):
-    """A change that is still to be made. It can be made any number of times; each time its body runs anew."""
+    """A change that can be made any number of times. Each time, its body runs anew."""
 
     __slots__ = ("begin",)
 
@@ -131,7 +131,7 @@ def clear(keys: Sequence[bytes]) -> Steps[None]:
     yield [Clear(key) for key in keys]
 
 
-# What reads, with the types of what comes back.
+# Functions that yield one effect, so that its answer has a type.
 
 
 def get(key: bytes) -> Steps[bytes | None]:

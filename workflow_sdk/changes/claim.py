@@ -1,13 +1,12 @@
-"""Claiming an instance, and giving it back. Whoever holds the lease may write; every commit checks it.
+"""Claiming an instance, and giving it back. Whoever holds the lease may write; every commit of a run checks it.
 
-Whoever claims takes over what the worker before has left. It counts the deaths of workers under the instance, and
-makes it stuck if there were too many. A finished instance is left as it is. So is a stuck one, unless its code has
-changed, or may have: where a mistake of the code is what it is stuck for, it is tried again each time, since the
-fingerprint does not cover the functions beside the workflow.
+A claim counts the deaths of workers under the instance, and makes it stuck if there were too many. A finished instance
+is left as it is. So is a stuck one, unless its code has changed, or may have: one that is stuck because of a mistake in
+the code is tried again at each claim, since the fingerprint does not cover the functions beside the workflow.
 
-The lease is the fence. The commit of a claim replaces it; from then on, every commit of whoever had the instance fails,
-since it checks its own. So nothing here waits for the other worker to agree, and of two workers that claim at once, one
-is left with a lease that holds nothing.
+The lease is the fence. The commit of a claim replaces it. From then on, every commit of the worker that had the
+instance fails, since it checks the lease of that worker. So a claim does not wait for the other worker to agree. Of two
+workers that claim at once, one commit conflicts, and that worker finds the instance taken when it looks again.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ _epochs = count(1)
 
 
 def new_lease(worker: str, ttl: float) -> Lease:
-    """A lease that no claim had before. Late commits under an earlier one are refused, also of the same worker."""
+    """A lease that no claim had before: so late commits under an earlier lease are refused, even of the same worker."""
     return Lease(worker, next(_epochs), float(ttl))
 
 
-# Shared by all, and never written to: there may be thousands of claims, and few have any of these.
+# Shared by all claims, and never written to: there may be thousands of claims, and few have any of these.
 _NOTHING_SENT: dict[bytes, bytes] = {}
 _NO_HEARTBEATS: dict[str, bytes] = {}
 
@@ -71,20 +70,20 @@ class Claim(Struct):
     checked: bool = True
     """Whether its input was checked against the workflow's annotation when it was started."""
     stamp: bytes | None = None
-    """What the inbox stamp held when `rows` were read."""
+    """The value of the inbox stamp when `rows` were read."""
     sent: dict[bytes, bytes] = field(default_factory=lambda: _NOTHING_SENT)
-    """The rows that count what was sent to it, as they were when `rows` were read."""
+    """The rows that count the messages sent to the instance, as they were when `rows` were read."""
     rows: StoredRows | None = None
-    """Everything that is stored of it, unless it is too much to be read at once, or somebody else had the instance."""
+    """All rows of the instance; None if they are too many to be read at once, or another worker had the instance."""
     workflow: Workflow[Any, Any] | None = None
-    """The workflow that it runs; None if that is not known here."""
+    """The workflow of the instance; None if it is not known here."""
     heartbeats: Mapping[str, bytes] = field(default_factory=lambda: _NO_HEARTBEATS)
-    """If any, nothing was claimed: with the deaths of these workers the instance would be stuck, and they may live.
-    Whoever claims waits for as long as a lease, and sees whether the heartbeats change."""
+    """If there are any, nothing was claimed: with the deaths of these workers the instance would become stuck, and they
+    may be alive. The caller waits for as long as a lease, and sees whether the heartbeats change."""
 
     @property
     def status(self) -> Status:
-        """What it is doing; pending, if it does not exist."""
+        """What the instance is doing; pending, if it does not exist."""
         return self.about.status if self.about else Status.PENDING
 
 
@@ -97,36 +96,36 @@ def _anybody(worker: str) -> bool:
 
 
 class Claimant(Struct, frozen=True):
-    """Who wants to run what."""
+    """Who claims which instance, and on which terms."""
 
     keys: InstanceKeys
     workflow: Callable[[str], Workflow[Any, Any] | None]
-    """The workflow of a name, if it is known here."""
+    """Returns the workflow of a name; None if it is not known here."""
     codec: Codec
     now: Callable[[], float]
     lease: Lease
     """The lease that the claim writes."""
     takes_over: Callable[[str], bool] = _anybody
-    """Whether it takes an instance from the worker of this name."""
+    """Whether the instance is claimed if the worker with this id has it."""
     lives: Callable[[str], bool | None] = _unknown
-    """Whether the worker of this name is alive, if that is known without the store, and else None. To take an instance
-    from one that is alive is no death."""
+    """Whether the worker with this id is alive; None if only the store can tell. To take an instance from a worker that
+    is alive is not counted as a death."""
     is_dead: Callable[[str], bool] = no_worker
-    """Whether the worker of this name was watched for as long as its lease, and its heartbeat did not change."""
+    """Whether the worker with this id was watched for as long as its lease, and its heartbeat did not change."""
     new: Callable[[], InstanceRows] | None = None
     """Makes the rows of a new instance; None if the instance has to exist."""
     beats: bool = True
-    """Whether the worker's heartbeat is that of this one run: it begins and ends with the claim."""
+    """Whether the worker exists for this one run only: then its heartbeat begins and ends with the claim."""
     retention: float | None = None
-    """How many seconds after its end an instance is forgotten, where its workflow does not say."""
+    """How many seconds after its end the instance is deleted, if its workflow does not say."""
 
 
 @change
 def claim(who: Claimant, heard: Mapping[str, bytes], *, has_waited: bool) -> Steps[Claim]:
-    """Claim an instance, creating it if it is new.
+    """Claim an instance. If it does not exist, create it first, unless `who.new` is None.
 
-    `heard`: the heartbeats of workers that may be alive, as an earlier try found them, see `Claim.heartbeats`.
-    `has_waited`: as long as a lease has passed since then.
+    `heard`: the heartbeats of workers that may be alive, as an earlier try found them; see `Claim.heartbeats`.
+    `has_waited`: whether as long as a lease has passed since then.
     """
     seen = yield from find_all(who.keys)
     if not seen.about:
@@ -138,7 +137,7 @@ def claim(who: Claimant, heard: Mapping[str, bytes], *, has_waited: bool) -> Ste
 
 
 def _create(who: Claimant, seen: Snapshot) -> Steps[Claim]:
-    """Create the instance, which does not exist, and claim it; or do nothing, if `who.new` is None."""
+    """Create an instance that does not exist, and claim it; do nothing if `who.new` is None."""
     if who.new is None:
         return Claim(seen.about, None)
     yield from check_form()
@@ -152,19 +151,20 @@ def _create(who: Claimant, seen: Snapshot) -> Steps[Claim]:
 def _take_over(
     who: Claimant, seen: Snapshot, workflow: Workflow[Any, Any], heard: Mapping[str, bytes], *, has_waited: bool
 ) -> Steps[Claim]:
-    """Claim an instance that exists, whether a worker has it or nobody does."""
+    """Claim an instance that exists, whether another worker has it or nobody does."""
     keys, found, lease = who.keys, seen.about, seen.lease
-    # Every claim, and every decision about the instance, changes its head; so does a message that moves the alarm.
+    # Every claim and every decision about the instance changes its lease or its head. So does a message that makes it
+    # due.
     yield Hold((keys.lease, keys.field(Field.HEAD)))
     deaths, blame = found.deaths.deaths, Blame(None, ())
     if lease is not None or deaths:
-        # Whoever was taken for dead, and lives, takes that back, and changes nothing else.
+        # A worker that was taken for dead, and is alive, takes its death back: that changes only this row.
         yield Get(keys.field(Field.DEATHS))
     if lease is not None and _has_died(who, found, lease):
         deaths, blame, alive = yield from _count_death(who, deaths, lease, heard, has_waited=has_waited)
         if alive and who.beats and not has_waited:
             return Claim(found, None, workflow=workflow, heartbeats=alive)
-    # From here on nothing is read that decides: the rows that do were read, and are held, above.
+    # All rows on which the decision below depends were read above, and the commit checks them.
     claimed = _decide(who, workflow, found, deaths, blame)
     if claimed.about is not found:
         yield from _take(who, seen, claimed)
@@ -172,14 +172,14 @@ def _take_over(
 
 
 def _take(who: Claimant, seen: Snapshot, claimed: Claim) -> Steps[None]:
-    """Write the rows of an instance that was decided about, and who has it now."""
+    """Write the rows of an instance after the decision, and its new lease if it is to run."""
     keys = who.keys
     if seen.lease is None and seen.rows is not None:
-        # Nobody has it, so what was read is still all there is; but for messages, which this holds off.
+        # Nobody has the instance, so only messages can have come since, and the check of the stamp rules them out.
         yield Get(keys.stamp)
         claimed.stamp, claimed.sent, claimed.rows = seen.stamp, seen.sent, seen.rows
     if seen.lease is not None and seen.about.tally != claimed.about.tally:
-        # Whoever has it may be alive, and commit meanwhile.
+        # The worker that has it may be alive and commit meanwhile, which also counts up this row.
         yield Get(keys.field(Field.TALLY))
     yield _store(who, seen, claimed)
 
@@ -188,10 +188,10 @@ def _take(who: Claimant, seen: Snapshot, claimed: Claim) -> Steps[None]:
 
 
 class _Counted(NamedTuple):
-    """The deaths that count against an instance, after one more."""
+    """The deaths that count against an instance, after one more was added."""
 
     deaths: tuple[Death, ...]
-    """Without those of workers that may be alive."""
+    """The deaths, without those of workers that may be alive."""
     blame: Blame
     alive: dict[str, bytes]
     """The workers that may be alive, and their heartbeats."""
@@ -200,7 +200,7 @@ class _Counted(NamedTuple):
 def _count_death(
     who: Claimant, before: tuple[Death, ...], lease: Lease, heard: Mapping[str, bytes], *, has_waited: bool
 ) -> Steps[_Counted]:
-    """Count the death of the worker that had this lease, and leave out those of workers that may be alive."""
+    """Add the death of the worker that had this lease, and leave out the deaths of workers that may be alive."""
     tries = (yield from read_tries(who.keys)) if before else dict[bytes, Try]()
     deaths = (*before, Death(lease.name, noted=any(lease.name in tried.leases for tried in tries.values())))
     alive = yield from _alive(who, worst(deaths, tries), heard, has_waited=has_waited)
@@ -209,9 +209,9 @@ def _count_death(
 
 
 def _has_died(who: Claimant, found: InstanceRows, lease: Lease) -> bool:
-    """Whether a worker has died, as far as is known here, while it executed an instance that it never gave back.
+    """Whether the worker with this lease counts as having died while it executed the instance.
 
-    A worker that is alive nevertheless takes its death back: see `changes.deaths`.
+    A worker that is alive after all takes its death back: see `take_back_death`.
     """
     if lease.worker == who.lease.worker or found.status not in (Status.RUNNING, Status.ROLLING_BACK):
         return False
@@ -219,10 +219,10 @@ def _has_died(who: Claimant, found: InstanceRows, lease: Lease) -> bool:
 
 
 def _alive(who: Claimant, blame: Blame, heard: Mapping[str, bytes], *, has_waited: bool) -> Steps[dict[str, bytes]]:
-    """Which of the workers that are blamed may be alive, with their heartbeats; none, if there is too little blame.
+    """The blamed workers that may be alive, with their heartbeats; none if too few are blamed for it to become stuck.
 
-    A worker that was killed just now has a heartbeat that has not run out. So a claim that does not wait for leases has
-    to wait before it makes an instance stuck: until the heartbeat has run out, or is renewed.
+    A worker that was killed just now still has a heartbeat that has not run out. So before a claim makes an instance
+    stuck, it waits until the heartbeat has run out, or was written again.
     """
     alive: dict[str, bytes] = {}
     for name in blame.leases if len(blame.leases) >= DEATHS_MAX else ():
@@ -243,7 +243,7 @@ def _alive(who: Claimant, blame: Blame, heard: Mapping[str, bytes], *, has_waite
 def _decide(
     who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows, deaths: Sequence[Death], blame: Blame
 ) -> Claim:
-    """Decide what becomes of an instance: it runs, it becomes stuck, or it is left as it was found."""
+    """Decide whether an instance runs, becomes stuck or is left as it was found."""
     if found.status.is_terminal:
         return Claim(found, None, workflow=workflow)
     seals = _readable(who.codec, found.birth)
@@ -251,7 +251,7 @@ def _decide(
         return Claim(found, None, workflow=workflow)
     rows = found.copy()
     if found.status is Status.STUCK:
-        # What it is stuck for is forgotten; what made it fail before that is what it is rolled back for.
+        # The reason for which it is stuck is dropped. If it was rolling back, the error for which it does that is kept.
         original = found.result.original
         rows.set(Field.RESULT, None if original is None else Result(error=original))
         rows.set(Field.DEATHS, None)
@@ -262,7 +262,7 @@ def _decide(
         _crash(who, rows, blame)
         return Claim(rows, None, workflow=workflow)
     _run(who, workflow, found, rows, seals)
-    # Whoever started it did not know the workflow; or it is not known any more who did.
+    # A process that knows the workflow, and so its fingerprint, checked the input. After the first run nobody knows.
     checked = found.status is Status.PENDING and bool(found.head.fingerprint)
     return Claim(rows, who.lease, checked=checked, workflow=workflow)
 
@@ -270,7 +270,7 @@ def _decide(
 def _run(
     who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows, rows: InstanceRows, seals: tuple[bytes, ...]
 ) -> None:
-    """Change the rows of an instance to those of one that runs, with the code that is here."""
+    """Change the rows of an instance to those of one that runs with the code of this process."""
     now = float(who.now())
     rows.set(Field.BIRTH, _birth(who, workflow, found, seals, now))
     rows.set(
@@ -296,7 +296,7 @@ def _status_to_run(found: InstanceRows) -> Status:
 
 
 def _is_mended(who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows) -> bool:
-    """Whether a stuck instance may go on with the code that is here."""
+    """Whether a stuck instance may go on with the code of this process."""
     if (found.head.version, found.head.fingerprint) != (workflow.version, workflow.fingerprint):
         return True
     return _is_stuck_for_code(unpack_error_info(found.error, who.codec), found.result.failed_operations)
@@ -305,19 +305,19 @@ def _is_mended(who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows)
 def _birth(
     who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows, seals: tuple[bytes, ...], now: float
 ) -> Birth:
-    """The `Birth` row of an instance for the worker that runs it from here on."""
+    """The `Birth` row of an instance for the worker that runs it from now on."""
     birth = replace(found.birth, seals=seals)
     kept = who.retention if workflow.retention is None else workflow.retention
     if kept is not None:
         birth = replace(birth, retention=float(kept))
     if found.status is Status.PENDING and found.head.created_at > now + AHEAD_SECONDS:
-        # Who started it has a clock that is ahead of ours, and ours is the one that counts from here on.
+        # The clock of the client that started it is ahead of ours, and from now on ours counts.
         birth = replace(birth, generation=1, began_at=now)
     return birth
 
 
 def _readable(codec: Codec, birth: Birth) -> tuple[bytes, ...]:
-    """The seals of an instance, with that of this worker; SealedError if it has values by a codec that is not here."""
+    """The seals of an instance, with that of this worker; SealedError if a value of it needs another codec."""
     is_own = False
     for seal in (birth.input, *birth.seals):
         if codec.is_own(seal):
@@ -328,10 +328,10 @@ def _readable(codec: Codec, birth: Birth) -> tuple[bytes, ...]:
 
 
 def _is_stuck_for_code(info: ErrorInfo, failed_operations: Sequence[str]) -> bool:
-    """Whether an instance is stuck for a mistake of the code or a divergence, which other code may mend.
+    """Whether an instance is stuck because of a mistake in the code or a divergence, which other code may mend.
 
-    Not for a crash loop, nor for a handler that failed; nor for what was too large for the store, since its steps would
-    run again, with the same outcome.
+    A crash loop or a handler that failed is not mended so. Nor is something that was too large for the store: its steps
+    would run again, with the same outcome.
     """
     if info.type == _TOO_LARGE:
         return False
@@ -339,7 +339,7 @@ def _is_stuck_for_code(info: ErrorInfo, failed_operations: Sequence[str]) -> boo
 
 
 def _crash(who: Claimant, rows: InstanceRows, blame: Blame) -> None:
-    """Change the rows of an instance that workers die of to those of a stuck one."""
+    """Change the rows of an instance in a crash loop to those of a stuck one."""
     what = "they ran it, without a commit in between" if blame.path is None else f"they executed {blame.path!r}"
     info = ErrorInfo(
         "workflow_sdk.errors.WorkflowStuckError",
@@ -356,7 +356,7 @@ def _crash(who: Claimant, rows: InstanceRows, blame: Blame) -> None:
 
 
 def _store(who: Claimant, seen: Snapshot, claimed: Claim) -> list[Writing]:
-    """Write what has become of an instance, and who has it now."""
+    """The writes that store the rows of a claimed instance, and the lease."""
     keys, found = who.keys, seen.about
     writes = store(keys, found, claimed.about)
     if seen.lease is not None:
@@ -365,29 +365,29 @@ def _store(who: Claimant, seen: Snapshot, claimed: Claim) -> list[Writing]:
         writes.append(ClearRange(*keys.range(TRIES)))
     waits = keys.range(WAITS)
     if not claimed.created and (claimed.rows is None or claimed.rows.between(*waits)):
-        # What waits still will say so again.
+        # The branches that still wait write these rows again when the run comes to them.
         writes.append(ClearRange(*waits))
     return [*writes, *([Clear(keys.lease)] if claimed.lease is None else _store_lease(who, seen.lease, claimed.lease))]
 
 
 def _store_lease(who: Claimant, before: Lease | None, lease: Lease) -> list[Writing]:
-    """Write who has an instance now. `before`: the lease of whoever had it."""
+    """The writes that store the lease of an instance. `before`: the lease that another worker had."""
     keys, worker = who.keys, worker_keys(lease.worker)
     writes: list[Writing] = [Set(keys.lease, lease.pack()), Set(worker.claimed(keys.instance_id), b"")]
     if who.beats:
         writes.append(Set(worker.heartbeat, Heartbeat(who.now(), lease.ttl, 0).pack()))
     if before is not None:
-        # Whoever had it, and is waiting for a message, learns at once that it lost it.
+        # The run that had it may wait for a message. It watches the stamp, and finds out that it has lost the lease.
         writes.append(Signal(keys.stamp))
         if who.beats:
-            # It is alive, as far as anybody knows.
+            # `run_workflow` may take an instance from a worker that is alive, and that may watch only its signals.
             writes += tell_owner(before, keys.instance_id)
     return writes
 
 
 @change
 def give_back(keys: InstanceKeys, lease: Lease, now: float, *, forgets_worker: bool) -> Steps[bool]:
-    """Release an instance, so that others can claim it at once; False if it has another lease than this one."""
+    """Release an instance, so that others can claim it at once; False if this is not its lease any more."""
     if (yield Get(keys.lease)) != lease.pack():
         return False
     worker = worker_keys(lease.worker)

@@ -1,7 +1,7 @@
-"""Decisions about an instance from outside: each takes the instance away from whoever runs it.
+"""Decisions about an instance from outside, such as to cancel it: most of them take it away from its worker.
 
-Nobody is asked to cooperate. The commit clears the lease, so that whatever the worker still has on its way is refused;
-and it tells the worker, so that it lets go soon.
+The worker need not cooperate. The commit clears the lease, so that the store refuses the commits that the worker still
+sends. It also sets a signal, so that the worker soon drops the run.
 """
 
 from __future__ import annotations
@@ -50,18 +50,19 @@ from workflow_sdk.rows.outside import Cleanup, Hanging, TaskStatus
 from workflow_sdk.rows.status import Status
 
 TAKEN_AWAY_SECONDS = 5.0
-"""After so long, an instance that was taken away goes on by itself, should whoever took it away have died."""
+"""After how long an instance that was taken away goes on by itself, in case whoever took it away has died."""
 
 INBOX_PAGE = 64
-"""Messages may be large, so that not many are read at once."""
+"""How many messages are read at once: few, since they may be large."""
 PATIENCE = 20
-"""How often a cancel is made again because a message has come, before it no longer minds."""
+"""How often a cancel is made again because a message came meanwhile, before it ignores new messages."""
 
 
 def changing(found: Snapshot) -> Steps[InstanceRows]:
-    """A copy of the rows of an instance, for one more commit that changes it.
+    """A copy of the rows of an instance, with one more commit counted.
 
-    Whoever runs it must not commit meanwhile: both would be the commit of the same number.
+    If a worker has the instance, the change checks that it does not commit meanwhile: both commits would get the same
+    number.
     """
     after = found.about.copy()
     count_up(after)
@@ -71,16 +72,16 @@ def changing(found: Snapshot) -> Steps[InstanceRows]:
 
 
 def set_deaths(found: Snapshot, after: InstanceRows, deaths: Deaths | None) -> Steps[None]:
-    """Have these deaths count against an instance; with None, forget also what was noted as being executed."""
+    """Store the deaths that count against an instance. None also deletes the notes of what was being executed."""
     after.set(Field.DEATHS, deaths)
     if deaths is None:
         yield ClearRange(*found.keys.range(TRIES))
 
 
 def set_status(found: Snapshot, after: InstanceRows, status: Status, now: float) -> Steps[InstanceRows]:
-    """Store `after` as the rows of an instance, with this status. Nobody has the instance afterwards."""
+    """Store `after` as the rows of an instance, with this status, and take the instance from the worker that has it."""
     keys, head = found.keys, after.head
-    # Our clock may be behind. What is over now was not over before it was last written.
+    # Our clock may be behind that of the last writer, but times of one instance do not go back.
     now = max(float(now), head.changed_at)
     purge_at = purge_time(after, now) if status.is_terminal else None
     head = replace(head, status=status, changes=head.changes + 1, changed_at=now, alarm=None, purge_at=purge_at)
@@ -91,13 +92,13 @@ def set_status(found: Snapshot, after: InstanceRows, status: Status, now: float)
         yield Clear(keys.lease)
         yield Clear(worker_keys(found.lease.worker).claimed(keys.instance_id))
         yield tell_owner(found.lease, keys.instance_id)
-    # A run without a runtime watches this.
+    # A run without a runtime reads no signals. It watches the inbox stamp, and then looks at its lease.
     yield Signal(keys.stamp)
     return after
 
 
 def go_on(found: Snapshot, now: float, deaths: Deaths | None = None) -> Steps[None]:
-    """Have an instance that failed or is stuck run again. If it was rolling back, it goes on with that."""
+    """Have a failed or stuck instance run again. If it was rolling back, it goes on with that."""
     original = found.about.result.original
     after = yield from changing(found)
     after.set(Field.RESULT, None if original is None else Result(error=original))
@@ -108,23 +109,24 @@ def go_on(found: Snapshot, now: float, deaths: Deaths | None = None) -> Steps[No
 
 
 def take_away(found: Snapshot, now: float) -> Steps[None]:
-    """Take an instance from whoever runs it, so that it stands still and can be read and changed next.
+    """Take an instance from the worker that has it, so that it stands still and can be read and changed next.
 
-    Nobody has it then. If we die before it is changed, its alarm has others run it after a while.
+    Nobody has the instance then. If this process dies before it makes its change, the alarm has others run the instance
+    after a while.
     """
     rows = yield from set_status(found, found.about.copy(), found.status, now)
-    # By the clocks of those who would run it.
+    # Alarms are compared with the clocks of the workers, and ours may be wrong.
     now = yield from time_of_workers(now)
     yield make_due_at(found.keys, rows.head, now + TAKEN_AWAY_SECONDS)
 
 
 def refuse(found: Snapshot, what: str) -> InstanceStateError:
-    """The error that says which status does not allow a decision, and why."""
+    """The error that says that the status of an instance does not allow a decision, and why."""
     return InstanceStateError(f"instance {found.keys.instance_id!r} is {found.status.value}: {what}")
 
 
 def add_cleanups(cleanups: Iterable[Cleanup]) -> Steps[list[bytes]]:
-    """Write cleanups that are to be run after the commit; return their keys."""
+    """Write cleanups, which are to be run after the commit; return their keys."""
     keys: list[bytes] = []
     for cleanup in cleanups:
         number: int = yield Draw(1 << 128)
@@ -154,10 +156,10 @@ def cancel(
 def cancel_found(
     found: Snapshot, result: Result, now: float, *, rollback: bool, tries: int = 0
 ) -> Steps[list[bytes] | None]:
-    """End an instance, and return the keys of the cleanups that come of it.
+    """End an instance, and return the keys of the cleanups to run after that.
 
-    None means that it was only taken away, and that the change is to be made again. A rollback that is under way is
-    done to its end. `tries`: how often the instance was taken away before.
+    None means that the instance was only taken away from its worker, and that the change is to be made again. A
+    rollback that is under way is carried on to its end. `tries`: how often the instance was taken away before.
     """
     keys, head, retries = found.keys, found.about.head, tries + (yield Retries())
     if found.status is Status.CANCELLED or head.cancelled:
@@ -165,13 +167,14 @@ def cancel_found(
     if found.status.is_terminal:
         raise refuse(found, "it has ended, and can't be cancelled")
     if found.lease is not None and retries:
-        # It does not stand still. Nothing may hold this up: so it is taken away first.
+        # The instance changed while this was decided, and may do so again and again. So it is taken away first, which
+        # makes it stand still: a cancel must come to an end.
         yield from take_away(found, now)
         return None
     undoes = found.status is Status.ROLLING_BACK
     if rollback and not undoes:
         undoes = bool((yield from scan(*keys.range(COMPENSATIONS), limit=1)))
-    # Where messages come all the time, they do not hold this up: what is left in the inbox then does no harm.
+    # If messages come all the time, they must not hold up the cancel. An inbox row that is overlooked does no harm.
     cleanups = yield from _abandon_outside(found, rollback=rollback, patient=retries < PATIENCE)
     after = yield from changing(found)
     after.set(Field.RESULT, result)
@@ -186,7 +189,7 @@ def cancel_found(
 
 
 def _abandon_outside(found: Snapshot, *, rollback: bool, patient: bool) -> Steps[list[bytes]]:
-    """End the waits of an instance for children and tasks; return the keys of the cleanups that end those as well."""
+    """End the waits of an instance for children and tasks; return the keys of the cleanups that end these, too."""
     keys = found.keys
     start = len(keys.space) + len(OUTSIDE)
     ended: list[Cleanup] = []
@@ -200,13 +203,13 @@ def _abandon_outside(found: Snapshot, *, rollback: bool, patient: bool) -> Steps
     if not rows:
         return cleanups
     if patient:
-        # One of them may end just now.
+        # A child or task may end just now, and put that into the inbox: the check of the stamp finds out.
         yield Get(keys.stamp)
     begin, end = keys.range(INBOX)
     while page := (yield from scan(begin, end, limit=INBOX_PAGE)):
         for key, raw in page:
             if isinstance(InboxMessage.unpack(b"", raw).name, bytes):
-                # That one of them has ended is of no use any more.
+                # The end of a child or a task, for which nobody waits any more.
                 yield Clear(key)
         begin = page[-1][0] + b"\x00"
     return cleanups
@@ -214,7 +217,7 @@ def _abandon_outside(found: Snapshot, *, rollback: bool, patient: bool) -> Steps
 
 @change
 def evict(instance_id: str) -> Steps[None]:
-    """Have the worker that has an instance evict it, if one has it."""
+    """Have the worker that has an instance evict it. If nobody has it, nothing is done."""
     found = yield from find_to_decide(instance_id)
     keys, lease = found.keys, found.lease
     if lease is not None:
@@ -241,7 +244,7 @@ def wake(instance_id: str, now: float) -> Steps[None]:
 
 @change
 def give_back_stalled(instance_id: str, worker: str, now: float) -> Steps[None]:
-    """Take an instance from this worker, which lives but gets nothing done, and have others run it."""
+    """Take an instance from this worker, which is stalled, and have others run it."""
     found = yield from find_to_decide(instance_id)
     if found.lease is not None and found.lease.worker == worker:
         rows = yield from set_status(found, found.about.copy(), found.status, now)
@@ -250,7 +253,7 @@ def give_back_stalled(instance_id: str, worker: str, now: float) -> Steps[None]:
 
 @change
 def delete(instance_id: str) -> Steps[None]:
-    """Forget an instance that has ended, with everything about it."""
+    """Delete an instance that has ended, with everything about it."""
     found = yield from find_to_decide(instance_id)
     if not found.status.is_terminal:
         raise refuse(found, "only one that has ended can be deleted")
@@ -259,7 +262,7 @@ def delete(instance_id: str) -> Steps[None]:
 
 @change
 def forget_if(instance_id: str, status: Status, before: float) -> Steps[bool]:
-    """Forget an instance if it ended with this status, and earlier than `before`; return whether it was forgotten."""
+    """Delete an instance if it ended with this status, and earlier than `before`; return whether it was deleted."""
     found = yield from find_to_decide(instance_id)
     if found.status is not status or found.about.head.changed_at >= before:
         return False
@@ -269,7 +272,7 @@ def forget_if(instance_id: str, status: Status, before: float) -> Steps[bool]:
 
 @change
 def purge(key: bytes, instance_id: str) -> Steps[None]:
-    """Forget an instance whose retention is over. `key`: the row by which it was found.
+    """Delete an instance whose retention is over. `key`: the key of the purge row by which it was found.
 
     If that row is out of date, since the instance was restarted or deleted, only the row is cleared.
     """
@@ -284,7 +287,7 @@ def purge(key: bytes, instance_id: str) -> Steps[None]:
 
 
 def forget(found: Snapshot) -> Steps[None]:
-    """Forget everything about an instance that has ended."""
+    """Delete everything about an instance that has ended."""
     keys, id, head = found.keys, found.keys.instance_id, found.about.head
     yield ClearRange(*keys.all())
     yield ClearRange(*subtree(answers_of(id)))
@@ -294,11 +297,11 @@ def forget(found: Snapshot) -> Steps[None]:
     yield from forget_tasks(id)
 
 
-# The deaths of workers under an instance: what was executed then, and how a worker that lives takes its own back.
+# The deaths of workers under an instance: what was executed then, and how a worker that is alive takes its death back.
 
 
 DEATHS_MAX = 5
-"""After so many deaths in a row, all while it executed the same, an instance becomes stuck."""
+"""After how many deaths in a row, all while the same operation was executed, an instance becomes stuck."""
 
 
 def read_tries(keys: InstanceKeys) -> Steps[dict[bytes, Try]]:
@@ -314,9 +317,9 @@ def tries_in(keys: InstanceKeys, rows: Iterable[tuple[bytes, bytes]]) -> dict[by
 
 @change
 def take_back_death(instance_id: str, lease: str, now: float) -> Steps[None]:
-    """Forget the death of a worker that lives after all. `lease`: the name of the lease that it had.
+    """Delete the death of a worker that is alive after all. `lease`: the name of the lease under which it was counted.
 
-    If the instance is stuck for deaths, and has too few of them now, it goes on.
+    If the instance is stuck because of deaths, and too few are left, it goes on.
     """
     try:
         found = yield from find_to_decide(instance_id)
@@ -337,19 +340,19 @@ def take_back_death(instance_id: str, lease: str, now: float) -> Steps[None]:
         yield Set(keys.field(Field.DEATHS), after.pack())
 
 
-# Ending what nobody waits for any more: children of whoever was cancelled or lost a race, and their tasks.
+# Cleanups: ending children and tasks for which nobody waits any more, since the wait was cancelled or lost a race.
 #
-# A cleanup is a row that names a child or a task to be ended. It is written in the commit that ends the wait, and run
-# at once by whoever made that commit; if that dies before, by any runtime that finds the row. One commit does it and
-# clears the row, so that it does no harm to run it twice.
+# A cleanup is a row that names a child or a task to be ended. It is written in the commit that ends the wait. The
+# process that made this commit runs the cleanup at once; if it dies before that, any runtime that finds the row runs
+# it. One commit ends the child or task and clears the row, so it does no harm to run a cleanup twice.
 
 
 @change
 def run_cleanup(key: bytes, cancelled: Result, now: float, tries: int = 0) -> Steps[list[bytes] | None]:
-    """Run the cleanup in this row, if it is there, and return the keys of those that come of it.
+    """Run the cleanup in this row, if it is there, and return the keys of the cleanups to run after that.
 
-    None means that the child was only taken away, and that the change is to be made again. `cancelled`: the result of a
-    child that is cancelled. `tries`: how often the child was taken away before.
+    None means that the child was only taken away from its worker, and that the change is to be made again.
+    `cancelled`: the result that a cancelled child gets. `tries`: how often the child was taken away before.
     """
     cleanup = yield from read(Cleanup, key)
     if cleanup is None:
@@ -365,7 +368,7 @@ def run_cleanup(key: bytes, cancelled: Result, now: float, tries: int = 0) -> St
 
 
 def _child(cleanup: Cleanup) -> Steps[Snapshot | None]:
-    """The child that is to be ended; None if it is gone, has ended, or is still awaited by others."""
+    """The child that is to be ended; None if it was deleted, has ended, or others still wait for it."""
     try:
         found = yield from find_to_decide(cleanup.id)
     except InstanceNotFoundError:

@@ -1,13 +1,13 @@
-"""Delivering a message to an instance, whoever has it.
+"""Delivering a message to an instance, whether a worker has it or nobody does.
 
-One commit appends the message and changes the inbox stamp, a row of the instance that changes with every message. It
-also tells the worker that has the instance; or if nobody has it, makes it due.
+One commit appends the message and changes the inbox stamp. It also sets a signal for the worker that has the instance,
+or makes the instance due if nobody has it.
 
-What could go wrong is that the instance is parked at the same moment, by a commit that knows nothing of the message,
-and is woken by nobody. So the commit checks the lease, and if there is none, the head: if the instance was parked,
-claimed or ended since they were read, the change is made again. The other way round, a commit that parks checks the
-stamp. Nothing else of the instance is checked: one that commits all the time can be sent to, and senders meet only in
-the row that counts their messages.
+The danger is that at the same moment the instance is released, by a commit that knows nothing of the message: then
+nobody would wake it. So the commit of a message checks the lease and, if there is none, the head: if the instance was
+released, claimed or ended since they were read, the change is made again. The other way round, a commit that releases a
+waiting instance checks the stamp. Nothing else of the instance is checked. So messages reach an instance that commits
+all the time, and senders conflict only in the row that counts their messages.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from workflow_sdk.rows.wire import Row
 KEYS_KEPT = 10_000
 KEYS_SECONDS = 7 * 24 * 3600.0
 AT_ONCE = 4
-"""How many old keys a new one has forgotten, at most."""
+"""How many old keys are deleted when a new one is stored, at most."""
 
 
 class _KeyRow(Row, frozen=True):
-    """A key that was used."""
+    """An idempotency key of a message that was delivered."""
 
     WHAT: ClassVar[str] = "the key of a message"
 
@@ -71,22 +71,22 @@ class _KeyRow(Row, frozen=True):
 
 
 def is_used(keys: InstanceKeys, key: str) -> Steps[bool]:
-    """Whether a key was used before."""
+    """Whether an idempotency key was used before."""
     return (yield from get(_row(keys, key))) is not None
 
 
 def use_key(keys: InstanceKeys, key: str, now: float) -> Steps[None]:
-    """Remember a key that was not used before."""
+    """Store an idempotency key that was not used before, and delete some that are old."""
     begin, end = keys.range(KEYS_IN_ORDER)
     newest = yield from scan(begin, end, limit=1, reverse=True)
-    # Of two that come at once both may have the same number: then more than 10,000 are kept.
+    # Two keys that are stored at the same time may get the same number. Then a few more than `KEYS_KEPT` are kept.
     number = unpack_key(newest[0][1])[2] + 1 if newest else 1
     yield [Set(_row(keys, key), b""), Append(keys.space + KEYS_IN_ORDER, _KeyRow(key, now, number).pack())]
-    # After a conflict nothing is forgotten: others are at it.
+    # After a conflict no keys are deleted: other senders are deleting them, and would conflict with this one again.
     if number > KEYS_KEPT and not (yield Retries()):
         for place, raw in (yield from scan(begin, end, limit=AT_ONCE)):
             old, at, its_number = unpack_key(raw)
-            # A time that is far ahead is of a clock that was wrong.
+            # `abs`: a time that is far ahead comes from a clock that was wrong, and such a key is old, too.
             if number - its_number < KEYS_KEPT or abs(now - at) < KEYS_SECONDS:
                 break
             yield Get(place)
@@ -98,14 +98,17 @@ def _row(keys: InstanceKeys, key: str) -> bytes:
 
 
 def unpack_key(raw: bytes) -> tuple[str, float, int]:
-    """A key, when it was used, and its number."""
+    """An idempotency key, when it was used, and its number."""
     row = _KeyRow.unpack(raw)
     return row.key, row.at, row.number
 
 
 @change
 def go_on_waiting(key: bytes) -> Steps[bytes | None]:
-    """Change a row to show that its asker is alive, and return what it holds then; None if it is answered, or gone."""
+    """Change the row of an awaited answer, to show that somebody still waits; return its new value.
+
+    None if there is an answer already, or the row is gone.
+    """
     raw = yield from get(key)
     if raw is None or is_answer(raw):
         return None
@@ -128,11 +131,11 @@ class Delivery(StrEnum):
     """What became of a message."""
 
     ACCEPTED = "accepted"
-    """The instance waits for it."""
+    """The instance waits for this message."""
     QUEUED = "queued"
-    """It is kept until the instance listens."""
+    """The message is kept until the instance listens."""
     STALE = "stale"
-    """The wait that it was for is over. Nothing was stored."""
+    """The wait that the message was for is over. Nothing was stored."""
     DUPLICATE = "duplicate"
     """A message with the same key has come before. Nothing was stored."""
     CLOSED = "closed"
@@ -145,16 +148,16 @@ class NewMessage(Struct, frozen=True):
     message: str | bytes
     payload: bytes
     key: str | None = None
-    """The same key is delivered once."""
+    """The idempotency key: of several messages with the same key, one is delivered."""
     token: str | None = None
-    """The token of the one wait that it is for, as `info().waits` shows it."""
+    """The token of the one wait that may take the message, as `info().waits` shows it."""
     expected_version: int | None = None
-    """The version of the instance that it answers."""
+    """The version of the instance that the message answers."""
     reply_to: bytes | None = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether it can always be delivered: it has no key, is for any wait, and answers no version."""
+        """Whether the message can be delivered without conditions: it has no key, no token and no version."""
         return self.key is None and self.token is None and self.expected_version is None
 
 
@@ -165,11 +168,11 @@ class Posted(Struct):
     worker: str | None = None
     """The worker that has the instance."""
     count: Set | None = None
-    """The write that counted the message."""
+    """The write by which the message was counted."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether the instance has the message."""
+        """Whether the message was stored."""
         return self.delivery in (Delivery.ACCEPTED, Delivery.QUEUED)
 
 
@@ -183,8 +186,8 @@ def deliver(
 ) -> Steps[Posted]:
     """Deliver a message. InstanceNotFoundError if there is no such instance; InboxFullError if there is no room.
 
-    `is_here`: whether a worker is in this process, and so is told in memory. `found`: the instance, if the change has
-    read it already.
+    `is_here`: tells whether a worker is in this process; such a worker gets no signal, since it is told in memory.
+    `found`: the instance, if the change has read it already.
     """
     if found is None:
         found = parse(keys, (yield Scan(*keys.range(FIELDS))))
@@ -193,7 +196,7 @@ def deliver(
         raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r} to send {new.message!r} to")
     if about.status.is_terminal:
         return Posted(Delivery.CLOSED)
-    # While a worker has it, the head may change under way: the worker sees the inbox stamp before it lets go.
+    # While a worker has the instance, its head may change: the worker checks the inbox stamp when it releases it.
     yield Hold((keys.lease,) if found.lease is not None else (keys.lease, keys.field(Field.HEAD)))
     only_for = None if new.token is None else wait_of(about.birth.seed, keys.instance_id, new.token)
     if not new.is_plain and (refused := (yield from _refusal(found, new, only_for, now))) is not None:
@@ -204,11 +207,11 @@ def deliver(
 def _post(
     found: Snapshot, new: NewMessage, only_for: bytes | None, now: float, is_here: Callable[[str], bool]
 ) -> Steps[Posted]:
-    """Append a message to the inbox, count it, and have the instance look."""
+    """Append a message to the inbox, count it, and have the instance look at its inbox."""
     keys, lease = found.keys, found.lease
     count = (yield from _count(found)) if isinstance(new.message, str) else None
     is_awaited = yield Scan(*subtree(keys.space + waits_of(new.message)), 1)
-    # What is read after something was written takes longer: so this comes last.
+    # The writes come last, since a read after a write has to be merged with it.
     yield [*put(keys, new, now, only_for), *([] if count is None else [count]), *_wake(found, now, is_here)]
     accepted = is_awaited or (new.token is not None and found.status is not Status.STUCK)
     worker = None if lease is None else lease.worker
@@ -216,7 +219,7 @@ def _post(
 
 
 def _wake(found: Snapshot, now: float, is_here: Callable[[str], bool]) -> list[Writing]:
-    """Have an instance look into its inbox: by its worker, or by being due. A stuck one is left alone."""
+    """The writes that have an instance look at its inbox: a signal to its worker, or an alarm, unless it is stuck."""
     lease, about = found.lease, found.about
     if lease is not None:
         return [] if is_here(lease.worker) else tell_owner(lease, found.keys.instance_id)
@@ -224,9 +227,9 @@ def _wake(found: Snapshot, now: float, is_here: Callable[[str], bool]) -> list[W
 
 
 def _refusal(found: Snapshot, new: NewMessage, only_for: bytes | None, now: float) -> Steps[Delivery | None]:
-    """Why a message can't be delivered, or None. If it can, the commit holds only as long as that is so.
+    """Why a message is not to be delivered; None if it is. Then the commit succeeds only if that is still so.
 
-    The key is noted last: one that is noted is of a message that was delivered.
+    The key is stored last, so that only keys of messages that are delivered are stored.
     """
     if new.key is not None and (yield from is_used(found.keys, new.key)):
         return Delivery.DUPLICATE
@@ -238,10 +241,10 @@ def _refusal(found: Snapshot, new: NewMessage, only_for: bytes | None, now: floa
 
 
 def _is_open(found: Snapshot, new: NewMessage, only_for: bytes | None, now: float) -> Steps[bool]:
-    """Whether what a message answers still waits: the wait of its token, or the version that it answers."""
+    """Whether the wait with the token of a message, or one for the version that it answers, is still open."""
     if new.token is None and new.expected_version is None:
         return True
-    # Whether a wait is over is not for the clock of a sender to say.
+    # Deadlines are compared with the clocks of the workers: that of a sender may be wrong.
     by = yield from time_of_workers(now)
     if new.token is None:
         assert new.expected_version is not None, "one of the two is given"
@@ -252,9 +255,9 @@ def _is_open(found: Snapshot, new: NewMessage, only_for: bytes | None, now: floa
 
 
 def _count(found: Snapshot) -> Steps[Set]:
-    """The write that counts one more message; InboxFullError if it is one too many."""
+    """The write that counts one more message; InboxFullError if there is no room for it."""
     keys = found.keys
-    # Other senders use the first row, too: after a conflict with one of them, another row is likely to be free.
+    # Senders begin with the first row. After a conflict with another sender, a random other row is likely to be free.
     row = keys.sent((1 + (yield Draw(SENT_ROWS - 1))) if (yield Retries()) else 0)
     before = counted((yield Get(row)))
     if count := messages_in(found.about, found.sent):
@@ -279,7 +282,7 @@ def check_room(instance_id: str, count: int, most: int) -> None:
 
 
 def put(keys: InstanceKeys, new: NewMessage, now: float, only_for: bytes | None = None) -> list[Writing]:
-    """The writes that put a message into an inbox. `only_for`: the one wait that may take it."""
+    """The writes that put a message into an inbox. `only_for`: the token of the one wait that may take it."""
     row = InboxMessage(b"", new.message, new.payload, now, new.reply_to, only_for)
     writes: list[Writing] = [Append(keys.space + INBOX, row.pack()), Signal(keys.stamp)]
     return writes if new.reply_to is None else [*writes, Set(new.reply_to, b"")]
@@ -287,15 +290,15 @@ def put(keys: InstanceKeys, new: NewMessage, now: float, only_for: bytes | None 
 
 @change
 def hand_over(keys: InstanceKeys, lease: bytes, before: int | None, new: NewMessage, now: float) -> Steps[int | None]:
-    """Deliver a message to an instance that is in memory here, without a read. Return how many were, with this one.
+    """Deliver a message to an instance in the memory of this process, without a read; return how many were so far.
 
-    `before`: how many were handed over before, as far as is known. None comes back, and nothing is written, if that is
-    wrong, or if the instance is not here any more.
+    `before`: how many were delivered in this way before, as far as is known. If that is wrong, or the instance is not
+    here any more, nothing is written, and None is returned.
     """
-    # While the lease holds, the instance has not ended, and will see the inbox stamp before it goes away.
+    # While the lease holds, the instance has not ended, and its run checks the inbox stamp before it is released.
     if (yield Assume(keys.lease, lease)) != lease:
         return None
-    # No other process writes this row as long as the lease holds.
+    # Only the process with the lease writes this row, so the count in memory is right unless a commit was in doubt.
     row, raw = keys.field(Field.HANDED), None if before is None else CountRow(before).pack()
     if (yield Assume(row, raw)) != raw:
         return None
@@ -305,7 +308,7 @@ def hand_over(keys: InstanceKeys, lease: bytes, before: int | None, new: NewMess
     return count
 
 
-# Telling the instances that wait for the end of another one, in the commit that ends it.
+# The commit that ends an instance also tells the instances that wait for its end.
 
 
 def ending_of(about: InstanceRows) -> Ending:
@@ -314,7 +317,7 @@ def ending_of(about: InstanceRows) -> Ending:
 
 
 def purge_time(about: InstanceRows, now: float) -> float | None:
-    """When an instance that ends now is to be forgotten; None if it never is."""
+    """When an instance that ends now is to be deleted; None if it is kept for ever."""
     retention = about.birth.retention
     return None if retention is None else now + retention
 
@@ -326,10 +329,10 @@ def tell_watchers(
     now: float,
     is_here: Callable[[str], bool] = no_worker,
 ) -> Steps[list[str]]:
-    """Send the end of an instance to those that wait for it; return the ones that are to be told in memory as well."""
+    """Send the end of an instance to those that wait for it; return those that have to be told in this process."""
     here: list[str] = []
     for id, token in watchers:
-        # If the wait ends just now, there is nobody to be told.
+        # The wait may have ended meanwhile.
         if not (yield from awaits_end(id, instance_id, token)):
             continue
         keys = InstanceKeys(id)

@@ -19,15 +19,16 @@ from workflow_sdk.rows.keys import ASIDE, INBOX, INBOX_MAX, InstanceKeys, waits_
 
 @change
 def discard(keys: InstanceKeys, id: bytes, encode: Callable[[str], bytes]) -> Steps[bool]:
-    """Take a message out of the inbox, or out of what was set aside; False if it is not there."""
+    """Remove a message from the inbox, set aside or not; False if it is not there."""
     if not (yield from find(keys)).about:
         raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r}")
-    # Whoever takes it checks the row as well: so it is either taken or discarded.
+    # Every commit that takes a message out of the inbox checks its row: so a message is taken, set aside or discarded
+    # only once.
     queued, aside = keys.space + INBOX + id, keys.space + ASIDE + id
     if (raw := (yield from get(queued))) is not None:
         message = InboxMessage.unpack(id, raw)
         if not message.is_counted:
-            return False  # the end of a child or a task, which is no message of anybody's
+            return False  # the end of a child or a task, which no sender has sent
         yield Clear(queued)
         yield from _count_less(keys)
         if message.reply_to is not None and (yield from get(message.reply_to)) is not None:
@@ -42,7 +43,7 @@ def discard(keys: InstanceKeys, id: bytes, encode: Callable[[str], bytes]) -> St
 
 
 def _count_less(keys: InstanceKeys) -> Steps[None]:
-    """Count one message less than were sent."""
+    """Count one message less as sent to the instance."""
     if (sent := (yield from get(keys.sent(0)))) is not None:
         yield Set(keys.sent(0), CountRow(counted(sent) - 1).pack())
 
@@ -58,9 +59,10 @@ def set_aside(
     *,
     in_memory: bool,
 ) -> Steps[bool]:
-    """Move a message from the inbox to what is set aside; False if somebody has discarded it.
+    """Set a message of the inbox aside; False if somebody has discarded it.
 
-    `answer`: what its asker is told, unless `in_memory`. `task`: the task whose result the message is, opened again.
+    `answer`: the answer to its sender, if that waits for one; with `in_memory`, it is given in this process and not
+    stored. `task`: the task that is opened again, since the message is its result.
     """
     if (yield from get(keys.space + INBOX + message.id)) is None:
         return False
@@ -78,7 +80,7 @@ def set_aside(
 
 
 def _promise_less(keys: InstanceKeys, message: InboxMessage) -> Steps[None]:
-    """Allow another message for the wait that a message was addressed to, which it did not fit."""
+    """Let the wait that a message was addressed to accept another one, since this message did not fit."""
     if message.only_for is None:
         return
     _, location = read_token(message.only_for)

@@ -32,24 +32,24 @@ from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX, before_release, due_at_once, is_of_before_release
 
 ROWS_MAX = 128
-"""With more rows than this, the history is not read at once."""
+"""An instance with at least so many rows is not read whole in one read."""
 
 _FIELDS = {field_key(field): field for field in Field}
-"""The fields by what their keys end with."""
+"""The fields, by the ends of their keys."""
 
 
 class Snapshot(Struct):
-    """An instance at one moment."""
+    """The rows of an instance, as one read found them."""
 
     keys: InstanceKeys
     about: InstanceRows
-    """False if there is no such instance."""
+    """The rows beside the history; they are false if there is no such instance."""
     lease: Lease | None
     stamp: bytes | None
     rows: StoredRows | None = None
-    """Everything that is stored of it; None if that was not read."""
+    """All rows of the instance; None if only those beside the history were read."""
     sent: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """The rows that count what was sent to it."""
+    """The rows that count the messages sent to the instance."""
 
     @property
     def status(self) -> Status:
@@ -69,7 +69,7 @@ class StoredRows:
     async def scan(
         self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Scan them as `Driver.scan` does."""
+        """Scan the rows as `Driver.scan` does."""
         found = self.between(begin, end)
         if reverse:
             found.reverse()
@@ -82,19 +82,19 @@ class StoredRows:
 
 @change
 def check_form() -> Steps[None]:
-    """Raise CodecError if the store was written before the first release. One row of any instance tells."""
+    """Raise CodecError if the store was written before the first release. One row of any instance shows that."""
     for _, raw in (yield from scan(*all_spaces(), limit=1)):
         if is_of_before_release(raw):
             raise before_release("this store")
 
 
 def find(keys: InstanceKeys) -> Steps[Snapshot]:
-    """Read an instance in a change. The rows that the change depends on it has to `Get`, which costs no second read."""
+    """Read an instance in a change. The change has to `Get` the rows on which it depends: that costs no second read."""
     return parse(keys, (yield Scan(*keys.range(FIELDS))), None)
 
 
 def find_all(keys: InstanceKeys) -> Steps[Snapshot]:
-    """Read an instance with its history, if all of it is one page; else as `find` does."""
+    """Read an instance with its history if it has few rows; otherwise without, as `find` does."""
     rows = yield from scan(*keys.all(), limit=ROWS_MAX)
     if len(rows) == ROWS_MAX:
         return (yield from find(keys))
@@ -103,7 +103,7 @@ def find_all(keys: InstanceKeys) -> Steps[Snapshot]:
 
 
 async def read_snapshot(driver: Driver, keys: InstanceKeys) -> Snapshot:
-    """Read who has an instance, and its rows beside the history."""
+    """Read the rows of an instance beside its history, its lease among them."""
     return parse(keys, await driver.scan(*keys.range(FIELDS)), None)
 
 
@@ -113,7 +113,7 @@ async def read_about(driver: Driver, keys: InstanceKeys) -> InstanceRows:
 
 
 async def find_unreadable(driver: Driver, keys: InstanceKeys) -> tuple[bytes, bytes | None]:
-    """Find the first row that makes an instance unreadable, and what it holds."""
+    """Find the first row that makes an instance unreadable, and return its key and value."""
     for key, raw in await driver.scan(*keys.range(FIELDS)):
         try:
             field = _FIELDS.get(key[len(keys.space) :])
@@ -123,13 +123,13 @@ async def find_unreadable(driver: Driver, keys: InstanceKeys) -> tuple[bytes, by
                 Lease.unpack(raw)
         except CodecError:
             return key, raw
-    # One is missing. Whatever is written there changes this one.
+    # A row is missing. Whoever writes it changes the head, too.
     head = keys.field(Field.HEAD)
     return head, await driver.get(head)
 
 
 def parse(keys: InstanceKeys, rows: list[tuple[bytes, bytes]], stored: StoredRows | None = None) -> Snapshot:
-    """An instance, from its rows beside its history."""
+    """Make a snapshot of an instance from its rows beside its history."""
     start = len(keys.space)
     fields: dict[Field, bytes] = {}
     lease = stamp = None
@@ -158,7 +158,7 @@ def new_rows(
 ) -> InstanceRows:
     """The rows of an instance that begins now. A workflow that is not known here is given by its name.
 
-    `seed`: what its uuids and random numbers come from. `retention`: used where the workflow does not say.
+    `seed`: the bytes from which its ids and random numbers are made. `retention`: used if the workflow gives none.
     """
     now = float(now)
     if isinstance(workflow, str):
@@ -174,9 +174,9 @@ def new_rows(
 
 
 def store(keys: InstanceKeys, before: InstanceRows, after: InstanceRows) -> list[Writing]:
-    """The writes that bring the rows of an instance, and those by which it is found, from `before` to `after`.
+    """The writes that bring the rows of an instance, and the rows by which it is found, from `before` to `after`.
 
-    Only rows that differ are written: the others may belong to whoever runs the instance, who may write them meanwhile.
+    Only rows that differ are written: a worker that runs the instance may write the others meanwhile.
     """
     changed = [field for field, raw in after.raw.items() if before.raw.get(field) != raw]
     return [
@@ -187,7 +187,7 @@ def store(keys: InstanceKeys, before: InstanceRows, after: InstanceRows) -> list
 
 
 def index(keys: InstanceKeys, before: Head | None, after: Head) -> list[Writing]:
-    """The writes that keep the rows by which an instance is found in step with its head. No `before`: it is new."""
+    """The writes that keep the rows by which an instance is found in step with its head. A new one has no `before`."""
     id, created_at = keys.instance_id, after.created_at
     writes: list[Writing] = []
     if before is None:
@@ -200,7 +200,7 @@ def index(keys: InstanceKeys, before: Head | None, after: Head) -> list[Writing]
     if alarm != after.alarm:
         writes += _move(keys.alarm, alarm, after.alarm)
         if after.alarm is not None:
-            # Others wait for the first alarm they know of; this one may come before it.
+            # Workers wait until the first alarm that they know. This one may be earlier.
             writes.append(Signal(keys.shard_signal))
     if purge_at != after.purge_at:
         writes += _move(lambda at: purge_key(at, id), purge_at, after.purge_at)
@@ -208,7 +208,7 @@ def index(keys: InstanceKeys, before: Head | None, after: Head) -> list[Writing]
 
 
 def _move(place: Callable[[float], bytes], before: float | None, after: float | None) -> list[Writing]:
-    """The writes that have an instance found at one time instead of another. `place`: the row of a time."""
+    """The writes that move a row from one time to another. `place` gives the key for a time."""
     writes: list[Writing] = []
     if before is not None:
         writes.append(Clear(place(before)))
@@ -234,7 +234,7 @@ def unlist(keys: InstanceKeys, head: Head) -> list[Writing]:
 
 @change
 def create(keys: InstanceKeys, rows: InstanceRows) -> Steps[bool]:
-    """Store a new instance; False if there is one with this id. If its head has an alarm, whoever is free runs it."""
+    """Store a new instance; False if there is one with this id. If its head has an alarm, any worker may run it."""
     is_new = (yield Assume(keys.field(Field.HEAD), None)) is None
     if is_new:
         yield store(keys, InstanceRows(), rows)
@@ -263,18 +263,19 @@ def find_to_decide(instance_id: str) -> Steps[Snapshot]:
 def hold(found: Snapshot) -> Steps[None]:
     """Make the commit fail if anybody claims, parks or ends the instance meanwhile, or begins to wait for its end."""
     keys = found.keys
-    # Whoever begins to wait for its end changes no head.
+    # An instance that begins to wait for the end of this one changes only the last of these rows.
     yield Hold((keys.lease, keys.field(Field.HEAD), keys.field(Field.WATCHERS)))
 
 
 def make_due(keys: InstanceKeys, head: Head, now: float) -> list[Writing]:
-    """The writes that have whoever is free run an instance at once. Nobody may have it."""
+    """The writes that have any worker run an instance at once. Nobody may have the instance."""
     return make_due_at(keys, head, due_at_once(now))
 
 
 def make_due_at(keys: InstanceKeys, head: Head, alarm: float) -> list[Writing]:
-    """The writes that have whoever is free run an instance at the time of an alarm. Nobody may have it."""
+    """The writes that have any worker run an instance at the time of an alarm. Nobody may have the instance."""
     if head.alarm is not None and head.alarm < DUE_AT_ONCE_MAX:
+        # It is due at once already, and no time is earlier.
         return []
     after = replace(head, alarm=alarm)
     return [Set(keys.field(Field.HEAD), after.pack()), *index(keys, head, after)]
@@ -286,7 +287,7 @@ def count_up(rows: InstanceRows) -> None:
 
 
 def check_workflow(workflow: Workflow[Any, Any], id: str, name: str) -> Workflow[Any, Any]:
-    """Return the workflow if an instance that exists runs it; else raise AlreadyExistsError."""
+    """Return the workflow if it is the one that the instance runs; otherwise raise AlreadyExistsError."""
     if name != workflow.name:
         raise AlreadyExistsError(
             f"instance {id!r} runs workflow {name!r}, not {workflow.name!r}; "

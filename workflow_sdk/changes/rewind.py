@@ -37,11 +37,11 @@ from workflow_sdk.rows.location import Segment, pack_pair, pack_segment, segment
 from workflow_sdk.rows.outside import Cleanup
 from workflow_sdk.rows.status import Kind, Status
 
-# What is written when a history is cut: entries, names, and what was assigned.
+# The writes that cut a history: entries, names, and assignments to the public state.
 
 
 def rewind_assigned(record: Record, kept: Remainder) -> list[Write]:
-    """Have what was assigned count where the code is not run again, and nowhere else."""
+    """The writes after which assignments to the public state count only where the code is not run again."""
     space = record.keys.space
     writes: list[Write] = [Clear(space + CHANGES + at) for at in record.changed if _happens_again(at, kept)]
     for at, raw in record.folded.items():
@@ -53,14 +53,15 @@ def rewind_assigned(record: Record, kept: Remainder) -> list[Write]:
 
 
 def _is_turn(at: bytes, kept: Remainder) -> bool:
-    """Whether a location is that of a turn of a loop, which may be forgotten; or of a branch of a map, which is not."""
+    """Whether a location is that of a turn of a loop, even if the loop was deleted. Branches of a map look alike."""
     around, own = split_last(at)
     loop = kept.entries.get(around)
     return isinstance(next(segments(own)), tuple) and (loop is None or loop.kind is Kind.LOOP)
 
 
 def _fold_turn(space: bytes, at: bytes, raw: bytes, kept: Remainder) -> list[Write]:
-    """The row of a turn holds what the loop had assigned before that: it counts if the loop begins again with it."""
+    """The writes for the row of a turn. It has what the loop had assigned before that turn, and counts if the loop
+    begins again with it."""
     loop, _ = split_last(at)
     if loop not in kept.entries:
         return [Clear(space + FOLDED + at)]
@@ -70,7 +71,7 @@ def _fold_turn(space: bytes, at: bytes, raw: bytes, kept: Remainder) -> list[Wri
 
 
 def _fold_scope(space: bytes, at: bytes, raw: bytes, kept: Remainder) -> list[Write]:
-    """The row of a scope counts if nothing around it answers for it any more."""
+    """The writes for the row of a scope inside a finished one: it counts by itself if the code comes to the scope."""
     if _happens_again(at, kept):
         return [Clear(space + FOLDED + at)]
     if _is_passed_over(at, kept):
@@ -83,7 +84,7 @@ def _happens_again(at: bytes, kept: Remainder) -> bool:
 
 
 def _is_passed_over(at: bytes, kept: Remainder) -> bool:
-    """Whether the code does not come to a location, since something around it answers for it."""
+    """Whether the code does not come to a location, since a finished scope or an earlier turn around it is recorded."""
     around = at
     while around:
         around, _ = split_last(around)
@@ -97,18 +98,18 @@ def _is_passed_over(at: bytes, kept: Remainder) -> bool:
 
 
 class _Use(Struct):
-    """The places in which a name stands."""
+    """The locations in which a name occurs."""
 
     loops: dict[bytes, int]
-    """The loops going on again that have all of these places in their turns, each with the last of those turns."""
+    """The loops that go on again and have all of these locations in their turns, each with the last of those turns."""
     wanted: bool = False
-    """Whether the code asks for the name again in one of them: it is not in a loop that has ended."""
+    """Whether the code asks for the name again at one of these locations: then it is not in a loop that has ended."""
 
 
 def rewrite_names(record: Record, kept: Remainder, locations: Iterable[bytes]) -> list[Write]:
-    """Give loops that go on again their names back, and forget names that stand nowhere.
+    """The writes that give loops that go on again their names back, and delete names that do not occur any more.
 
-    `locations`: everything that the names stand in.
+    `locations`: all locations in which names occur.
     """
     writes: list[Write] = []
     uses: dict[int, _Use] = {}
@@ -116,21 +117,23 @@ def rewrite_names(record: Record, kept: Remainder, locations: Iterable[bytes]) -
         _note(uses, location, kept)
     texts = record.tree.texts
     taken: set[tuple[bytes, str]] = set()
-    # Those that the code asks for come first: of several indexes for one text in one loop, only the first is found.
+    # A loop may have several indexes for one text, of which the code finds only the first. So the names that the code
+    # asks for come first.
     for index in sorted(texts, key=lambda index: (index not in uses or not uses[index].wanted, index)):
         key, text, use = record.keys.space + NAMES + pack_segment(index), texts[index], uses.get(index)
         if use is None:
             writes.append(Clear(key))
         elif use.loops:
             owner = max(use.loops, key=len)
-            # Loops in a loop may have had indexes of their own for the same text.
+            # True if the loop has the text already: loops inside it may have had indexes of their own for the same
+            # text.
             writes.append(Set(key, NameRow(text, owner, (owner, text) in taken, use.loops[owner]).pack()))
             taken.add((owner, text))
     return writes
 
 
 def _note(uses: dict[int, _Use], location: bytes, kept: Remainder) -> None:
-    """Note where the names in one location stand."""
+    """Note for each name in one location where it occurs."""
     loops: dict[bytes, int] = {}
     wanted, at = False, b""
     for segment in segments(location):
@@ -154,17 +157,17 @@ def _packed(segment: Segment) -> bytes:
 
 
 class Rewritten(Struct):
-    """What a rewind writes."""
+    """The writes of a rewind, and what is to be done after them."""
 
     writes: list[Writing] = field(default_factory=list[Writing])
     cleanups: list[Cleanup] = field(default_factory=list[Cleanup])
-    """What is to be done once that is written: children and tasks to be ended that nobody waits for any more."""
+    """The children and tasks to be ended after the commit, since nobody waits for them any more."""
     given_back: int = 0
-    """How many messages are in the inbox again."""
+    """How many messages are put back into the inbox."""
 
 
 def forget_history(record: Record) -> Rewritten:
-    """Forget everything, and give back the messages that were taken."""
+    """Delete the whole history, and put the messages that were taken back into the inbox."""
     done, keys = Rewritten(), record.keys
     _give_back(done, record, record.tree.entries)
     _abandon(done, record, set(record.outside))
@@ -174,7 +177,7 @@ def forget_history(record: Record) -> Rewritten:
 
 
 def rewrite(record: Record, cut: Cut, *, gives_back: bool = True) -> Rewritten:
-    """Store what a cut leaves. `gives_back`: the messages that were taken by what is forgotten."""
+    """Store the history that a cut leaves. `gives_back`: put back the messages that the deleted part had taken."""
     done, keys, kept = Rewritten(), record.keys, Remainder.after(cut)
     if gives_back:
         _give_back(done, record, cut.dropped)
@@ -190,7 +193,7 @@ def rewrite(record: Record, cut: Cut, *, gives_back: bool = True) -> Rewritten:
         entry = kept.entries[at]
         entry.data = kept.loops.get(at, entry.data)
         done.writes.append(Set(keys.space + HISTORY + at, entry.pack()))
-    # Names are kept as long as anything stands under them, be it an entry or one of the rows that go with entries.
+    # A name is kept as long as any row uses it: an entry, or one of the rows that belong to entries.
     stand = [
         *kept.entries,
         *record.addressed,
@@ -203,7 +206,7 @@ def rewrite(record: Record, cut: Cut, *, gives_back: bool = True) -> Rewritten:
 
 
 def _give_back(done: Rewritten, record: Record, locations: Iterable[bytes]) -> None:
-    """Put the messages that were taken at these locations into the inbox again, where they were."""
+    """Put the messages that were taken at these locations back into the inbox, where they were before."""
     for at in locations:
         for message in _taken(record.tree.entries[at]):
             done.given_back += 1
@@ -211,14 +214,14 @@ def _give_back(done: Rewritten, record: Record, locations: Iterable[bytes]) -> N
 
 
 def _taken(entry: Entry) -> Iterator[InboxMessage]:
-    """The messages that a listen took."""
+    """The messages that an entry has taken."""
     if isinstance(entry.data, ListenData):
         for taken in entry.data.taken:
             yield InboxMessage(taken.id, taken.name, taken.payload, taken.sent_at, taken.reply_to)
 
 
 def _abandon(done: Rewritten, record: Record, locations: Iterable[bytes]) -> None:
-    """Wait no more for the children and tasks at these locations."""
+    """Stop waiting for the children and tasks at these locations."""
     keys = record.keys
     for at in locations:
         what = record.outside[at]
@@ -237,9 +240,9 @@ def _clear_entries(done: Rewritten, record: Record, kept: Remainder) -> None:
 
 
 def _rewrite_takings(done: Rewritten, record: Record, kept: Remainder) -> list[bytes]:
-    """Note what branches of races that are open again have taken, to be given back if they lose.
+    """Note the messages that branches of reopened races have taken, so that they can be given back if a branch loses.
 
-    Returns the locations of the listens that have notes.
+    Returns the locations of the listens for which there are such rows.
     """
     space = record.keys.space
     stand = {split_last(key)[0] for key in record.takings} & kept.entries.keys()
@@ -255,10 +258,10 @@ def _rewrite_takings(done: Rewritten, record: Record, kept: Remainder) -> list[b
 
 
 def _rewrite_archive(done: Rewritten, record: Record, cut: Cut) -> list[bytes]:
-    """Forget what losers have left, if their race is forgotten; return the locations of what is kept."""
+    """Delete from the archive what belongs to deleted races; return the locations of what is kept."""
     stand: list[bytes] = []
     for at in record.archive:
-        # A branch that lost has no history of its own that could be forgotten, but the race that it was in.
+        # A loser has no entries any more. Its archive is deleted if the race, or a scope around it, is.
         if cut.is_dropped(at):
             done.writes.append(Clear(record.keys.space + ARCHIVE + at))
         else:
@@ -267,7 +270,7 @@ def _rewrite_archive(done: Rewritten, record: Record, cut: Cut) -> list[bytes]:
 
 
 def _rewrite_compensations(done: Rewritten, record: Record, cut: Cut) -> list[bytes]:
-    """Forget the compensations of what is forgotten; give the others fresh attempts, and return their locations."""
+    """Delete the compensations of deleted entries; give the others fresh attempts, and return their locations."""
     stand: list[bytes] = []
     for compensation in record.compensations:
         key = record.keys.space + sequence_key(compensation.sequence)
@@ -295,18 +298,18 @@ def recover(instance_id: str, now: float) -> Steps[None]:
 
 @change
 def restart_from(instance_id: str, path: str | None, now: float) -> Steps[list[bytes] | None]:
-    """Forget the entry at `path` (all, if none) and what finished after it, and have the instance run again.
+    """Delete the entry at `path` (without a path, all) and what finished after it, and have the instance run again.
 
-    Returns the keys of the cleanups that come of it. None means that the instance was only taken away from whoever ran
-    it, and that the change is to be made again.
+    Returns the keys of the cleanups to run after that. None means that the instance was only taken away from its
+    worker, and that the change is to be made again.
     """
     found = yield from find_to_decide(instance_id)
     record = yield from read_record(found.keys)
-    # Found out before anything is taken away: whether there is such a path.
+    # This raises if there is no such path, so it comes before the instance is taken away.
     done = forget_history(record) if path is None else rewrite(record, cut_from(record, path))
     if found.lease is not None:
-        # Whoever has it may have written since the history was read. Taken away first, it is read again; should we not
-        # come to that, it goes on by itself.
+        # Its worker may have written since the history was read. So the instance is taken away, and its history is read
+        # again. If this process dies before that, the instance goes on by itself.
         yield from take_away(found, now)
         return None
     yield done.writes
@@ -316,7 +319,7 @@ def restart_from(instance_id: str, path: str | None, now: float) -> Steps[list[b
     after.set(Field.HEAD, replace(after.head, cancelled=False))
     yield from set_deaths(found, after, None)
     if record.undoes_again:
-        # What happens again is not what happened before: it has other idempotency keys.
+        # A step that was undone and happens again is a new one for the outside: it needs another idempotency key.
         after.set(Field.BIRTH, replace(after.birth, restarts=after.birth.restarts + 1))
     if done.given_back and after.tally.taken:
         after.set(Field.TALLY, replace(after.tally, taken=max(0, after.tally.taken - done.given_back)))

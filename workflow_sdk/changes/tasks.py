@@ -1,4 +1,4 @@
-"""Changes of the tasks that workflows give to people. Each is one commit, and is noted in the log of the task."""
+"""Changes of the tasks that workflows give to people. Each is one commit, which also adds to the log of the task."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from workflow_sdk.rows.outside import (
 from workflow_sdk.rows.wire import deadline_of
 
 ENDED_MAX = 100
-"""How many ended tasks of an instance are kept as long as it lives: the last ones."""
+"""How many ended tasks of an instance are kept, the last ones, as long as the instance is."""
 AT_ONCE = 20
-"""How many of the older ones are forgotten in one commit."""
+"""How many of the older ones are deleted in one commit."""
 
 
 def read_task(id: str) -> Steps[TaskRow]:
@@ -54,7 +54,7 @@ def _read_open(id: str) -> Steps[TaskRow]:
 
 @change
 def assign(id: str, what: str, by: str | None, to: str | None, now: float) -> Steps[None]:
-    """Give a task to someone, or to nobody. `what`: the word for that in its log."""
+    """Give a task to somebody, or to nobody. `what`: the word for that in its log."""
     row = yield from _read_open(id)
     yield _store(row, replace(row, assignee=to), TaskEvent(what, by, now, to))
 
@@ -63,7 +63,7 @@ def assign(id: str, what: str, by: str | None, to: str | None, now: float) -> St
 def complete(
     id: str, value: bytes, by: str, roles: AbstractSet[str], now: float, is_here: Callable[[str], bool]
 ) -> Steps[tuple[str, Posted]]:
-    """Complete a task, and send the result to its instance; return the id of that, and what became of the message."""
+    """Complete a task, and send its result to the instance; return the id of the instance and the delivery."""
     row = yield from _read_open(id)
     if row.roles and roles.isdisjoint(row.roles):
         wanted = " or ".join(map(repr, row.roles))
@@ -76,7 +76,7 @@ def complete(
         raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, is not there any more")
     if found.status.is_terminal:
         raise StaleError(f"instance {row.instance!r}, which waited for task {id!r}, has ended")
-    # While this row stands, the wait is not over.
+    # The instance has this row as long as it waits, and the read makes the commit check it.
     hanging = yield from read(Hanging, keys.space + OUTSIDE + read_token(row.token)[1])
     if hanging is None or hanging.id != id:
         raise StaleError(f"instance {row.instance!r} does not wait for task {id!r} any more")
@@ -89,7 +89,7 @@ def complete(
 
 
 def end_task(id: str, status: TaskStatus, now: float) -> Steps[None]:
-    """End a task that is open: its time is over, or nobody waits for it any more."""
+    """End an open task, for which nobody waits any more. One that is not open is left as it is."""
     row = yield from read(TaskRow, task_key(id))
     if row is not None and row.status is TaskStatus.OPEN:
         yield from _forget_oldest(row.instance)
@@ -97,7 +97,7 @@ def end_task(id: str, status: TaskStatus, now: float) -> Steps[None]:
 
 
 def expire(id: str, now: float) -> Steps[bool]:
-    """Expire a task, since its time is over; False if it was completed before."""
+    """End a task whose time is over; False if it was completed before."""
     row = yield from read(TaskRow, task_key(id))
     if row is not None and row.status is TaskStatus.COMPLETED:
         return False
@@ -109,7 +109,7 @@ def expire(id: str, now: float) -> Steps[bool]:
 
 
 def reopen(id: str, now: float) -> Steps[None]:
-    """Open a task again, whose result does not fit the wait of its instance."""
+    """Open a task again whose result does not fit the wait of its instance."""
     row = yield from read(TaskRow, task_key(id))
     if row is not None and row.status is TaskStatus.COMPLETED:
         after = replace(row, status=TaskStatus.OPEN, by=None, ended_at=None, result=None)
@@ -134,13 +134,13 @@ def _store(before: TaskRow, after: TaskRow, event: TaskEvent) -> list[Writing]:
 
 
 def _forget_oldest(instance_id: str) -> Steps[None]:
-    """Forget the oldest ended tasks of an instance, so that there is room for one that ends now.
+    """Delete the oldest ended tasks of an instance, to make room for one that ends now.
 
-    This comes before that one is written, which so is kept, also if it ended by a clock that is behind the others.
+    Call this before that one is written: otherwise that one might be deleted if it ended by a clock that is behind.
     """
     begin, end = subtree(ended_tasks_of(instance_id))
     rows = yield from scan(begin, end, limit=ENDED_MAX + AT_ONCE)
-    # What is over does not change any more; whoever else forgets it does the same.
+    # No checks are needed: ended tasks do not change, and two commits that delete the same one do no harm.
     for place, own_place in rows[: max(0, len(rows) - ENDED_MAX + 1)]:
         yield _forget(last_of(place))
         yield Clear(own_place)
@@ -152,7 +152,7 @@ def _forget(id: str) -> list[Writing]:
 
 
 def forget_tasks(instance_id: str) -> Steps[None]:
-    """Forget all tasks of an instance that has ended."""
+    """Delete all tasks of an instance that has ended."""
     for place, _ in (yield from scan(*subtree(all_tasks_of(instance_id)))):
         id = last_of(place)
         row = yield from read(TaskRow, task_key(id))

@@ -1,8 +1,8 @@
-"""One attempt to make a change: what it reads, and what would be written.
+"""One try of a change: it reads for the change, and collects what the change would write.
 
-Reads come one after the other, and others may write in between. A commit finds that out by its checks. Where there is
-no commit, since the change writes nothing or raises, what was read is read once more and compared: so its answer, too,
-is one that was right at some moment.
+Reads come one after the other, and others may write in between. A commit finds that out by its checks. If there is no
+commit, since the change writes nothing or raises, the checked rows are read once more and compared: so its value or
+error, too, was right at some moment.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 SIGNAL_BYTES = 16
 LOOKS_MAX = 3
-"""How often a change that writes nothing is made again because of others, who may write without end."""
+"""How often a change that writes nothing is made again since others have written: they may do so without end."""
 
 _UNKNOWN: Any = object()
 
 
 class Outcome(Generic[T]):
-    """What came of one change: its value, or the error that it raised."""
+    """The outcome of one change: its value, or the error that it raised."""
 
     __slots__ = ("checks", "error", "value")
 
@@ -34,7 +34,7 @@ class Outcome(Generic[T]):
         self.value: T | None = value
         self.error: Exception | None = error
         self.checks: dict[bytes, bytes | None] = {}
-        """The rows that have to be as they were read."""
+        """The rows that the commit has to check, with the values that were read."""
 
     def get(self) -> T:
         """Return the value, or raise the error."""
@@ -44,17 +44,17 @@ class Outcome(Generic[T]):
 
 
 class Overlay:
-    """Rows as they will be after some writes."""
+    """Rows as they will be after some writes that are not committed yet."""
 
     __slots__ = ("cleared", "rows")
 
     def __init__(self) -> None:
         self.rows: SortedDict[bytes, bytes | None] = SortedDict()
-        """Those that are written; None for one that is cleared."""
+        """The value of each row that is written; None if it is cleared."""
         self.cleared: list[ClearRange] = []
 
     def add(self, writes: Iterable[Write]) -> None:
-        """Take in more writes. What is appended can't be read back: its key is made by the commit."""
+        """Take in more writes. Appended rows can't be read back, since the commit makes their keys."""
         for write in writes:
             if type(write) is Set:
                 self.rows[write.key] = write.value
@@ -66,12 +66,12 @@ class Overlay:
                 self.cleared.append(write)
 
     def get(self, key: bytes) -> Any:
-        """A row as it will be; `_UNKNOWN` if the writes do not touch it."""
+        """The value that a row will have; `_UNKNOWN` if the writes do not touch it."""
         raw: Any = self.rows.get(key, _UNKNOWN)
         return None if raw is _UNKNOWN and _is_in(key, self.cleared) else raw
 
     def covers(self, begin: bytes, end: bytes) -> bool:
-        """Whether the writes touch a range."""
+        """Whether the writes touch any row of a range."""
         if next(self.rows.irange(begin, end, inclusive=(True, False)), None) is not None:
             return True
         return any(first < end and begin < last for first, last in self.cleared)
@@ -89,7 +89,7 @@ class Overlay:
 
 
 class Together:
-    """Changes that go with one commit, as if one after the other."""
+    """Changes that are made in one commit, as if one after the other."""
 
     __slots__ = ("batch", "checks", "overlay")
 
@@ -99,7 +99,7 @@ class Together:
         self.overlay: Overlay = Overlay()
 
     def overlaps(self, trial: Trial) -> bool:
-        """Whether a trial read a row that these changes write, or one they read too, when it held something else."""
+        """Whether a trial has to be made again: it read a row that these changes write, or saw with another value."""
         overlay, checks = self.overlay, self.checks
         if any(checks.get(key, value) != value for key, value in trial.checks.items()):
             return True
@@ -118,7 +118,7 @@ class Together:
 
 
 class Trial:
-    """One attempt to make a change."""
+    """One try of a change."""
 
     __slots__ = (
         "_before",
@@ -139,15 +139,15 @@ class Trial:
         self._driver = driver
         self._retries = retries
         self._before = before
-        """The changes that go with the same commit, and come before."""
+        """The changes that come before this one in the same commit."""
         self._begin()
 
     def _begin(self) -> None:
-        """Forget what was read and written: the change is made from its beginning."""
+        """Forget what was read and written, to make the change from its beginning."""
         self._token = b""
-        """What signals are set to."""
+        """The value to which signals are set."""
         self._reads = 0
-        """How often the store was asked."""
+        """How many reads of the store there were."""
         self.known: dict[bytes, bytes | None] = {}
         """Rows as they were read."""
         self._ranges: list[tuple[bytes, bytes]] = []
@@ -157,34 +157,35 @@ class Trial:
         self.checks: dict[bytes, bytes | None] = {}
         self.writes: list[Write] = []
         self._overlay: Overlay | None = None
-        """Made when something is read after something was written."""
+        """The writes so far, for reads that come after a write. Made with the first of these."""
         self._overlaid = 0
         """How many of the writes are in the overlay."""
 
     def batch(self) -> Batch:
-        """What is to be committed."""
+        """The batch to be committed."""
         batch = Batch()
         batch.checks = list(self.checks.items())
         batch.writes = self.writes
         return batch
 
     async def make(self, change: Change[T]) -> Outcome[T]:
-        """Run a change to its outcome. If it raises, that is its outcome, and it writes nothing.
+        """Run a change to its outcome. An error that it raises is its outcome; then it writes nothing.
 
-        What the store raises is raised here: it is no outcome of the change.
+        An error of the store is not an outcome of the change: it is raised here.
         """
         looks = 0
         while True:
             outcome = await self._run(change)
             if outcome.error is not None:
                 self.writes = []
-            # What goes with others is checked by their commit.
+            # With writes, the commit checks what was read, and so does the commit of the changes that come before. One
+            # read alone is right at its moment.
             if self.writes or self._reads < 2 or self._before is not None or looks == LOOKS_MAX:
                 break
             looks += 1
             if not await has_moved_on(self._driver, self.checks.items()):
                 break
-            # Others have written between two of its reads, or what it has assumed is wrong.
+            # Others have written between two of its reads, or an assumption was wrong.
             self._retries += 1
             self._begin()
         outcome.checks = self.checks
@@ -200,10 +201,10 @@ class Trial:
                 effect = send(answer)
             except StopIteration as stop:
                 return Outcome(stop.value)
-            except Exception as error:  # noqa: BLE001  # whatever it is, its caller gets it
+            except Exception as error:  # noqa: BLE001  # whatever the change raises, its caller gets it
                 return Outcome(None, error)
             answer = None
-            # By what comes most: a message takes some ten of them.
+            # The most frequent effects come first: a message takes about ten of them.
             if type(effect) is list:
                 self._write(effect)
             elif type(effect) is Get:
@@ -220,7 +221,7 @@ class Trial:
                 answer = self._do(effect)
 
     def _do(self, effect: Effect) -> int | None:
-        """Do what needs no read; return the answer."""
+        """Do an effect that needs no read; return the answer."""
         if type(effect) is Draw:
             return randbelow(effect.below)
         if type(effect) is Retries:
@@ -248,7 +249,7 @@ class Trial:
             if raw is _UNKNOWN:
                 await self._get(key)
             else:
-                self.checks[key] = raw  # as `_get` does, and without a call that could wait
+                self.checks[key] = raw  # the same as `_get` does, without the cost of a coroutine
 
     async def _look(self, key: bytes) -> bytes | None:
         raw = self._planned(key)
@@ -266,7 +267,7 @@ class Trial:
         return found
 
     def _planned(self, key: bytes) -> Any:
-        """What a row will hold after the writes so far; `_UNKNOWN` if they do not touch it."""
+        """The value that a row will have after the writes so far; `_UNKNOWN` if they do not touch it."""
         if self.writes:
             raw = self._plans().get(key)
             if raw is not _UNKNOWN:
@@ -283,7 +284,7 @@ class Trial:
         return self._overlay
 
     def _seen(self, key: bytes) -> Any:
-        """What a row held when it was read; `_UNKNOWN` if it was not read."""
+        """The value of a row when it was read; `_UNKNOWN` if it was not read."""
         raw: Any = self.checks.get(key, _UNKNOWN)
         if raw is _UNKNOWN:
             raw = self.known.get(key, _UNKNOWN)
@@ -307,7 +308,7 @@ class Trial:
         plans = [plan for plan in plans if plan.covers(begin, end)]
         if not plans:
             return await self._ask_range(begin, end, limit, reverse=reverse)
-        # What is cleared takes up no room, however much of it there is: so the limit is applied afterwards.
+        # The limit is applied at the end: rows that are cleared must not count, and nobody knows how many there are.
         rows = await self._ask_range(begin, end, None, reverse=reverse)
         for plan in plans:
             rows = plan.over(rows, begin, end)
@@ -321,7 +322,7 @@ class Trial:
         self._reads += 1
         rows = await self._driver.scan(begin, end, limit=limit, reverse=reverse)
         if limit is None or len(rows) < limit:
-            # Of what is read in parts, since it may be large, nothing is kept.
+            # Only ranges that were read whole are kept. Those that are read in parts may be large.
             self._ranges.append((begin, end))
             known = self.known
             for key, raw in rows:
@@ -330,7 +331,7 @@ class Trial:
 
 
 async def has_moved_on(driver: Driver, checks: Iterable[tuple[bytes, bytes | None]]) -> bool:
-    """Whether a row that was read, or that a batch checks, holds something else now."""
+    """Whether one of these rows does not hold the expected value any more."""
     for key, expected in checks:
         if await driver.get(key) != expected:
             return True
@@ -338,7 +339,7 @@ async def has_moved_on(driver: Driver, checks: Iterable[tuple[bytes, bytes | Non
 
 
 def _is_in(key: bytes, ranges: Sequence[tuple[bytes, bytes]]) -> bool:
-    # Not with `any`, which takes a call more for each.
+    # Without `any`, whose generator would cost a call for each range.
     for begin, end in ranges:  # noqa: SIM110
         if begin <= key < end:
             return True
@@ -346,6 +347,6 @@ def _is_in(key: bytes, ranges: Sequence[tuple[bytes, bytes]]) -> bool:
 
 
 def as_writes(writings: Sequence[Writing], token: bytes) -> list[Write]:
-    """The writes for a batch: signals are set to this token, which has to be a new one."""
+    """The writes for a batch. Signals are set to this token, which must be new."""
     writes: list[Any] = [Set(each.key, token) if type(each) is Signal else each for each in writings]
     return writes

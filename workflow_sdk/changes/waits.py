@@ -1,4 +1,4 @@
-"""Finding out whether a wait is still open. If it is, the commit that follows holds only as long as it stays so."""
+"""Finding out whether a wait is still open. If it is, the change checks that it stays open until the commit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from workflow_sdk.rows.outside import Hanging
 from workflow_sdk.rows.status import EntryStatus, Status
 
 PAGE = 64
-"""Messages may be large, so that not many are read at once."""
+"""How many messages are read at once: few, since they may be large."""
 
 
 def wait_for_token(found: Snapshot, message: str | bytes, token: bytes, version: int | None, now: float) -> Steps[bool]:
-    """Promise a message to the wait with this token; False if the wait is over, or was promised all that it takes."""
+    """Promise a message to the wait with this token; False if the wait is over, or has enough messages promised."""
     keys = found.keys
     since, location = read_token(token)
     if version not in (None, since):
@@ -39,7 +39,7 @@ def wait_for_token(found: Snapshot, message: str | bytes, token: bytes, version:
 
 
 def _wait_of_entry(found: Snapshot, message: str | bytes, token: bytes, now: float) -> Steps[bool]:
-    """The same where the wait has no row: its instance is stuck, or is run again and has not come to it yet."""
+    """Whether a wait without a row is open. Its instance is stuck, or is run again and has not come to the wait yet."""
     keys = found.keys
     since, location = read_token(token)
     raw = yield from get(keys.space + HISTORY + location)
@@ -53,15 +53,15 @@ def _wait_of_entry(found: Snapshot, message: str | bytes, token: bytes, now: flo
         begin = rows[-1][0] + b"\x00"
     is_open = promised < data.count
     if is_open:
-        # It changes with every message: so those that are there were counted to the last.
+        # The stamp changes with every message. The check makes sure that no message came while they were counted.
         yield Hold((keys.stamp,))
     return is_open
 
 
 def wait_for_version(found: Snapshot, message: str | bytes, version: int, now: float) -> Steps[bool]:
-    """Note that a version of the instance is answered; False if it was before, or if it is too old to be.
+    """Note that a version of the instance is answered; False if it was answered before, or is too old.
 
-    That is: it is not the version now, and no wait for such a message began with it and is still open.
+    A version is not too old if it is the version now, or if a wait for such a message began with it and is still open.
     """
     keys, about = found.keys, found.about
     if version == about.tally.commits:
@@ -70,7 +70,7 @@ def wait_for_version(found: Snapshot, message: str | bytes, version: int, now: f
         rows = yield from scan(*subtree(keys.space + waits_of(message)))
         place = next((key for key, raw in rows if WaitRow.unpack(raw).since == version), None)
         if place is None and about.status is Status.RUNNING:
-            # It is run again, and has not come to all of its waits yet.
+            # The instance is run again, and has not come to all of its waits yet, which therefore have no rows.
             entries = yield from scan(*keys.range(HISTORY))
             place = next((key for key, raw in entries if _listens(raw, message, version, now)), None)
         if place is None:
@@ -84,7 +84,7 @@ def wait_for_version(found: Snapshot, message: str | bytes, version: int, now: f
 
 
 def _listens(raw: bytes, message: str | bytes, since: int, now: float) -> ListenData | None:
-    """What an entry listens to, if it began to listen to this message with this version, and still does."""
+    """The data of an entry that began to listen to this message with this version and still does; None otherwise."""
     entry = Entry.unpack(raw)
     data = entry.data
     if entry.status is not EntryStatus.WAITING or entry.since != since or not isinstance(data, ListenData):
@@ -100,7 +100,7 @@ def _is_over(until: float | None, now: float) -> bool:
 
 
 def hanging_key(watcher: str, token: bytes) -> bytes:
-    """The row that an instance has as long as it waits, with this token, for the end of another one."""
+    """The key of the row that an instance has as long as it waits, with this token, for the end of another one."""
     return InstanceKeys(watcher).space + OUTSIDE + read_token(token)[1]
 
 
@@ -110,10 +110,10 @@ def _is_wait(raw: bytes | None, instance_id: str, token: bytes) -> bool:
 
 
 def awaits_end(watcher: str, instance_id: str, token: bytes) -> Steps[bool]:
-    """Whether an instance waits for the end of another one. The commit holds only if that stays so."""
+    """Whether an instance waits for the end of another one. The commit succeeds only if that stays so."""
     return _is_wait((yield from get(hanging_key(watcher, token))), instance_id, token)
 
 
 def is_awaited(watcher: str, instance_id: str, token: bytes) -> Steps[bool]:
-    """Whether an instance waits for the end of another one now. It may not any more when the commit is applied."""
+    """Whether an instance waits for the end of another one now. That may change before the commit is applied."""
     return _is_wait((yield from look(hanging_key(watcher, token))), instance_id, token)

@@ -1,4 +1,4 @@
-"""What workers keep in the store: heartbeats, which also say what time it is for them, and signals."""
+"""The rows of workers: heartbeats, which also carry the time by the worker's clock, and signals."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Heartbeat(Row, frozen=True):
     ttl: float
     """After how many seconds without another one the worker is taken for dead."""
     number: int | None
-    """Another one each time, so that the row changes even if the clock stands still. None if the worker writes it only
-    once, since it shares a clock with the others that knows by itself who is alive."""
+    """Another number each time, so that the row changes even if the clock stands still. None if the worker writes only
+    one heartbeat, since it shares a clock with the others that knows who is alive."""
 
 
 class SignalRow(Row, frozen=True):
@@ -37,7 +37,7 @@ class SignalRow(Row, frozen=True):
 
     id: str
     evicts: bool = False
-    """Whether it is to be evicted."""
+    """Whether the instance is to be evicted. If not, it is to look for messages."""
 
 
 def time_of_workers(now: float) -> Steps[float]:
@@ -53,7 +53,7 @@ def time_of_workers(now: float) -> Steps[float]:
             continue
         if heartbeat.number is None:
             return now
-        # Written again long before it is this old, if its worker is alive.
+        # A worker that is alive writes the next heartbeat long before its clock shows this.
         latest = heartbeat.at + heartbeat.ttl
         if heartbeat.at - SKEW_SECONDS <= now <= latest + SKEW_SECONDS:
             return now
@@ -64,7 +64,7 @@ def time_of_workers(now: float) -> Steps[float]:
 
 
 def no_worker(worker: str) -> bool:
-    """Answer no, whichever worker is asked about: where none is in this process."""
+    """Answer no, whichever worker is asked about."""
     return False
 
 
@@ -86,9 +86,9 @@ def forget_signals(worker: WorkerKeys, last: bytes) -> ClearRange:
 
 @change
 def beat(worker: WorkerKeys, before: bytes | None, heartbeat: bytes, last: bytes | None = None) -> Steps[bool]:
-    """Write a heartbeat; False if the worker was buried since the one before, which is given as `before`.
+    """Write a heartbeat; False if the row does not hold `before`, the previous one, since the worker was buried.
 
-    `last`: the key of the last signal that it has read. Those up to it are forgotten.
+    `last`: the key of the last signal that the worker has read. The signals up to that one are deleted.
     """
     found: bytes | None = yield Assume(worker.heartbeat, before)
     yield Set(worker.heartbeat, heartbeat)
@@ -121,13 +121,13 @@ def leave(worker: WorkerKeys) -> Steps[None]:
 @change
 def bury(dead: WorkerKeys, heartbeat: bytes) -> Steps[None]:
     """Forget a dead worker, if this is still its last heartbeat and it has no instance any more."""
-    # It may have something anew, if it lives: then it has another heartbeat first.
+    # If the worker is alive after all, it may claim again. But it writes another heartbeat before it does.
     if (yield Get(dead.heartbeat)) == heartbeat and not (yield from scan(*dead.all_claimed(), limit=1)):
         yield forget_worker(dead)
 
 
 @change
 def give_heartbeat(worker: WorkerKeys, now: float) -> Steps[None]:
-    """Write a heartbeat for a worker that has instances and no heartbeat. Others see it run out, and take over."""
+    """Write a heartbeat for a worker that has instances but no heartbeat, so that others can see it run out."""
     if (yield Get(worker.heartbeat)) is None:
         yield Set(worker.heartbeat, Heartbeat(now, 0.0, 0).pack())

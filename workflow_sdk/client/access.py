@@ -1,4 +1,4 @@
-"""An open store, and the runtime in this process, as clients and handles use them."""
+"""What clients and handles work with: an open store, and the runtime in this process if there is one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from workflow_sdk.values import Codec
 
 
 class Resident(Protocol):
-    """An instance that is in memory."""
+    """An instance in the memory of the runtime in this process."""
 
     reader: InboxReader
 
     @property
     def lease(self) -> bytes:
-        """Under which it is run."""
+        """The lease under which the instance is run."""
         ...
 
     @property
     def handed(self) -> int | None:
-        """How many messages were handed over to it in this process; None if they are not counted there."""
+        """How many messages were handed over to the instance in this process; None if none was, or nobody knows."""
         ...
 
     @handed.setter
@@ -35,19 +35,19 @@ class Resident(Protocol):
 
     @property
     def message_count(self) -> int:
-        """How many messages it has not taken, as far as is known here."""
+        """How many messages the instance has not taken, as far as this process knows."""
         ...
 
     def awaits(self, message: str | bytes) -> bool:
-        """Whether a branch waits for the message."""
+        """Whether a branch of the instance waits for a message of this name."""
         ...
 
 
 class Here(Near, Protocol):
-    """A runtime in this process. What it has in memory can be told and asked without the store."""
+    """A runtime in this process. Clients can tell and ask it about instances in its memory without the store."""
 
     answers: dict[bytes, Callable[[bytes], None]]
-    """Who in this process waits for which answer, by its key."""
+    """The callbacks of those in this process who wait for an answer, by the key of the answer."""
     inbox_max: int
     """How many messages an inbox has room for."""
 
@@ -56,7 +56,7 @@ class Here(Near, Protocol):
         ...
 
     async def until_ended(self, id: str) -> InstanceRows | None:
-        """Wait for an instance in memory; return its rows if it ended, None if it is not in memory (any more)."""
+        """Wait for an instance in memory; return its rows if it ended, None if it is not in memory or left it."""
         ...
 
 
@@ -70,5 +70,5 @@ class Access(Struct, frozen=True):
 
     @property
     def looking(self) -> Driver:
-        """The store for those who only read. A clock of tests takes no notice of them."""
+        """The store for calls that only show something. The clock of a test does not wait for them."""
         return unseen(self.driver)

@@ -35,7 +35,7 @@ async def send_message(
     clock: TimeSource | None = None,
     codec: Wrappers | None = None,
 ) -> Delivery:
-    """Put a message into the inbox of an instance, and wake whoever runs it, in one commit."""
+    """Put a message into the inbox of an instance, and have its worker look at the inbox, in one commit."""
     new = NewMessage(message, encode_payload(Codec(wrapper=codec), instance_id, message, payload))
     if clock is None:
         return await deliver(driver, instance_id, new, time.time())
@@ -53,7 +53,7 @@ def encode_payload(codec: Codec, instance_id: str, message: str, payload: object
 
 
 async def deliver(driver: Driver, instance_id: str, new: NewMessage, now: float, here: Here | None = None) -> Delivery:
-    """Deliver a message to an instance. If its worker is `here`, in this process, it is told in memory."""
+    """Deliver a message to an instance. If the runtime `here` has the instance, it is told in memory."""
     keys = InstanceKeys(instance_id)
     if here is None:
         return (await apply(driver, changes.deliver(keys, new, now))).delivery
@@ -61,13 +61,14 @@ async def deliver(driver: Driver, instance_id: str, new: NewMessage, now: float,
         try:
             done = await _hand_over(driver, keys, new, now, there, here.inbox_max)
         except BaseException:
-            here.message_came(instance_id)  # it may be stored all the same
+            here.message_came(instance_id)  # the message may be stored even so
             raise
         if done is not None:
             here.message_came(instance_id)
             return done
 
     def tell(posted: Posted) -> None:
+        # Also called if nobody knows whether the commit was applied: to look once too often does no harm.
         if posted.worker is None or not here.is_worker(posted.worker):
             here.is_due(instance_id)
         else:
@@ -82,21 +83,21 @@ async def deliver(driver: Driver, instance_id: str, new: NewMessage, now: float,
 async def _hand_over(
     driver: Driver, keys: InstanceKeys, new: NewMessage, now: float, there: Resident, most: int
 ) -> Delivery | None:
-    """Deliver a message to an instance in memory, without a read; None if that can't be, and nothing was stored."""
+    """Deliver a message to an instance in memory, without a read; None if that is not possible: nothing is stored."""
     if not new.is_plain:
         return None
     if there.message_count:
-        # Other processes may have sent something that is not known here yet.
+        # Other processes may have sent messages that this process does not know yet, and they count, too.
         there.reader.sent = dict(await driver.scan(keys.stamp + b"\x00", keys.stamp + b"\xff"))
         check_room(keys.instance_id, there.message_count, most)
     before = there.handed
     accepted = there.awaits(new.message)
-    # The next one who hands over goes on from there at once.
+    # Set before the first `await`, so that another call that hands over meanwhile counts on from here.
     there.handed = (before or 0) + 1
     try:
         count = await apply(driver, changes.hand_over(keys, there.lease, before, new, now))
     except BaseException:
-        there.handed = None  # nobody knows: it is counted in another row from now on
+        there.handed = None  # nobody knows whether it was counted: the next call that hands over finds out from the row
         raise
     if count is None:
         raw = await driver.get(keys.field(Field.HANDED))
@@ -106,13 +107,13 @@ async def _hand_over(
 
 
 ALIVE_SECONDS = 600.0
-"""How often an asker shows that it is alive. Answers that nobody waits for are forgotten, see `runtime.answers`."""
+"""How often whoever waits for an answer shows that it is alive. The row of an answer nobody waits for is deleted."""
 HERE_SECONDS = 1.0
-"""How long an answer is awaited of an instance in this process before the store is watched for it, too."""
+"""How long to wait for an answer of an instance in this process before the store is watched for it, too."""
 
 
 async def ask(access: Access, instance_id: str, message: str, payload: bytes) -> bytes:
-    """Ask an instance, and return its answer, encoded."""
+    """Ask an instance a question, and return its encoded answer."""
     question = _Question(access, instance_id, message)
     try:
         return await question.ask(NewMessage(message, payload, reply_to=question.key))
@@ -122,7 +123,7 @@ async def ask(access: Access, instance_id: str, message: str, payload: bytes) ->
 
 
 class _Question:
-    """One question, and what is known of its answer."""
+    """One question to an instance, and what is known of the answer."""
 
     def __init__(self, access: Access, instance_id: str, message: str) -> None:
         self._access = access
@@ -130,7 +131,7 @@ class _Question:
         self._message = message
         self.key: bytes = answer_key(instance_id, uuid4().hex)
         self._row = b""
-        """What its row holds, as long as there is no answer."""
+        """The value of the answer's row as long as there is no answer."""
         self._is_forgotten = False
         self._answered = anyio.Event()
         self._answer: Answer | None = None
@@ -163,7 +164,7 @@ class _Question:
             group.cancel_scope.cancel()
 
     def _value(self) -> bytes:
-        """What the answer is; the error, if there is none, or if the answer is one."""
+        """Return the answer; raise an error if there is none, or if the answer is an error."""
         if self._answer is None and self._is_forgotten:
             raise InstanceStateError(
                 f"the question {self._message!r} to {self._id!r} was forgotten, since nothing was heard of who asked"
@@ -189,19 +190,20 @@ class _Question:
                 await driver.changed(self.key, self._row)
             raw = await driver.get(self.key)
             if raw is None:
-                # It is handed over here, or was forgotten with the instance; or only the answer was.
+                # The row is gone. Either the answer was handed over in this process, in memory; or the instance has
+                # ended, and `_watch_for_end` sees to it; or the row was deleted since we seemed dead.
                 if (here is None or self.key in here.answers) and not await self._has_ended():
                     self._is_forgotten = True
                     self._answered.set()
                 return
             if is_answer(raw):
-                # Known before the row is gone: that the instance has ended does not matter any more.
+                # Kept before the row is cleared: `_watch_for_end`, which runs beside this, finds either of the two.
                 self._answer = Answer.unpack(raw)
                 await apply(driver, clear([self.key]))
                 self._answered.set()
                 return
             row = await apply(driver, go_on_waiting(self.key))
-            # If it is answered just now, it is not what it was.
+            # None if the answer came just now: the old value differs from it, so `changed` returns at once.
             self._row = self._row if row is None else row
 
     async def _watch_for_end(self) -> None:
@@ -211,7 +213,7 @@ class _Question:
             if not about or about.status.is_terminal:
                 break
             await driver.changed(keys.field(Field.HEAD), about.raw[Field.HEAD])
-        # What it said before it ended counts. Without a row, it was to be handed over here, and never will be.
+        # An answer that was given before the instance ended counts. It is either stored, or was handed over in memory.
         if not is_answer(await driver.get(self.key)) and self._answer is None:
             await self.give_up()
             self._answered.set()
@@ -221,7 +223,7 @@ class _Question:
         return not about or about.status.is_terminal
 
     async def give_up(self) -> None:
-        """Wait for the answer no more, and forget its row."""
+        """Stop waiting for the answer, and clear its row."""
         if self._access.here is not None:
             self._access.here.answers.pop(self.key, None)
         if not self._is_asked:

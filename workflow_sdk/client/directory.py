@@ -1,4 +1,4 @@
-"""Listing instances, in order of time over all shards."""
+"""Listing instances in order of time, which merges the shards of the directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workflow_sdk.values import Codec
 
 
 class Merged:
-    """The keys of several ranges, sorted by what follows the prefix of each."""
+    """The keys of several ranges, merged in the order of what follows the prefix of each range."""
 
     def __init__(self, driver: Driver, prefixes: Sequence[bytes], begin: bytes, end: bytes, *, page: int) -> None:
         self._driver = driver
@@ -29,12 +29,12 @@ class Merged:
         self._page = page
         self._heap: list[tuple[bytes, int]] = []
         self._left = [0] * len(prefixes)
-        """How many keys that were read of each range have not been returned yet."""
+        """For each range, how many of the keys that were read have not been returned yet."""
         self._more = [True] * len(prefixes)
         self._is_begun = False
 
     async def some(self, most: int) -> list[bytes]:
-        """Return the next keys: at most so many."""
+        """Return the next keys, at most `most`."""
         keys: list[bytes] = []
         while len(keys) < most and (found := await self.next()) is not None:
             keys.append(found[0])
@@ -66,7 +66,7 @@ class Merged:
 
 
 async def first_time(driver: Driver, begin: bytes, end: bytes, time_of: Callable[[bytes], float]) -> float | None:
-    """The time in the first key of a range; None if it is empty. Keys that this library did not write are skipped."""
+    """The time in the first key of a range; None if there is none. Keys that this library did not write are skipped."""
     while rows := await driver.scan(begin, end, limit=1):
         try:
             return time_of(rows[0][0])
@@ -79,7 +79,7 @@ _log = logging.getLogger("workflow_sdk.runtime")
 
 
 class Wanted(Struct, frozen=True):
-    """Which instances are listed: those for which everything holds that is not None."""
+    """The filters of a list: an instance is listed if it matches all that are not None."""
 
     workflow: str | None = None
     status: Status | None = None
@@ -87,7 +87,7 @@ class Wanted(Struct, frozen=True):
 
     @property
     def part(self) -> bytes:
-        """The part of the directory that has all of them, and the fewest others."""
+        """The part of the directory that has all instances that match, and the fewest others."""
         if self.reference is not None:
             return pack((4, self.reference))
         if self.status is not None:
@@ -95,7 +95,7 @@ class Wanted(Struct, frozen=True):
         return pack((1,)) if self.workflow is None else pack((3, self.workflow))
 
     def has(self, info: InstanceInfo) -> bool:
-        """Whether an instance is one of them."""
+        """Whether an instance matches."""
         if self.status is not None and info.status is not self.status:
             return False
         return self.workflow in (None, info.workflow) and self.reference in (None, info.reference)
@@ -116,7 +116,7 @@ async def list_instances(
     while (found := await rows.next()) is not None:
         key, suffix = found
         info = await _read(driver, last_of(key), codec)
-        # The row may be older than what it stands for.
+        # The instance may have changed since the row was read.
         if info is not None and wanted.has(info):
             items.append(info)
             if len(items) == limit:
@@ -138,7 +138,7 @@ async def _read(driver: Driver, id: str, codec: Codec) -> InstanceInfo | None:
 
 
 async def _can_be_read(driver: Driver, id: str) -> bool:
-    """Whether what the instance is can be read; not what authors have given it."""
+    """Whether the engine's rows of an instance can be read. The values of authors are not looked at."""
     try:
         await read_about(driver, InstanceKeys(id))
     except CodecError:

@@ -1,4 +1,4 @@
-"""The handle of one instance, by which any process reaches it."""
+"""The handle of one instance, by which any process reaches the instance."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from workflow_sdk.values.failures import unpack_error_info
 async def cancel(driver: Driver, instance_id: str, codec: Codec, now: float, *, rollback: bool) -> None:
     """End an instance, and its children. With `rollback`, what they did is undone first."""
     cancelled, cleanups, tries = cancelled_by_request(codec), None, 0
-    while cleanups is None:  # it does not stand still, and is taken away first
+    while cleanups is None:  # it changed too often, so that its lease was taken away first: now it stands still
         cleanups = await apply(driver, decide.cancel(instance_id, cancelled, now, rollback=rollback, tries=tries))
         tries += 1
     await run_cleanups(driver, codec, lambda: now, cleanups)
 
 
 async def restart_from(driver: Driver, instance_id: str, path: str | None, now: float) -> None:
-    """Forget the entry at `path` (all, if none) and what finished after it, and have the instance run again."""
+    """Delete the entry at `path` (without a path, all) and what finished after it, and have the instance run again."""
     change = rewind.restart_from(instance_id, path, now)
     while (cleanups := await apply(driver, change)) is None:
-        pass  # it was taken away, to be read again
+        pass  # a worker had it, and its lease was taken away: now that it stands still, its history is read again
     await run_cleanups(driver, Codec(), lambda: now, cleanups)
 
 
@@ -67,15 +67,15 @@ class Handle(Generic[T_co]):
         self._workflow: Workflow[Any, T_co] | None = workflow
 
     async def result(self, timeout: Duration | None = None) -> T_co:
-        """Wait for the end, and return the output; or raise how else it ended.
+        """Wait for the end of the instance and return its output; if it ended in another way, raise an error for that.
 
-        A timeout, or a cancellation of the call, leaves the instance alone.
+        A timeout or a cancellation ends only this call. The instance goes on.
         """
         if timeout is None:
             return await self._result()
         limit = seconds(timeout, "timeout")
         if limit <= 0:
-            # Not to wait is no reason not to look.
+            # Without time to wait, the call still looks once.
             about = await read_about(self._access.looking, InstanceKeys(self.id))
             if (status := self._status(about)).is_terminal or status is Status.STUCK:
                 return self._outcome(status, about)
@@ -105,7 +105,7 @@ class Handle(Generic[T_co]):
             await driver.changed(keys.field(Field.HEAD), about.raw[Field.HEAD])
 
     def _outcome(self, status: Status, about: InstanceRows) -> T_co:
-        """The output, or the exception that tells how else it ended."""
+        """Return the output of an instance that completed; for any other end, raise the error that tells it."""
         codec, result = self._access.codec, about.result
         if status is Status.COMPLETED:
             hint = Any if self._workflow is None else self._workflow.output_hint
@@ -130,7 +130,7 @@ class Handle(Generic[T_co]):
         token: str | None = None,
         expected_version: int | None = None,
     ) -> Delivery:
-        """Put a message into the inbox of the instance. It is stored when this returns."""
+        """Put a message into the inbox of the instance. The message is stored when this returns."""
         if key is not None and (problem := name_problem(key)) is not None:
             raise DefinitionError(f"the key of a message can't be {shown(key)}: {problem}")
         if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -152,21 +152,21 @@ class Handle(Generic[T_co]):
         return await self._deliver(NewMessage(GRAPH_MESSAGE, raw))
 
     async def ask(self, message: str, payload: object = None, *, timeout: Duration | None = None) -> Any:
-        """Send a message, and wait for the answer. An instance that ends without one is `InstanceStateError`."""
+        """Send a message, and wait for the answer; `InstanceStateError` if the instance ends without one."""
         raw = encode_payload(self._access.codec, self.id, message, payload)
         with anyio.fail_after(None if timeout is None else seconds(timeout, "timeout")):
             answer = await ask(self._access, self.id, message, raw)
         return self._access.codec.decode(answer)
 
     async def inbox(self, *, limit: int = 1000, after: str | None = None) -> list[QueuedMessage]:
-        """What has come and was not taken, oldest first; messages that were set aside have a `reason`.
+        """The messages that have come and were not taken, oldest first; those that were set aside have a `reason`.
 
-        With `after`, the id of a message, only those that came after it: so a long list is read in parts.
+        `after` is the id of a message: only those that came after it are returned. So a long list can be read in parts.
         """
         return await read_inbox(self._access, self.id, limit, after)
 
     async def discard(self, message_id: str) -> bool:
-        """Take a message out of the inbox, set aside or not; False if it is not there. Its key stays used."""
+        """Remove a message from the inbox, set aside or not; False if it is not there. Its key stays used."""
         return await discard(self._access, self.id, message_id)
 
     async def info(self) -> InstanceInfo:
@@ -174,11 +174,11 @@ class Handle(Generic[T_co]):
         return await read_info(self._access.looking, self.id, self._access.codec, self._workflow)
 
     async def watch(self) -> AsyncIterator[InstanceInfo]:
-        """What can be seen of it now, and again whenever that changes, until it has ended."""
+        """The info of the instance now, and again whenever that changes, until it has ended."""
         driver, keys = self._access.driver, InstanceKeys(self.id)
         last: InstanceInfo | None = None
         while True:
-            # Read before what is shown: what changes meanwhile is seen the next time.
+            # These rows are read before the info: whatever changes between the two reads ends the wait below at once.
             about = await read_about(driver, keys)
             info = await self.info()
             if info != last:
@@ -189,7 +189,7 @@ class Handle(Generic[T_co]):
             await self._until_changed(keys, about)
 
     async def _until_changed(self, keys: InstanceKeys, about: InstanceRows) -> None:
-        """Return once the instance has changed: its state by a commit, or its status."""
+        """Return once a commit has changed the instance, or its head has changed."""
         failures: list[Exception] = []
         async with anyio.create_task_group() as group:
 
@@ -206,31 +206,32 @@ class Handle(Generic[T_co]):
             raise failures[0]
 
     async def history(self) -> History:
-        """Everything that is recorded of it; `print` draws it."""
+        """Everything that the instance has recorded. `print` draws it as a tree."""
         return await read_history(self._access.looking, self.id, codec=self._access.codec.wrapper)
 
     async def cancel(self, *, rollback: bool = False) -> None:
-        """End it, whatever it does. With `rollback`, what it did is undone first. Doing it twice is fine."""
+        """End the instance, whatever it does. With `rollback`, what it did is undone first. To cancel twice is fine."""
         access = self._access
         await control.cancel(access.driver, self.id, access.codec, access.clock.time(), rollback=rollback)
 
     async def wake(self) -> None:
-        """Have it run now. Timers that are not due go on waiting."""
+        """Have the instance run now. Timers that are not due go on waiting."""
         await apply(self._access.driver, decide.wake(self.id, self._access.clock.time()))
 
     async def evict(self) -> None:
-        """Have it evicted by whoever has it in memory. A running step may end first."""
+        """Have the worker that has the instance in memory evict it. A running step may end first."""
         await apply(self._access.driver, decide.evict(self.id))
 
     async def restart_from(self, path: str | None = None) -> None:
-        """Forget the entry at `path` (all, if none) and what finished after it, give back messages, run again.
+        """Delete the entry at `path` (without a path, all) and what finished after it, and run the instance again.
 
-        A run in progress is over at once. Any status will do.
+        The messages that the deleted part had taken are in the inbox again. A run that is under way ends at once. This
+        can be done in any status.
         """
         await control.restart_from(self._access.driver, self.id, path, self._access.clock.time())
 
     async def recover(self) -> None:
-        """Have it run again after it failed or got stuck, with fresh attempts for what made it fail."""
+        """Have a failed or stuck instance run again, with fresh attempts for what made it fail."""
         await apply(self._access.driver, rewind.recover(self.id, self._access.clock.time()))
 
     def __repr__(self) -> str:

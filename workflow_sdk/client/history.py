@@ -26,7 +26,7 @@ from workflow_sdk.values.failures import describe, unpack_error_info, unpack_fai
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One recorded operation."""
+    """One recorded operation, and the entries under it."""
 
     path: str
     name: str
@@ -36,7 +36,7 @@ class HistoryEntry:
     created_at: datetime
     finished_at: datetime | None
     value: Any
-    """Plain data: what an object was written as."""
+    """The value as plain data: what an object was stored as."""
     error: ErrorInfo | None
     children: tuple[HistoryEntry, ...] = ()
 
@@ -49,10 +49,10 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class HistoryCompensation:
-    """Something that is to be undone, or was, if the workflow fails."""
+    """A step that is undone if the workflow fails, or was undone."""
 
     path: str
-    """Of the step that is undone."""
+    """The path of the step."""
     progress: str
     """`open`, `retrying`, `done` or `exhausted`."""
     attempts: int
@@ -69,7 +69,7 @@ class History:
     error: ErrorInfo | None
     roots: tuple[HistoryEntry, ...]
     compensations: tuple[HistoryCompensation, ...] = ()
-    """In the order in which they are undone."""
+    """The compensations in the order in which they are run."""
     _by_path: dict[str, HistoryEntry] = field(default_factory=dict[str, HistoryEntry], repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ class _Builder:
         self.children: dict[bytes, dict[bytes, Entry]] = {}
 
     def add(self, location: bytes, entry: Entry) -> None:
-        """Put an entry under its parent. A branch that has no entry yet gets one that is made up."""
+        """Put an entry under its parent. A branch that is under way has no entry, and gets one made up for it."""
         while True:
             parent, segment = split_last(location)
             seen = parent in self.children
@@ -163,7 +163,7 @@ class _Builder:
     def tree(
         self, scope: bytes, path: str, branches: tuple[str, ...] = (), *, is_graph: bool = False
     ) -> tuple[HistoryEntry, ...]:
-        """The entries of a scope, in order. A branch under way has no entry of its own, so its name gives its place."""
+        """The entries of a scope, in order. A branch is placed by its name, since it may have no entry of its own."""
         rows = self.children.get(scope, {})
         if is_graph:
             return self.firings(scope, path, rows)
@@ -192,7 +192,7 @@ class _Builder:
         return tuple(found)
 
     def label(self, segment: bytes) -> str:
-        """The name of a segment, as it is in the code."""
+        """The name of a segment, as the code gives it."""
         (only,) = segments(segment)
         text = str(only[1]) if isinstance(only, tuple) else self.texts.get(only, f"?{only}")
         if not isinstance(text, str):
@@ -237,7 +237,7 @@ class _Builder:
         return None if raw is None else self.codec.decode(raw, plain=True)
 
     def value(self, entry: Entry) -> Any:
-        """What an operation gave, as plain data: messages, the values of branches, or its own value."""
+        """The outcome of an operation as plain data: messages, the values of branches, or its own value."""
         if isinstance(entry.data, ListenData):
             return self.messages(entry, entry.data)
         if isinstance(entry.data, BranchesData) and entry.status is EntryStatus.COMPLETED:
@@ -293,7 +293,7 @@ def build_history(
     compensations: Iterable[Compensation],
     codec: Codec,
 ) -> History:
-    """The history in the rows of an instance. `entries` are packed locations and bytes, in the order of their keys."""
+    """Build the history from the rows of an instance. `entries` are pairs of a packed location and a packed entry."""
     builder = _Builder(texts, codec, troubles)
     for location, raw in entries:
         entry = Entry.unpack(raw)
@@ -335,7 +335,7 @@ async def read_history(driver: Driver, instance_id: str, *, codec: Wrappers | No
 
 
 async def _read(driver: Driver, keys: InstanceKeys) -> tuple[InstanceRows, dict[bytes, list[tuple[bytes, bytes]]]]:
-    """Read an instance and its history as they were at one moment; or if they change all the time, nearly so."""
+    """Read an instance and its history as they were at one moment. If they change all the time, parts may not match."""
     about = await read_about(driver, keys)
     if not about:
         raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r}")
@@ -345,14 +345,14 @@ async def _read(driver: Driver, keys: InstanceKeys) -> tuple[InstanceRows, dict[
         looks += 1
         after = await read_about(driver, keys)
         if not after:
-            return about, parts  # deleted just now: as it was before
+            return about, parts  # deleted just now: return it as it was before
         if after.tally == about.tally or looks == LOOKS_MAX:
             return after, parts
         about = after
 
 
 async def _read_parts(driver: Driver, keys: InstanceKeys) -> dict[bytes, list[tuple[bytes, bytes]]]:
-    """Read the rows of a history. The inbox, which lies between them, is not read: it may be large."""
+    """Read the rows of a history, but not the inbox, which lies between them and may be large."""
     start = len(keys.space)
     parts: dict[bytes, list[tuple[bytes, bytes]]] = {}
     for first, last in ((NAMES, HISTORY), (METADATA, COMPENSATIONS)):

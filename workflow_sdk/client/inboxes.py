@@ -1,4 +1,4 @@
-"""Looking into the inbox of an instance: messages that have come and were not taken."""
+"""Reading the inbox of an instance: the messages that have come and were not taken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workflow_sdk.rows.wire import time_of
 from workflow_sdk.values import Codec
 
 PAGE = 16
-"""Messages may be large, so that not many are read at once."""
+"""How many messages are read at once: few, since they may be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class QueuedMessage:
 
     id: str
     name: str
-    """The name of the message; for the result of a task, that of the task."""
+    """The name of the message; if it is the result of a task, the name of the task."""
     payload: Any
-    """Plain data; None if it was set aside and can't be read at all."""
+    """The payload as plain data; None if the message was set aside and its payload can't be read."""
     sent_at: datetime
     reason: str | None = None
-    """Why it was set aside; None if it was not, and waits to be listened to."""
+    """Why the message was set aside; None if it was not, and waits for the instance to listen."""
 
 
 async def read_inbox(access: Access, instance_id: str, limit: int, after: str | None) -> list[QueuedMessage]:
@@ -47,7 +47,7 @@ async def read_inbox(access: Access, instance_id: str, limit: int, after: str | 
     first = None if after is None else _id(after)
     found = await _read_part(driver, keys.space + INBOX, first, limit, partial(_queued, codec))
     found += await _read_part(driver, keys.space + ASIDE, first, limit, partial(_aside, codec))
-    # Ids are in the order in which messages came, also of those that were set aside.
+    # A message keeps its id when it is set aside, and ids sort in the order in which the messages came.
     found.sort(key=lambda message: message.id)
     return found[:limit]
 
@@ -59,7 +59,7 @@ async def _read_part(
     limit: int,
     unpack: Callable[[bytes, bytes], QueuedMessage | None],
 ) -> list[QueuedMessage]:
-    """Read the messages in a part of the inbox that come after an id, up to the limit and a few more."""
+    """Read the messages of one part of the inbox that come after an id: at least `limit`, if there are so many."""
     found: list[QueuedMessage] = []
     begin, end = subtree(space)
     if after is not None:
@@ -87,13 +87,13 @@ def _aside(codec: Codec, id: bytes, raw: bytes) -> QueuedMessage:
     try:
         payload = codec.decode(message.payload, plain=True)
     except CodecError:
-        payload = None  # that may be why it was set aside
+        payload = None  # the message may have been set aside because nobody can read it
     reason = str(codec.decode(message.reason, str))
     return QueuedMessage(id.hex(), message.name, payload, time_of(message.sent_at), reason)
 
 
 async def discard(access: Access, instance_id: str, message_id: str) -> bool:
-    """Take a message out of the inbox, or out of what was set aside; False if it is not there."""
+    """Remove a message from the inbox, set aside or not; False if it is not there."""
     keys = InstanceKeys(instance_id)
     return await apply(access.driver, changes.discard(keys, _id(message_id), access.codec.encode))
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Progress(NamedTuple):
-    """How far an instance is, as it says."""
+    """How much of its work an instance says it has done."""
 
     done: float
     total: float | None = None
@@ -39,39 +39,40 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """An instance, as it was when it was looked at."""
+    """What anybody can see of an instance, at the moment it was read."""
 
     id: str
     workflow: str
     version: int
-    """Grows by one with every commit that changes the instance; not if it is only run again, and waits as before."""
+    """Grows by one with every commit that changes the instance. To be run again and wait as before changes nothing."""
     fingerprint: str
-    """Of the code that ran it last."""
+    """The fingerprint of the code that ran the instance last."""
     status: Status
     created_at: datetime
     updated_at: datetime
     wake_at: datetime | None
     waits: list[Wait]
     input: Any
-    """Plain data, as the output."""
+    """Plain data, like the output."""
     output: Any
     error: ErrorInfo | None
     attempts: dict[str, int] = field(default_factory=dict[str, int])
-    """How often steps that are under way have failed, by path."""
+    """How often each step that is under way has failed, by path."""
     workflow_version: int = 1
-    """Of the code that ran it last."""
+    """The version of the code that ran the instance last."""
     state: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the workflow shows of its state."""
+    """The public state that the workflow assigned to `ctx.state`."""
     reference: str | None = None
     progress: Progress | None = None
     purge_at: datetime | None = None
-    """When it is forgotten, if it has ended and is not kept."""
+    """When the instance is deleted, if it has ended and is not kept for ever."""
     code_changed: bool | None = None
-    """Whether the workflow's code here is another than the one that ran it last; None if it is not known here."""
+    """Whether the code in this process differs from the code that ran the instance last; None if it is not known
+    here."""
 
     @property
     def recoverable(self) -> bool:
-        """Whether `recover` has it run again: it has failed, or is stuck."""
+        """Whether `recover` can run the instance again: it has failed, or is stuck."""
         return self.status in (Status.FAILED, Status.STUCK)
 
 
@@ -93,7 +94,7 @@ class Page(Generic[T]):
 
 
 def after_cursor(cursor: str, prefix: bytes) -> bytes:
-    """Where the next page begins, within a prefix; DefinitionError, if the cursor is of another list."""
+    """Return where the next page begins, within a prefix; DefinitionError if the cursor is of another list."""
     try:
         key = bytes.fromhex(cursor)
     except (ValueError, TypeError):
@@ -106,7 +107,7 @@ def after_cursor(cursor: str, prefix: bytes) -> bytes:
 async def read_info(
     driver: Driver, instance_id: str, codec: Codec, workflow: Workflow[Any, Any] | None = None
 ) -> InstanceInfo:
-    """Look at an instance; with its workflow, also at whether that has changed."""
+    """Read the info of an instance. With its workflow, the info also says whether the code has changed."""
     keys = InstanceKeys(instance_id)
     about, troubles, waits = await _read(driver, keys, codec)
     if not about:
@@ -158,7 +159,7 @@ def _progress(codec: Codec, done: float, total: float | None, note: Text | None)
 async def _read(
     driver: Driver, keys: InstanceKeys, codec: Codec
 ) -> tuple[InstanceRows, dict[bytes, EntryTrouble], list[Wait]]:
-    """Read an instance as it was at one moment; or if it changes all the time, nearly so."""
+    """Read an instance as it was at one moment. If it changes all the time, parts of it may be of different moments."""
     about = await read_about(driver, keys)
     looks = 1
     while True:

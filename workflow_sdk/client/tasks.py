@@ -39,20 +39,20 @@ from workflow_sdk.rows.wire import deadline_of, shown, time_of
 
 @dataclass(frozen=True, slots=True)
 class TaskChange:
-    """Something that happened to a task."""
+    """One event in the log of a task."""
 
     what: str
     """`created`, `assigned`, `released`, `completed`, `reopened`, `expired` or `cancelled`."""
     by: str | None
-    """Who did it; None for the workflow itself, and where nobody said."""
+    """Who did it; None if the workflow did, or if the caller did not say."""
     at: datetime
     to: str | None = None
-    """Who it was assigned to."""
+    """The person it was assigned to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something that a person is to do, or has done."""
+    """Work for a person, which an instance waits for or waited for."""
 
     id: str
     name: str
@@ -60,12 +60,12 @@ class Task:
     """The id of the instance that waits for it."""
     path: str
     payload: Any
-    """Plain data, as the result."""
+    """Plain data, like the result."""
     assignee: str | None
     roles: tuple[str, ...]
-    """Whoever completes it must have one of these; nobody must, if there are none."""
+    """Whoever completes the task must have one of these roles. If there are none, anybody may complete it."""
     reference: str | None
-    """The business reference that the instance had when it asked."""
+    """The business reference that the instance had when it created the task."""
     status: TaskStatus
     token: str
     """The token of the wait for it, as in `info().waits` of the instance."""
@@ -75,11 +75,11 @@ class Task:
     ended_at: datetime | None = None
     result: Any = None
     log: tuple[TaskChange, ...] = field(default=(), repr=False)
-    """Everything that happened to it, in order. Only `get` reads it."""
+    """Everything that happened to the task, in order. Only `get` reads it; in a list it is empty."""
 
 
 class _Wanted(NamedTuple):
-    """Which open tasks are listed: those for which everything holds that is not None."""
+    """The filters of a list: an open task is listed if it matches all that are not None."""
 
     assignee: str | None
     role: str | None
@@ -88,7 +88,7 @@ class _Wanted(NamedTuple):
 
     @property
     def prefix(self) -> bytes:
-        """What the keys of all of them begin with, in the index that has the fewest others."""
+        """The prefix of the index that has all tasks that match, and the fewest others."""
         if self.instance is not None:
             return tasks_of(self.instance)
         if self.assignee is not None:
@@ -98,7 +98,7 @@ class _Wanted(NamedTuple):
         return tasks_open() if self.role is None else tasks_by_role(self.role)
 
     def has(self, row: TaskRow) -> bool:
-        """Whether a task is one of them. It may have changed since its key was read."""
+        """Whether a task matches. It may have changed since its key was read from the index."""
         if row.status is not TaskStatus.OPEN or (self.role is not None and self.role not in row.roles):
             return False
         asked = (self.assignee, row.assignee), (self.reference, row.reference), (self.instance, row.instance)
@@ -121,7 +121,7 @@ class Tasks:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Task]:
-        """The open tasks, oldest first, a page at a time; of several conditions, all hold."""
+        """The open tasks that match all filters, oldest first, a page at a time."""
         access = self._open()
         _check_limit(limit)
         wanted = _Wanted(assignee, role, reference, instance)
@@ -152,12 +152,12 @@ class Tasks:
         return _task(row, access, log)
 
     async def assign(self, id: str, to: str, *, by: str | None = None) -> None:
-        """Give a task to someone, whoever had it. One that is not open any more is `StaleError`."""
+        """Give a task to somebody, whoever had it before; `StaleError` if it is not open any more."""
         _check_who(to, "assigned to")
         await self._change(id, "assigned", by, to)
 
     async def release(self, id: str, *, by: str | None = None) -> None:
-        """Take a task from whoever has it: it is anyone's. One that is not open any more is `StaleError`."""
+        """Take a task from its assignee, so that it has none; `StaleError` if it is not open any more."""
         await self._change(id, "released", by, None)
 
     async def _change(self, id: str, what: str, by: str | None, to: str | None) -> None:
@@ -169,8 +169,8 @@ class Tasks:
     async def complete(self, id: str, result: Any = None, *, by: str, roles: Sequence[str] = ()) -> None:
         """Complete a task: the instance goes on with the result.
 
-        A task that was completed before, or is over, is `StaleError`; a caller without one of the task's roles is
-        `NotAuthorizedError`. In both cases nothing changes.
+        `StaleError` if the task was completed before, or is over; `NotAuthorizedError` if the caller has none of its
+        roles. In both cases nothing changes.
         """
         access = self._open()
         _check_who(by, "completed by")

@@ -1,12 +1,13 @@
-"""What a worker sees of the others by their heartbeats: who is dead, and whether its own clock is ahead of theirs.
+"""What a worker learns about the other workers from their heartbeats: who is dead, and whether its own clock is ahead.
 
-No two clocks are compared to find out who is dead. A worker is dead once its heartbeat has not changed for as long as
-it said, measured by the `monotonic` of whoever watches. A process that stood still meanwhile has not watched.
+To find out who is dead, no two clocks are compared. A worker is dead once its heartbeat has not changed for as long as
+the heartbeat itself says, measured by the `monotonic` of whoever watches. Time in which the watching process stood
+still does not count.
 
-What can't be taken back (an instance is forgotten, a tick is over) is not left to a clock that is ahead of the others.
-Each time this worker sees a heartbeat change, it learns within a few seconds what time it is by the clock of whoever
-wrote it. Of all clocks, its own included, the one in the middle counts; of two, the one that is behind. That holds only
-for what has been due for a while: what becomes due while this worker watches got its time from a clock like its own.
+What can't be taken back (to delete an instance, to begin a tick) is not decided by a clock that is ahead of the others.
+Each time this worker sees a heartbeat change, it learns within a few seconds what time it is by the clock of the worker
+that wrote it. Of all clocks, its own included, the one in the middle counts; of two, the one that is behind. That holds
+only for what has been due for a while. What becomes due while this worker watches is judged by its own clock.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from workflow_sdk.rows.keys import last_of
 _log = logging.getLogger("workflow_sdk.runtime")
 
 STRIDE = 2 / 3
-"""The part of a lease that one look adds to the silence of a worker, at most, however long ago the last look was."""
+"""The most that one look adds to the silence of a worker, as a part of its lease, however long ago the last look was.
+So no single pause of the watching process makes another worker seem dead."""
 ROUNDED = 0.001
 """Seconds by which a sum of spans may be too short: floats are rounded, and a clock that stands still adds nothing."""
 FRESH_SECONDS = 1.0
-"""What has been due for no longer than this counts as due only now."""
+"""Something that has been due for no longer than this counts as having become due just now."""
 
 
 class _Worker(Struct):
@@ -41,7 +43,7 @@ class _Worker(Struct):
     silent: float
     """Seconds for which its heartbeat has not changed."""
     latest: float
-    """The latest that its clock can show, if it is alive, less the `monotonic` of this worker."""
+    """The latest time that its clock can show now, if it is alive, minus the `monotonic` of this worker now."""
 
 
 class Watch:
@@ -88,16 +90,18 @@ class Watch:
         try:
             heartbeat = Heartbeat.unpack(raw)
         except CodecError:
-            # Nobody will write another one: it is buried, and the row is gone.
+            # A heartbeat that nobody can read is never judged ahead (`inf`). If it does not change, the worker is
+            # buried, which deletes the row.
             heartbeat = Heartbeat(inf, self._ttl, 0)
         ttl = heartbeat.ttl
-        # Written since the last look; or, if it is the first that is seen of it, within its lease, or it is dead.
+        # How old the heartbeat can be. It was written since the last look; or, if this is the first look at this
+        # worker, within its lease, as otherwise the worker is dead.
         age = ttl if before is None else passed
         return _Worker(raw, ttl, 0.0, heartbeat.at + age - now)
 
     @property
     def next(self) -> float | None:
-        """When the first of the others will be dead, by `monotonic`, if its heartbeat does not change."""
+        """When, by `monotonic`, the first of the other workers counts as dead if its heartbeat does not change."""
         left = [
             worker.ttl - worker.silent
             for name, worker in self._workers.items()
@@ -108,12 +112,12 @@ class Watch:
     # Whose clock is wrong.
 
     async def until_looked(self) -> None:
-        """Return once it is known which other workers there are."""
+        """Return once the heartbeats of the other workers were read for the first time."""
         await self._looked.wait()
 
     @property
     def ahead(self) -> float:
-        """Seconds by which the clock of this worker is ahead of what most of them agree on; 0 if it agrees."""
+        """Seconds by which the clock of this worker is ahead of the middle one of all clocks; 0 if the two agree."""
         time, now = self._clock.time(), self._clock.monotonic()
         found = [0.0]
         for name, worker in self._workers.items():
@@ -124,9 +128,9 @@ class Watch:
         return found[(len(found) - 1) // 2]
 
     def judge(self, now: float, watched: float) -> Callable[[float], float]:
-        """Return a function that says what time it is, for something due at a time that can't be taken back.
+        """Return a function that says what time it is, for something due at a given time that can't be taken back.
 
-        `watched`: for how many seconds this worker has looked for such things.
+        `watched`: for how many seconds this worker has been looking for such things.
         """
         ahead = self.ahead
         return lambda when: now if now - when <= watched + FRESH_SECONDS else now - ahead
@@ -152,7 +156,7 @@ async def wait_idly(
     by: float | None = None,
     lazily: float | None = None,
 ) -> None:
-    """Wait as `Clock.wait` does. Nothing is under way meanwhile, so that a clock of tests may jump ahead."""
+    """Wait as `Clock.wait` does, and tell the clock that nothing is under way, so that a virtual clock may jump."""
     await clock.wait(event, until, _nothing, by=by, lazily=lazily)
 
 

@@ -1,4 +1,4 @@
-"""Reaching instances from any process, without running them."""
+"""The client: it starts and reaches instances from any process, without running them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """Starts, finds and talks to instances; whoever runs them."""
+    """Starts, finds and reaches instances, whichever process runs them."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Client:
         self._access: Access | None = None
         self._is_open = False
         self._retention: float | None = None
-        """How many seconds after their end instances are forgotten, where their workflow does not say."""
+        """How many seconds after their end instances are deleted, if their workflow does not say."""
 
     @property
     def tasks(self) -> Tasks:
@@ -96,7 +96,7 @@ class Client:
             if isinstance(self._store, str):
                 await driver.aclose()
             raise
-        except Exception:  # noqa: BLE001  # the store failed: whoever uses it is told
+        except Exception:  # noqa: BLE001  # the store failed: the first call that uses it raises that
             return
 
     def _make_access(self, driver: Driver) -> Access:
@@ -167,11 +167,11 @@ class Client:
             created.append(False)
             created[-1] = await apply(driver, create_claimed(keys, rows, lease))
             if is_again and not created[-1]:
-                # Was it by us that it was created, before we were cancelled?
+                # The first try of the commit may have created the instance, before it was cancelled.
                 created[-1] = await driver.get(keys.lease) == lease.pack()
 
         try:
-            # Not to be cancelled between the commit and the run: nobody would give the instance back.
+            # A cancellation between the commit and the run would leave the instance claimed, with nobody to release it.
             cancelled = await come_what_may(commit)
         except BaseException:
             self._let_go(keys, is_dropped=True)
@@ -184,20 +184,20 @@ class Client:
             raise cancelled
         return created[-1]
 
-    # Whoever also executes may claim what it starts, in the same commit.
+    # A client that is also a worker may claim an instance in the commit that starts it.
 
     def _seize(self, keys: InstanceKeys) -> Lease | None:
-        """Take a turn for an instance that is about to be created; return its lease, None if it can't run here."""
+        """Take a slot for an instance that is about to be created; return its lease, None if it can't run here now."""
         return None
 
     def _let_go(self, keys: InstanceKeys, *, is_dropped: bool) -> None:
-        """Give the turn back, since the instance was not created. `is_dropped`: nobody knows whether it was."""
+        """Give the slot back, since the instance was not created. `is_dropped`: nobody knows whether it was."""
 
     def _go_on(self, flow: Workflow[Any, Any], keys: InstanceKeys, rows: InstanceRows, lease: Lease) -> None:
         """Run an instance that was created here."""
 
     async def _same(self, keys: InstanceKeys, name: str, raw: bytes) -> bool:
-        """Check that the instance with this id was started with the same; False if it is gone by now."""
+        """Check that the instance with this id has the same workflow and input; False if it was deleted by now."""
         access = self.access
         found = await read_about(access.driver, keys)
         if not found:
@@ -305,7 +305,7 @@ class Client:
         )
 
     async def delete(self, id: str) -> None:
-        """Forget an instance that has ended."""
+        """Delete an instance that has ended, with everything about it."""
         await apply(self.access.driver, decide.delete(id))
 
     async def prune(
@@ -314,7 +314,7 @@ class Client:
         older_than: Duration,
         statuses: Iterable[Status | str] = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ROLLED_BACK),
     ) -> int:
-        """Forget the instances that ended longer ago than that; return how many."""
+        """Delete the instances that ended longer ago than that; return how many."""
         before = self.access.clock.time() - seconds(older_than, "older_than")
         count = 0
         for status in map(_status, statuses):

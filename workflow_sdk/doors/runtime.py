@@ -1,4 +1,4 @@
-"""Running many instances. Any number of runtimes share a store; each claims what is due and nobody has."""
+"""Running many instances. Any number of runtimes share a store: each claims due instances that nobody has."""
 
 from __future__ import annotations
 
@@ -117,16 +117,16 @@ class Runtime(Client):
         self._life = ExitStack()
 
     def _be_a_new_worker(self) -> None:
-        """For every block that it is opened for: nobody takes one worker for another."""
+        """The keys of the worker. Each time that the runtime is opened, it is a new worker with a new id."""
         self._worker = WorkerKeys(uuid4().hex)
         self._residents = self._new_residents()
         self._watch = Watch(self._clock, self._worker.worker, self._ttl)
         self._heartbeat: bytes | None = None
-        """What the last heartbeat has written."""
+        """The value of the last heartbeat that was written."""
         self._beats = 0
         self._signals = Signals(self._worker, self._residents, self._missed)
         self._alive_until = 0.0, 0.0
-        """When others may take us for dead, if they hear nothing: by the clock, and by `monotonic`."""
+        """When others may take this worker for dead if it writes no heartbeat: by the clock, and by `monotonic`."""
 
     async def __aenter__(self) -> Self:
         if self._is_used and not self._is_open:
@@ -134,7 +134,7 @@ class Runtime(Client):
         await super().__aenter__()
         self._is_used = True
         try:
-            # Before the first heartbeat is stored, since others may see that at once.
+            # The worker counts as alive before its first heartbeat is stored, since others may read that at once.
             self._life.enter_context(self._clock.life(self._worker.worker))
             self._life.enter_context(living(self._worker.worker))
             await self._beat()
@@ -162,7 +162,7 @@ class Runtime(Client):
         self._group.start_soon(
             watch_for_stalls, self.access.driver, self._clock, self._worker, self._ttl, self._stall_max
         )
-        # Looking for what was left never stops: others may die at any time.
+        # The loop that looks for what dead workers left never ends: a worker may die at any time.
         for loop in (
             partial(self._signals.listen, self.access.driver),
             claiming.claim_what_is_due,
@@ -194,7 +194,7 @@ class Runtime(Client):
     async def _shut(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Forget the worker, and let go of the store, whoever cancels that."""
+        """Delete the rows of the worker and close the store, even if this is cancelled."""
         with anyio.CancelScope(shield=True):
             try:
                 with self._life:
@@ -213,12 +213,12 @@ class Runtime(Client):
 
     @property
     def resident(self) -> int:
-        """How many instances it has in memory, running or waiting."""
+        """How many instances the runtime has in memory, running or waiting."""
         return len(self._residents.runs)
 
     @property
     def workflows(self) -> tuple[Workflow[Any, Any], ...]:
-        """What it runs."""
+        """The workflows that the runtime runs."""
         return tuple(self._workflows.values())
 
     @property
@@ -247,7 +247,7 @@ class Runtime(Client):
             await anext(received)
             _log.warning("a second signal has come: what is under way is cancelled")
             self._residents.hurry()
-            # From now on signals do what they do to any process: nothing is to keep this one.
+            # From now on, a further SIGTERM or SIGINT ends the process at once, as usual.
             self._handling.close()
 
         async with anyio.create_task_group() as group:
@@ -281,11 +281,11 @@ class Runtime(Client):
     def _known(self, name: str) -> Workflow[Any, Any] | None:
         return self._workflows.get(name)
 
-    # What is started here and can run at once is claimed in the commit that starts it.
+    # An instance that is started here, and can run at once, is claimed in the commit that starts it.
 
     def _seize(self, keys: InstanceKeys) -> Lease | None:
         residents, id = self._residents, keys.instance_id
-        # One that has a slot already is being claimed, or started by somebody else: the slot is not ours to give back.
+        # If the id has a slot already, another call is claiming or starting the instance, and the slot belongs to that.
         if residents.stopping or id in residents.runs or residents.slots.has(id) or not residents.slots.take(id):
             return None
         if self._claiming is not None:
@@ -307,7 +307,7 @@ class Runtime(Client):
         self._claiming.begin_claimed(flow, keys, Claim(rows, lease, created=True))
         self._residents.one_less()
 
-    # The loops. Each goes on whatever the store does.
+    # The loops. Each goes on after a failure of the store.
 
     async def _forever(self, loop: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -321,12 +321,12 @@ class Runtime(Client):
     async def _beat(self) -> None:
         self._beats += 1
         now, began = self._clock.time(), self._clock.monotonic()
-        # On a clock that knows by itself who is alive, there is no second one.
+        # A clock that knows who is alive needs only the first heartbeat.
         number = None if self._clock.is_alive(self._worker.worker) else self._beats
         heartbeat = Heartbeat(now, self._ttl, number).pack()
         kept, last = self._signals.kept, self._signals.last
         if not await apply(self.access.driver, beat(self._worker, self._heartbeat, heartbeat, last if kept else None)):
-            # We were taken for dead, and buried. What others have taken over is dropped.
+            # Others took this worker for dead, and buried it. Each run now looks whether its instance is still ours.
             self._residents.look_again()
         self._heartbeat = heartbeat
         self._signals.kept -= kept
@@ -335,16 +335,17 @@ class Runtime(Client):
     async def _keep_beating(self) -> None:
         time, monotonic = self._alive_until
         if self._clock.time() >= time or self._clock.monotonic() >= monotonic:
-            # Others may have begun to take over. While a machine sleeps, `monotonic` may stand still.
+            # The heartbeat comes too late, and others may have begun to take over. Both clocks are asked, since
+            # `monotonic` may stand still while a machine sleeps.
             self._residents.look_again()
         try:
             await self._beat()
             await self._agree_on_limits(None)
-        except Exception:  # noqa: BLE001  # whatever a driver raises: there is time for another try
+        except Exception:  # noqa: BLE001  # a driver may raise anything: there is time for another try
             _log.exception("the store failed; the next heartbeat is in %.2g s", self._ttl / 3)
 
     async def _agree_on_limits(self, inbox_max: int | None) -> None:
-        """Have every sender obey a limit that was given here, and obey what others have given."""
+        """Store the limit of inboxes that this runtime was given, or read the one that another has stored."""
         driver, here = self.access.driver, self.access.here
         assert here is not None, "a runtime has residents"
         here.inbox_max = await apply(driver, inbox_max_of_store())
@@ -357,6 +358,6 @@ class Runtime(Client):
             self._claiming.missed(id, evict=evicts)
 
     async def _leave(self) -> None:
-        """Forget the worker, unless something is left of it that others have to take over."""
+        """Delete the rows of the worker, unless it still has instances, which others have to take over."""
         with suppress(Exception):
             await apply(self.access.driver, leave(self._worker))

@@ -1,4 +1,4 @@
-"""Checking what a runtime is given."""
+"""Checks of the arguments of a runtime."""
 
 from __future__ import annotations
 

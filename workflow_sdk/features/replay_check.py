@@ -44,7 +44,7 @@ PAGE = 100
 PASSES_MAX = 5
 LATER_SECONDS = 365 * 86_400.0
 _FAILED = (Status.FAILED, Status.ROLLING_BACK, Status.ROLLED_BACK)
-"""An instance with one of these has failed, whether or not it is rolled back."""
+"""The statuses of instances that have failed, whether or not they are rolled back."""
 
 Rows = list[tuple[bytes, bytes]]
 
@@ -65,7 +65,7 @@ class ReplayProblem:
     instance_id: str
     workflow: str
     status: str
-    """What it is doing in the store."""
+    """The status of the instance in the store."""
     kind: str
     """`divergence`, `definition`, `failure` or `output`."""
     message: str
@@ -76,17 +76,17 @@ class ReplayProblem:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What came of replaying histories."""
+    """The outcome of replaying histories."""
 
     replayed: Counter[str] = field(default_factory=Counter[str])
-    """How many, by workflow."""
+    """How many instances were replayed, by workflow."""
     unknown: Counter[str] = field(default_factory=Counter[str])
-    """How many were left out, since their workflow was not given."""
+    """How many instances were left out, since their workflow was not given."""
     problems: list[ReplayProblem] = field(default_factory=list[ReplayProblem])
 
     @property
     def ok(self) -> bool:
-        """Whether all go on as they are."""
+        """Whether all of the instances would go on."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -158,7 +158,7 @@ def _checked(workflows: Iterable[Workflow[Any, Any]]) -> Sequence[Workflow[Any, 
     return found
 
 
-# What there is.
+# Reading the instances.
 
 
 async def _histories(
@@ -182,7 +182,7 @@ async def _histories(
 async def _unfinished(driver: Driver, codec: Codec) -> AsyncIterator[tuple[str, Rows]]:
     seen: set[str] = set()
     for _ in range(PASSES_MAX):
-        # What moves from one status to another while they are listed is found the next time.
+        # An instance that changes its status while they are listed may be missed, and is found in the next round.
         before = len(seen)
         for status in (status for status in Status if not status.is_terminal):
             async for info in _listed(driver, codec, status):
@@ -317,7 +317,7 @@ async def _replay(
     keys = InstanceKeys(instance_id)
     found = _rows_in(keys, rows)
     head, status = found.head, found.status
-    # What has failed before it got stuck did so while it was undone.
+    # A stuck instance that had failed before that became stuck during its rollback.
     undoing = status is Status.ROLLING_BACK or found.result.original is not None
     driver = await open_driver("memory://")
     copied: list[Write] = [Set(key, value) for key, value in rows]
@@ -328,7 +328,8 @@ async def _replay(
     if not undoing:
         copied.append(Clear(keys.field(Field.RESULT)))
     await apply(driver, write(copied))
-    # As it was when it was last written: no time passes. But what waits to be undone is looked for at once.
+    # The clock stands still at the last write of the instance, so no timer fires. But compensations that wait for
+    # their next attempt are looked at now.
     at = head.changed_at + (LATER_SECONDS if undoing else 0.0)
     token = probe.set(_Dry())
     try:

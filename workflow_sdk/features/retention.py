@@ -1,7 +1,7 @@
-"""Forgetting instances that have ended: those that a client asks for, and those whose retention is over.
+"""Deleting instances that have ended: those that a client asks for, and those whose retention is over.
 
-When an instance ends, it is known when its retention is over, and a row says so. Any number of workers may look for
-such rows: each deletion is one commit, which finds out whether it is still to be done.
+When an instance ends, a row is written that says when its retention is over. All workers look for such rows. Each
+deletion is one commit, which checks that it is still to be done.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from workflow_sdk.rows.status import Status
 _log = logging.getLogger("workflow_sdk.runtime")
 
 PAGE = 64
-"""So many are looked at in one go; of those that a client has forgotten, so many go with one commit."""
+"""How many instances are read at once; and how many go with one commit if a client deletes them."""
 LOOK_SECONDS_MIN = 0.2
 LOOK_SECONDS = 30.0
-"""How late an instance may be forgotten."""
+"""How many seconds late an instance may be deleted."""
 
 
 async def prune(driver: Driver, status: Status, before: float) -> int:
-    """Forget the instances that have this status since before then; return how many."""
+    """Delete the instances that have had this status since before that time; return how many."""
     count = 0
     for prefix in shards_of(DIRECTORY + pack((2, status.value))):
         begin, end = prefix, prefix + b"\xff"
@@ -46,7 +46,7 @@ async def prune(driver: Driver, status: Status, before: float) -> int:
 
 
 async def _forget(driver: Driver, ids: list[str], status: Status, before: float) -> int:
-    """Forget those of them that are to be forgotten still, in one commit; return how many."""
+    """Delete those of the instances that still have that status, in one commit; return how many."""
     count = 0
     for id, outcome in zip(ids, await apply_all(driver, [forget_if(id, status, before) for id in ids]), strict=True):
         if isinstance(outcome.error, CodecError):
@@ -59,24 +59,27 @@ async def _forget(driver: Driver, ids: list[str], status: Status, before: float)
 
 
 class Purging:
-    """The loop of one worker that forgets instances whose retention is over."""
+    """The loop of one worker that deletes instances whose retention is over."""
 
     def __init__(self, driver: Driver, clock: Clock, watch: Watch, shortest: float | None) -> None:
         self._driver = driver
         self._clock = clock
         self._said: set[bytes] = set()
-        """Rows of instances that can't be forgotten, and for which that was logged."""
+        """The rows of instances that can't be deleted, and for which that was logged already."""
         self._watch = watch
         self._looked = clock.monotonic()
-        """When it looked last."""
-        # What is kept for less than that is not to be late by more.
+        """When the loop last looked, by `monotonic`."""
+        # If a retention is shorter than the usual time between looks, the loop looks more often.
         self._look = LOOK_SECONDS if shortest is None else min(LOOK_SECONDS, max(shortest, LOOK_SECONDS_MIN))
 
     async def purge(self) -> None:
-        """Forget what is over; return when it is time to look again. A clock of tests does not jump ahead for it."""
+        """Delete instances whose retention is over; return when it is time to look again.
+
+        The virtual clock of a test does not jump for the sake of another look.
+        """
         await self._watch.until_looked()
         now, began = self._clock.time(), self._clock.monotonic()
-        # Where our clock is ahead of the others': what is due by theirs, and what we have seen become due.
+        # If our clock is ahead of the others, only delete what is due by theirs, or became due while we watched.
         watched = began - self._looked + FRESH_SECONDS
         spans = [(None, now - ahead), (now - watched, now)] if (ahead := self._watch.ahead) else [(None, now)]
         for first, last in spans:
@@ -90,7 +93,7 @@ class Purging:
         await wait_idly(self._clock, anyio.Event(), lazily=began + self._look)
 
     async def _forget(self, key: bytes) -> bool:
-        """Forget the instance that a row is for; return whether the row is gone."""
+        """Delete the instance that a row is for; return whether the row is gone."""
         id = ""
         try:
             id = last_of(key)
@@ -103,35 +106,35 @@ class Purging:
         return True
 
 
-# Forgetting answers that nobody fetches, since whoever asked is dead.
+# Deleting answers that nobody fetches, since the sender has died.
 #
-# Whoever waits for an answer changes its row now and then, as long as it is not answered. A row that has not changed
-# for long has nobody who waits. How long that is, is measured here and not by times in the store: no wrong clock takes
-# an answer away.
+# A sender that waits for an answer changes the row of the answer now and then. If a row has not changed for long,
+# nobody waits for it. That time is measured in this process, and not by times in the store, so that no wrong clock
+# deletes an answer.
 
 
 KEPT_SECONDS = 3600.0
 ANSWERS_LOOK_SECONDS = 600.0
 ANSWERS_PAGE = 16
-"""Answers may be large, so that not many are read at once."""
+"""How many answers are read at once: few, since they may be large."""
 
 
 class Answers:
-    """The answers in a store, as one worker sees them."""
+    """The loop of one worker that deletes answers for which nobody waits."""
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
         self._driver = driver
         self._clock = clock
         self._seen: dict[bytes, tuple[bytes, float]] = {}
-        """What each row held, as a hash, and since when."""
+        """For each row: a hash of its value, and since when it has had that."""
 
     async def sweep(self) -> None:
-        """Look at the answers; return when it is time to look again. A clock of tests does not jump ahead for it."""
+        """Delete old answers; return when to look again. The virtual clock of a test does not jump for that."""
         await self.look(monotonic())
         await wait_idly(self._clock, anyio.Event(), lazily=self._clock.monotonic() + ANSWERS_LOOK_SECONDS)
 
     async def look(self, now: float) -> None:
-        """Forget the answers that have not changed for long. `now`: by a clock that always runs, and never jumps."""
+        """Delete the answers that have not changed for long. `now`: the time by a clock that never stops or jumps."""
         before, self._seen = self._seen, {}
         begin, end = subtree(ANSWERS)
         while rows := await self._driver.scan(begin, end, limit=ANSWERS_PAGE):

@@ -32,11 +32,11 @@ S = TypeVar("S")
 _log = logging.getLogger("workflow_sdk.runtime")
 
 WAITS_UNSEEN_SECONDS = 1.0
-"""How long a step waits for a thread before everybody can see that it does."""
+"""How long a step waits for a thread before its wait is stored, so that everybody can see it."""
 
 
 class RunCalls:
-    """Of one run."""
+    """Calls the functions of the author for one run."""
 
     __slots__ = ("_deaths", "_parking", "_session", "in_threads")
 
@@ -47,10 +47,10 @@ class RunCalls:
         self.in_threads: int = 0
         """How many calls are in threads, or wait for one."""
 
-    # Who is told of a call.
+    # What is noted of a call.
 
     async def tell(self, path: str, location: bytes | None = None) -> None:
-        """The code of an operation is about to be called; with a location, that is stored before if it may be fatal."""
+        """Note that the code of an operation is about to be called; with a location, store it if workers have died."""
         if self._session.life.deaths is not None and self._deaths is not None and location is not None:
             self._deaths.note(location, path)
             await self._parking.flush(stay=True)
@@ -61,15 +61,15 @@ class RunCalls:
             watched.calls(path, self._session.facts.generation)
 
     def survived(self, location: bytes) -> None:
-        """It was called, and this worker is alive."""
+        """Note that the code of an operation was called and this worker is still alive."""
         if self._session.life.deaths is not None and self._deaths is not None:
             self._deaths.survived(location)
             if self._parking.waits.active == 1:
-                # Nothing else is under way.
+                # No other branch is active, so the instance has got past all that workers died of.
                 self._session.life.get_past_deaths()
 
     async def beware(self, store: Scannable, journal: Journal, lease: str) -> None:
-        """Workers have died under the instance: from now on, note what is called."""
+        """Note every call from now on, since workers have died under the instance."""
         tries = tries_in(journal.keys, await store.scan(*journal.keys.range(TRIES)))
         self._deaths = self._session.life.deaths = _Deaths(journal, lease, tries)
         self._session.life.are_told = True
@@ -77,18 +77,18 @@ class RunCalls:
     # Calls.
 
     def chance(self) -> float:
-        """A number from 0 to 1, another one each time: for jitter."""
+        """A random number from 0 to 1, for jitter."""
         watched = self._session.life.watched
         if watched is not None and watched.seed is not None:
-            return 0.5  # no run of a test is to differ from another by chance
+            return 0.5  # two runs of a test must not differ by chance
         return random.random()
 
     def time_limit(self, seconds: float) -> AbstractContextManager[Timeout]:
-        """Cancel what runs inside once it has taken this long."""
+        """Cancel the block once it has taken this long."""
         return self._session.clock.timeout(seconds)
 
     async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
-        """Have a worker thread for a plain function; what this returns runs it there, and has to be called."""
+        """Take a worker thread for a plain function; return what runs it there, which has to be called."""
         threads, call = self._session.host.threads, Call(fn, args)
         await anyio.lowlevel.checkpoint_if_cancelled()
         if not threads.take(call):
@@ -107,13 +107,13 @@ class RunCalls:
             self.in_threads -= 1
 
     async def _wait_for_thread(self, threads: Threads, call: Call) -> None:
-        """Wait until a thread is free; whoever looks is told, if that takes long."""
+        """Wait until a thread is free. If that takes long, the wait is stored, so that everybody can see it."""
         with anyio.move_on_after(WAITS_UNSEEN_SECONDS) as brief:
             await threads.wait(call)
         if brief.cancelled_caught:
             await self._wait_visibly(threads, call)
         if self._session.life.draining:
-            # Nothing new is begun. It has not been called, and is when the instance is run again.
+            # The instance is being evicted, so nothing new begins. The function is called when it is run again.
             threads.give_back(call)
             await self._session.life.never()
 
@@ -140,13 +140,13 @@ class RunCalls:
 
     @property
     def transacts(self) -> bool:
-        """Whether the store lets authors write in its transactions; or nothing is called at all."""
+        """Whether the store lets authors write in its transactions, or this is a dry run, which calls nothing."""
         return self._session.life.is_dry or transacting(self._session.driver) is not None
 
     async def transact(
         self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]], goes_on: Callable[[], bool]
     ) -> None:
-        """Call `fn` with a transaction of the store, and store in the same one the rows that become of its value."""
+        """Call `fn` with a transaction of the store, and store the `rows` of its value in the same transaction."""
         raised: list[Exception] = []
 
         def call(transaction: object) -> T:
@@ -174,7 +174,7 @@ class RunCalls:
 
 
 class _Deaths:
-    """What is called after a worker has died under an instance: see `Try`. It is stored by the next flush."""
+    """Notes which operations are called after a worker has died under an instance; see `Try`."""
 
     __slots__ = ("_journal", "_lease", "_tries", "_unknown")
 
@@ -184,31 +184,31 @@ class _Deaths:
         self._journal = journal
         self._lease = lease
         self._unknown = tuple(death.lease for death in deaths if not death.noted)
-        """Of whoever died of something that nobody knows: it may be anything that is begun now."""
+        """The leases of deaths without a note: their cause may be any operation that begins now."""
         self._tries = {
             location: Try(tried.path, tuple(name for name in tried.leases if name in dead))
             for location, tried in tries.items()
         }
 
     def note(self, location: bytes, path: str) -> None:
-        """The code of an operation is about to be called."""
+        """Note that the code of an operation is about to be called."""
         before = self._tries.get(location)
         leases = dict.fromkeys((*(before.leases if before is not None else ()), *self._unknown, self._lease))
         tried = self._tries[location] = Try(path, tuple(leases))
         self._journal.note_try(location, tried.pack())
 
     def survived(self, location: bytes) -> None:
-        """It was called, and this worker is alive."""
+        """Note that the code of an operation was called and this worker is still alive."""
         if self._tries.pop(location, None) is not None:
             self._journal.note_try(location, None)
 
     def forget(self) -> None:
-        """The instance has got past what workers died of."""
+        """Forget the deaths, since the instance has got past the operations under which they happened."""
         self._journal.forget_deaths()
 
 
 class _Carried(Exception):
-    """Something that is no `Exception`, raised by an author's function in the hands of the store."""
+    """Carries something that an author's function raised, and that is no `Exception`, through the code of the store."""
 
     def __init__(self, raised: BaseException) -> None:
         super().__init__(raised)
@@ -216,12 +216,12 @@ class _Carried(Exception):
 
 
 def _note(raised: list[Exception], fn: Callable[[S], T], value: S) -> T:
-    """What `fn` returns. What it raises is noted, to be told from what the store raises."""
+    """Return what `fn` returns; note what it raises, to tell that from errors of the store."""
     try:
         return fn(value)
     except Exception as error:
         raised[:] = [error]
         raise
-    except BaseException as error:  # noqa: BLE001  # it is raised again, where it can do no harm
+    except BaseException as error:  # noqa: BLE001  # `transact` raises it again
         # Anything else would end the thread of the store, or leave its transaction open.
         raise _Carried(error) from None

@@ -26,9 +26,9 @@ PAGE = 256
 async def run_cleanups(
     driver: Driver, codec: Codec, now: Callable[[], float], cleanups: Iterable[bytes], said: set[bytes] | None = None
 ) -> None:
-    """Run cleanups by their keys, and those that come of them.
+    """Run cleanups by their keys, and then the cleanups that these make.
 
-    `said`: those that can't be run, and of which that has been logged.
+    `said`: the keys of cleanups that can't be read, and for which that was logged already.
     """
     todo = list(cleanups)
     told = set[bytes]() if said is None else said
@@ -52,7 +52,7 @@ async def run_cleanups(
 async def run_cleanups_left(
     driver: Driver, codec: Codec, now: Callable[[], float], said: set[bytes] | None = None
 ) -> None:
-    """Run what others have left. `said` as for `run_cleanups`; what is not left any more is taken out of it."""
+    """Run the cleanups that others have left. `said` as in `run_cleanups`; keys that are gone are removed from it."""
     left: set[bytes] = set()
     begin, end = subtree(CLEANUPS)
     while rows := await driver.scan(begin, end, limit=PAGE):
@@ -67,7 +67,7 @@ async def _run(driver: Driver, codec: Codec, now: float, key: bytes, said: set[b
     try:
         return await _do(driver, codec, now, key)
     except CodecError as error:
-        # It can't be read, or what it is about can't. The others are run all the same.
+        # The cleanup, or the child that it names, can't be read. The other cleanups are run all the same.
         if key not in said:
             said.add(key)
             _log.error("a cleanup is left where it is until it can be read: %r: %s", key, error)
@@ -76,13 +76,13 @@ async def _run(driver: Driver, codec: Codec, now: float, key: bytes, said: set[b
 
 async def _do(driver: Driver, codec: Codec, now: float, key: bytes) -> list[bytes]:
     cancelled, cleanups, tries = cancelled_by_request(codec), None, 0
-    while cleanups is None:  # the child did not stand still, and is taken away first
+    while cleanups is None:  # the child kept changing, and was taken away from its worker: now it stands still
         cleanups = await apply(driver, run_cleanup(key, cancelled, now, tries))
         tries += 1
     return cleanups
 
 
 def cancelled_by_request(codec: Codec) -> Result:
-    """What an instance has come to that was cancelled."""
+    """The result of an instance that was cancelled."""
     info = ErrorInfo("workflow_sdk.errors.WorkflowCancelledError", "it was cancelled", kind="cancelled")
     return result_of(info, codec)

@@ -1,17 +1,17 @@
-"""Time, as the engine sees it. Nothing else in the engine reads a clock or waits for one.
+"""Time for the engine. No other module of the engine reads a clock or waits for one.
 
-A clock is a hint: it may be wrong, it may be set while somebody waits for it, and it may stand still. So a time is only
-compared with the clock of the one who has to act on it, and what is about a span of time is counted by `monotonic`,
-which nobody can set. Which times are stored, and who compares them with what:
+A clock is only a hint: it may be wrong, be set while somebody waits for it, or stand still. So a time is compared only
+with the clock of the process that has to act on it, and spans of time are counted by `monotonic`, which nobody can set.
+Which times are stored, and who compares them with what:
 
     what                      written by                compared by
     due at once               anybody, without a time   nobody: it comes before every time (`rows.wire`)
     alarm, deadline, retry    who runs the instance     who runs it, or is free to: is it this late by my clock?
     heartbeat                 its worker                the others: has it changed within a lease's length? They count
                                                         by `monotonic`. The time that stands in it only shows whose
-                                                        clock is wrong (`runtime.watching`)
+                                                        clock is wrong (`client.watching`)
     time of a purge, a tick   who ended the instance,   each worker, by its clock; but not if that is ahead of the
-                              or put the schedule       clocks of the others (`runtime.watching`)
+                              or put the schedule       clocks of the others (`client.watching`)
     started, sent, updated    anybody                   nobody: they are shown, and say who came first
 """
 
@@ -31,13 +31,13 @@ from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError
 
 LOOK_SECONDS = 0.5
-"""How often those who wait for a time look at the clock: it may have been set since."""
+"""How often a wait for a time looks at the clock, which may have been set since."""
 SET_SECONDS = 1.0
-"""A clock that is ahead by so much more than it was, was set."""
+"""If a clock has gained this much against `monotonic`, somebody has set it."""
 
 
 class Timeout(Protocol):
-    """What an attempt with a timeout runs in."""
+    """The scope in which an attempt with a timeout runs."""
 
     @property
     def cancelled_caught(self) -> bool:
@@ -71,7 +71,7 @@ class Clock(TimeSource, Protocol):
     """What time it is, and how to wait."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment. They go on, and are never set."""
+        """Seconds since some fixed moment. Nobody can set them."""
         ...
 
     async def wait(
@@ -83,19 +83,19 @@ class Clock(TimeSource, Protocol):
         by: float | None = None,
         lazily: float | None = None,
     ) -> None:
-        """Return when the event is set, or when it is `until`. `activity` tells what is under way meanwhile.
+        """Return when the event is set or `time()` has come to `until`. `activity` tells what is under way meanwhile.
 
-        Also when `monotonic` has come to `by`, or to `lazily`; but no clock that jumps does so for the sake of the
-        latter. Who waits lazily is told as well when the clock was set ahead: more may be due than there was.
+        Also return when `monotonic()` has come to `by` or `lazily`; but a clock that jumps does not jump to `lazily`.
+        With `lazily`, also return when the clock was set ahead, since more may be due by then.
         """
         ...
 
     async def beat(self, seconds: float, fn: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Call `fn` so often, for ever: the heartbeat of a worker."""
+        """Call `fn` every so many seconds, for ever: for the heartbeat of a worker."""
         ...
 
     def life(self, worker: str) -> AbstractContextManager[None]:
-        """A worker is alive as long as this lasts."""
+        """Count a worker as alive while the block runs."""
         ...
 
     def is_alive(self, worker: str) -> bool:
@@ -103,37 +103,36 @@ class Clock(TimeSource, Protocol):
         ...
 
     def timeout(self, seconds: float) -> AbstractContextManager[Timeout]:
-        """Cancel what runs inside once it has taken this long."""
+        """Cancel the block once it has taken this long."""
         ...
 
 
 class Overseer(Protocol):
-    """A clock that has to know when the engine waits for its store. No clock has to."""
+    """A clock that has to know when the engine waits for the store, as the virtual one does. It is optional."""
 
     def oversee(self, driver: Driver) -> Driver:
-        """The driver by which the engine is to reach the store instead."""
+        """Return the driver that the engine is to use instead of this one."""
         ...
 
 
 def overseen(driver: Driver, clock: object) -> Driver:
-    """The driver by which whoever is on this clock reaches a store."""
+    """The driver to use with this clock: one that the clock oversees, if it does so."""
     if callable(getattr(clock, "oversee", None)):
         return cast("Overseer", clock).oversee(driver)
     return driver
 
 
 def unseen(driver: Driver) -> Driver:
-    """The driver behind one that a clock oversees.
+    """The driver behind one that a clock oversees: the clock does not wait for the calls made with it.
 
-    It is for calls that only show what is stored. Nothing of what runs depends on them, and whoever makes them may do
-    so again and again: no clock waits for them.
+    It is for calls that only show what is stored. No run depends on them, and a caller may make them again and again.
     """
     found: Driver = getattr(driver, "unseen", driver)
     return found
 
 
 def clock_of(given: TimeSource | None) -> Clock:
-    """The clock that a user has given: none, any object that knows the time, or one that can be waited for."""
+    """Make a clock of what a user has given: None, an object that knows the time, or a whole clock."""
     if given is None:
         return SystemClock()
     if callable(getattr(given, "wait", None)) and callable(getattr(given, "monotonic", None)):
@@ -144,7 +143,7 @@ def clock_of(given: TimeSource | None) -> Clock:
 
 
 class SystemClock:
-    """The clock on the wall, or another one that goes by itself."""
+    """The clock of the system, or a given source of time that runs by itself."""
 
     def __init__(self, source: Callable[[], float] | None = None) -> None:
         self._source = source
@@ -177,11 +176,11 @@ class SystemClock:
             )
             if left <= 0:
                 if first:
-                    # Others go on, however often somebody waits for what is over.
+                    # Give way once, so that a loop which waits again and again for a time that is over blocks nobody.
                     await anyio.lowlevel.checkpoint()
                 return
             first = False
-            # The clock can be set while we sleep, and then it may be later than it seems.
+            # The clock may be set while this sleeps, so it is looked at again after a short while.
             with anyio.move_on_after(left if until is None and lazily is None else min(left, LOOK_SECONDS)):
                 await event.wait()
             if lazily is not None and self.time() - time.monotonic() > offset + SET_SECONDS:

@@ -36,7 +36,7 @@ __all__ = ["Execution", "Mode"]
 
 
 _NO_HANDLERS: dict[bytes, tuple[Callable[..., Any], object]] = {}
-"""Shared by all, and never written to."""
+"""Shared by all executions, and never written to."""
 
 
 class Execution:
@@ -102,11 +102,11 @@ class Execution:
 
     @property
     def transacts(self) -> bool:
-        """Whether authors may write in transactions of the store; or nothing is called at all."""
+        """Whether `ctx.transact` works: the store has transactions, or this is a dry run, which calls nothing."""
         return self.calls.transacts
 
     def begin(self, verb: Verb) -> Awaitable[Entry]:
-        """Do an operation that is not recorded."""
+        """Do an operation that has no entry yet."""
         return verb.begin(self)
 
     def resume(self, verb: Verb, entry: Entry) -> Awaitable[Entry]:
@@ -126,13 +126,13 @@ class Execution:
         self.session.host.meet(workflow)
 
     async def passed_over(self, location: bytes) -> None:
-        """Nobody waits any more for a child or a task at or under a location."""
+        """End the children and tasks at and under a location, for which nobody waits any more."""
         if cleanups := self.outside.abandon(location):
             await self.parking.flush()
             await self.outside.clean_up(cleanups)
 
     async def answer(self, key: bytes, raw: bytes) -> None:
-        """Give an answer to whoever waits for it under this key."""
+        """Store an answer for the sender that waits for it under this key."""
         await self.outside.answer(key, raw)
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
@@ -162,10 +162,10 @@ class Execution:
             await self.life.never()
 
     async def archive(self, location: bytes) -> None:
-        """Keep the history under a location that is about to be cleared, for finding its compensations."""
+        """Copy the history under a location into the archive before it is cleared: handlers may be found in it."""
         after: bytes | None = b""
         while after is not None:
-            # In pages, each a commit of its own: they only copy what is there, and may be copied again.
+            # Each page is a commit of its own. A crash in between does no harm: the copies are made again.
             await self.parking.flush()
             try:
                 rows, after = await read_page(self.session.driver, self.journal.keys, location, after)
@@ -180,22 +180,22 @@ class Execution:
             self.handlers = {}
         self.handlers[location] = (handler, hint)
 
-    # What whoever runs it asks for.
+    # What the host asks for.
 
     def activity(self) -> Activity:
-        """What is under way."""
+        """What is under way: code, a thread or nothing."""
         if self.calls.in_threads:
             return Activity.THREAD
-        # What is over is still being unwound.
+        # A run that is over may still be unwinding the author's code.
         is_busy = self.parking.waits.active or self.parking.busy or self.life.halted
         return Activity.CODE if is_busy else Activity.NONE
 
     async def beat(self, worker: WorkerKeys, heartbeat: bytes) -> None:
-        """Say that its worker lives, as long as the lease is held."""
+        """Write the heartbeat of the worker, if the worker still has the lease of the instance."""
         await apply(self.session.driver, beat_with_lease(self.journal.keys, self.session.lease, worker, heartbeat))
 
     def begin_again(self, facts: Facts) -> None:
-        """The instance starts over: nothing is left of what was done before, but the public state."""
+        """Start over with a fresh history: of the old one, only the public state is kept."""
         self.session.facts = facts
         self.handlers = _NO_HANDLERS
         self.state.public = None

@@ -1,4 +1,4 @@
-"""Writing what changed. One flush is in flight per instance; those who ask meanwhile share the next one."""
+"""Writing what changed in a journal. One flush is in flight per instance; callers meanwhile share the next one."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from workflow_sdk.rows.keys import Field
 
 STAGED_MAX = 200
 STAGED_BYTES_SOFT_MAX = 1_000_000
-"""More than these do not go with one commit: stores limit the size of one."""
+"""How many changes, of about how many bytes, go with one commit: stores limit the size of a commit."""
 
 
 T = TypeVar("T")
 
 
 class Flusher:
-    """Brings one instance's changes to the store, under its lease."""
+    """Writes the changes of one instance to the store, under its lease."""
 
     __slots__ = (
         "_cancelled",
@@ -64,21 +64,21 @@ class Flusher:
         self.largest: str = ""
         """What took the most room in a commit that was too large for the store, in words."""
         self._staged: deque[Staged[Any]] | None = None
-        """In the order in which they came. Made with the first: there may be thousands of instances."""
+        """The staged changes, oldest first. Made with the first: there may be thousands of instances."""
         self.is_writing: bool = False
         self._written: anyio.Event | None = None
         """Set when the flush that is in flight has landed, if anybody waits for that."""
         self._next: anyio.Event | None = None
-        """Set when the flush after that has landed. Whoever made it writes it; others only wait."""
+        """Set when the flush after that has landed. The caller that made the event writes it; others only wait."""
         self._cancelled: BaseException | None = None
         """A cancellation that came while a commit was in flight: raised once what depends on the commit is done."""
 
     async def flush(self, *, alone: bool = False, then: Callable[[], None] | None = None) -> bool:
         """Return True once everything that changed so far is stored; False if that has failed.
 
-        A cancelled flush is finished first: siblings may count on it, and whoever writes next has to know what is
-        stored. `alone` says that there are no siblings: then it costs no shield. `then` is called once it is stored,
-        before a cancellation is raised.
+        A flush that is cancelled is finished before the cancellation is raised: other branches may rely on it, and the
+        next flush has to know what is stored. `alone`: no other branch is active, so no shield is needed. `then` is
+        called once everything is stored, before a cancellation is raised.
         """
         if alone and not self.is_writing and self._next is None and not self._staged:
             # Nearly every step comes through here.
@@ -87,7 +87,7 @@ class Flusher:
                 if error is not None:
                     self._break(error)
         else:
-            # Nothing here is cancelled, but for those who only wait.
+            # Shielded: the caller that writes must not be cancelled in the middle, since others wait for its flush.
             with anyio.CancelScope(shield=True):
                 await self._flush_with_others()
         if then is not None and not self.is_broken:
@@ -98,7 +98,7 @@ class Flusher:
 
     async def _flush_with_others(self) -> None:
         if self._next is not None:
-            # Someone is about to write, and will take our changes along.
+            # Another caller waits to write the next flush, which takes along what changed until then.
             await self._next.wait()
         elif self.is_writing:
             landed = self._next = anyio.Event()
@@ -124,13 +124,13 @@ class Flusher:
             await self._written.wait()
 
     def stage(self, staged: Staged[Any]) -> None:
-        """Have a change made by the next flush."""
+        """Have the next flush make a change."""
         if self._staged is None:
             self._staged = deque()
         self._staged.append(staged)
 
     async def make(self, staged: Staged[Any], flush: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Have a change made by a flush, however often others change meanwhile what it reads."""
+        """Have a change made, with as many flushes as it takes if others change what it reads."""
         flush = flush or self.flush
         self.stage(staged)
         await flush()
@@ -155,7 +155,7 @@ class Flusher:
                 return
 
     def _next_staged(self) -> list[Staged[Any]]:
-        """Those that go with one commit. They are taken out of what is staged."""
+        """Take out the staged changes that go with one commit."""
         found: list[Staged[Any]] = []
         weight = 0
         while self._staged and len(found) < STAGED_MAX and weight <= STAGED_BYTES_SOFT_MAX:
@@ -166,8 +166,8 @@ class Flusher:
         return found
 
     async def _commit_staged(self, staged: list[Staged[Any]]) -> Exception | None:
-        """Make these changes, in one commit with all that changed in the instance; the error of the store, if any."""
-        # From the first read to the end, there is no other commit of the instance.
+        """Make these changes in one commit with all that changed in the instance; return the error of the store."""
+        # Set from the first read on: no other commit of the instance may come between the reads and this commit.
         self.is_writing = True
         try:
             return await self._make(staged)
@@ -175,7 +175,7 @@ class Flusher:
             return error
         except BaseException:
             if not self.is_broken:
-                # Cancelled while it reads: whoever insists finds them where they were.
+                # Cancelled while reading. `come_what_may` calls again, and then finds the changes staged as before.
                 self._staged = deque([*(one for one in staged if not one.is_over), *(self._staged or ())])
             raise
         finally:
@@ -190,7 +190,7 @@ class Flusher:
                 are_stored(done)
                 return None
             if beside.writes:
-                # What it does to others, and the record of that, is a change of the instance.
+                # An effect on others counts as a change of the instance, since it comes with a record.
                 journal.unwritten.touch()
             error = await self._commit(beside, done, still_writing=True)
             if not isinstance(error, ConflictError) or await self._has_lost():
@@ -202,14 +202,14 @@ class Flusher:
             staged = without_moved_on(wanted, moved) if moved else wanted
 
     async def _try(self, staged: list[Staged[Any]]) -> tuple[list[Staged[Any]], Batch]:
-        """Make the changes that somebody still wants: which these are, and what they write."""
+        """Run the changes that are still wanted; return these, and the batch of what they write."""
         while True:
             wanted = [one for one in staged if one.is_wanted()]
             changes, retries = [one.change for one in wanted], [one.retries for one in wanted]
             beside, outcomes = await try_all(self._driver, changes, retries)
             if all(one.is_wanted() for one in wanted):
                 break
-            # A race was decided while they were reading: who has lost does nothing any more.
+            # A race was decided during the reads: a branch that has lost must have no effect any more.
         for one, outcome in zip(wanted, outcomes, strict=True):
             one.outcome = outcome
         return wanted, beside
@@ -218,7 +218,7 @@ class Flusher:
         return await self._driver.get(self._journal.keys.lease) != self._lease
 
     async def commit(self, change: Change[T] | None = None) -> None:
-        """Write everything that changed, and make a change, in one commit."""
+        """Write everything that changed, together with what a change writes, in one commit."""
         error = await self.try_commit(change)
         if error is not None:
             self._break(error)
@@ -226,10 +226,10 @@ class Flusher:
     async def try_commit(
         self, change: Change[T] | None = None, then: Callable[[T], None] | None = None, *, insisted: bool = False
     ) -> Exception | None:
-        """Like `commit`, but a failure is returned, and left to the caller; so is what the change raises.
+        """Like `commit`, but return the error of the store, or of the change, and leave it to the caller.
 
-        A cancellation is raised when it is decided, and after `then`, which is called with what came of the change once
-        it is stored. `insisted`: nothing of this is cancelled, the caller sees to that.
+        `then` is called with the value of the change once it is stored. A cancellation is raised after that.
+        `insisted`: the caller already keeps off cancellations.
         """
         error: Exception | None = None  # a cancel scope may end a block early, as far as type checkers know
 
@@ -237,7 +237,8 @@ class Flusher:
             nonlocal error
             if self.is_writing:
                 await self.until_landed()
-            # Cancelled while the change reads, it is made anew; cancelled later, it is carried through.
+            # If it is cancelled while the change reads, the change is made anew; if later, the commit is carried
+            # through.
             error = await (self._commit() if change is None else self._commit_with(change, then))
 
         if insisted:
@@ -246,12 +247,12 @@ class Flusher:
             self._cancelled = await come_what_may(commit) or self._cancelled
         if self._cancelled is not None:
             if error is not None:
-                self._break(error)  # whoever is cancelled can't see to it any more
+                self._break(error)  # the caller is cancelled, and can't handle the error
             self._raise_cancelled()
         return error
 
     async def _commit_with(self, change: Change[T], then: Callable[[T], None] | None) -> Exception | None:
-        """Write everything that changed with a change; or nothing, if that raises."""
+        """Write everything that changed together with a change; write nothing if the change raises."""
         tries = Tries(self._driver)
         self.is_writing = True
         try:
@@ -275,16 +276,16 @@ class Flusher:
     async def transact(
         self, fn: Callable[[Any], T], rows: Callable[[T], list[tuple[bytes, bytes]]]
     ) -> Exception | None:
-        """Like `try_commit`, in the transaction that `fn` is called with; `rows` of its value are written, too.
+        """Like `try_commit`, in the transaction with which `fn` is called; also write the `rows` of its value.
 
-        Only where nothing is in flight.
+        Only while no flush is in flight.
         """
         assert not self.is_writing, "one flush is in flight per instance"
         journal, taken = self._journal, list[WriteSet]()
 
         def finish(value: T) -> Batch:
             written = rows(value)
-            while taken:  # the try before this one came to nothing
+            while taken:  # the store calls this again for each try: the one before has failed
                 journal.unwritten.restore(taken.pop())
             batch = Batch()
             batch.check(journal.keys.lease, self._lease)
@@ -300,10 +301,10 @@ class Flusher:
             with anyio.CancelScope(shield=True):
                 await cast("Transacting", self._driver).transact(fn, finish)
                 taken.clear()
-        except Exception as error:  # noqa: BLE001  # of the author or of the store, which the caller can tell apart
+        except Exception as error:  # noqa: BLE001  # of the author or the store: the caller can tell the two apart
             return error
         except BaseException:
-            # By somebody whom no shield keeps off. What the record is then, only the next run can read.
+            # Cancelled past the shield, by asyncio itself. Only the next run can find out what was stored.
             taken.clear()
             self._break(StorageError("the run was cancelled in a transaction, and does not know what it has stored"))
             raise
@@ -320,7 +321,7 @@ class Flusher:
     async def _commit(
         self, beside: Batch | None = None, staged: Sequence[Staged[Any]] = (), *, still_writing: bool = False
     ) -> Exception | None:
-        """Write everything that changed, and what a batch has beside it."""
+        """Write everything that changed, with the checks and writes of another batch; return the error of the store."""
         journal = self._journal
         writes = self._journal.unwritten.take()
         batch = Batch()
@@ -342,7 +343,7 @@ class Flusher:
             journal.unwritten.restore(writes)
             return error
         except BaseException:
-            # Whoever waits must not take it for stored.
+            # A second cancellation, say: nobody knows what is stored, so those who wait must not go on.
             self.is_broken = True
             journal.unwritten.restore(writes)
             raise
@@ -355,7 +356,7 @@ class Flusher:
         return None
 
     def _note_largest(self, batch: Batch) -> None:
-        """Of a commit that was too large, tell what took the most room."""
+        """Note what took the most room in a commit that was too large."""
         rows = [write for write in batch.writes if isinstance(write, Set)]
         if rows:
             key, raw = max(rows, key=lambda row: len(row.value))
@@ -363,9 +364,9 @@ class Flusher:
             self.largest = f"{name} takes {len(raw):,} bytes of it"
 
     async def _carry_through(self, batch: Batch, writes: WriteSet) -> None:
-        """After a commit that was cancelled: have it applied, unless it has been.
+        """After a commit that was cancelled: find out whether it was applied, and if not, commit it again.
 
-        What it wrote must not be written twice: others may have changed it since.
+        It must not be applied twice: others may have changed what it wrote since then.
         """
 
         async def carry_through() -> None:
@@ -375,9 +376,9 @@ class Flusher:
         await come_what_may(carry_through)
 
     async def _is_applied(self, batch: Batch, writes: WriteSet) -> bool:
-        """Whether a commit that the store has decided was applied. What changes nothing, if done again, may be unsure.
+        """Whether a commit was applied; False also for one that does no harm if it is applied twice.
 
-        Only what changes the instance can be something that others change, too; and that is counted.
+        Others can only have changed its writes since if it changes the instance, and such commits are counted.
         """
         journal, driver = self._journal, self._driver
         if await driver.get(journal.keys.lease) != self._lease:

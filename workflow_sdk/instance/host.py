@@ -1,7 +1,7 @@
-"""Who runs an execution: a runtime, which has many; or one run that stands alone.
+"""The host of an execution: a runtime, which has many executions, or a run without a runtime, which has one.
 
-A host keeps the time, tells an execution that messages have come, and does what must be done beside it. An execution
-has no task of its own for that: it tells its host what changed.
+A host wakes its executions when their timers are due or messages have come, and runs tasks for them. An execution has
+no task of its own for that: it tells its host when its timers or waits change.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class Waiting(Protocol):
 
     @property
     def instance_id(self) -> str:
-        """Which instance it runs."""
+        """The id of the instance."""
         ...
 
     @property
     def next_time(self) -> float | None:
-        """When its first timer is due."""
+        """When the first timer of the execution is due; None if it has none."""
         ...
 
     def fire(self) -> None:
-        """Wake the branches whose time has come, or for whom there may be a message."""
+        """Wake the branches whose time has come, or for which there may be a message."""
         ...
 
 
 class Watching(Protocol):
-    """What reads the messages of an execution that come while it waits."""
+    """The part of an execution that reads the messages which come while it waits."""
 
     async def watch(self) -> None:
-        """Return once a message may have come, and was read."""
+        """Return once a message may have come and the new messages were read."""
         ...
 
 
@@ -48,7 +48,7 @@ class Parked(Waiting, Protocol):
 
     @property
     def arrivals(self) -> Watching:
-        """What reads the messages that come."""
+        """The part that reads the messages which come while branches wait."""
         ...
 
     def evict(self) -> None:
@@ -73,7 +73,7 @@ class Living(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Nobody wakes its branches any more: it is over."""
+        """End the execution: the host does not wake its branches any more."""
         ...
 
 
@@ -91,64 +91,64 @@ class Guest(Protocol):
 
     @property
     def life(self) -> Living:
-        """Whether it goes on."""
+        """The part that knows whether the execution goes on."""
         ...
 
     @property
     def parking(self) -> Parked:
-        """Its branches."""
+        """The part that knows the branches."""
         ...
 
     @property
     def outside(self) -> Reaching:
-        """What it does to others."""
+        """The part that acts on other instances."""
         ...
 
     def activity(self) -> Activity:
-        """What is under way."""
+        """What is under way: code, a thread or nothing."""
         ...
 
     async def beat(self, worker: WorkerKeys, heartbeat: bytes) -> None:
-        """Say that its worker lives, as long as the lease is held."""
+        """Write the heartbeat of the worker, if the worker still has the lease of the instance."""
         ...
 
 
 class Near(Protocol):
-    """A runtime in this process, which is told of what concerns its instances."""
+    """A runtime in this process. Whoever changes one of its instances tells it so directly."""
 
     def is_worker(self, worker: str) -> bool:
-        """Whether that is the worker here."""
+        """Whether this is the id of the worker in this process."""
         ...
 
     def message_came(self, id: str) -> None:
-        """A message was stored for an instance that the worker here has."""
+        """Note that a message was stored for an instance that the worker in this process has."""
         ...
 
     def is_due(self, id: str) -> None:
-        """An instance is to be run by whoever is free."""
+        """Note that an instance was made due, so that any worker may run it."""
         ...
 
 
 class Host(Protocol):
-    """Who runs executions."""
+    """Runs executions."""
 
     answers: dict[bytes, Callable[[bytes], None]]
-    """Who in this process waits for which answer, by its key."""
+    """The callbacks of those in this process who wait for an answer, by the key of the answer."""
     threads: Threads
-    """In which plain functions run."""
+    """The threads in which plain functions run."""
     here: Near | None
-    """The runtime whose instances need no signal; None where there is none."""
+    """The runtime in this process, whose instances need no signals; None if there is none."""
     beats: bool
-    """It has a heartbeat of its own, for all that it runs, and is told of messages."""
+    """Whether the worker of this host has one heartbeat for all its runs, and reads signals."""
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the tasks of the runs are being cancelled with whoever has started them, by asyncio itself."""
+        """Whether asyncio itself, and no cancel scope, is cancelling the tasks of the runs."""
         ...
 
     @property
     def crowded(self) -> bool:
-        """Whether others wait for their turn."""
+        """Whether other instances wait for a slot."""
         ...
 
     def run(self, guest: Guest, root: Root) -> Awaitable[None]:
@@ -156,29 +156,29 @@ class Host(Protocol):
         ...
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have something done beside what is running."""
+        """Run a function in a task beside the executions."""
         ...
 
     def waits_changed(self, guest: Waiting) -> None:
-        """It waits for something else: a timer that may be its first, or a message."""
+        """Note that the waits of an execution have changed: it may have another first timer, or await a message."""
         ...
 
     def rests(self, guest: Waiting, idle: bool) -> None:
-        """It waits in memory now, or goes on."""
+        """Note that an execution is idle now and waits in memory, or that it goes on."""
         ...
 
     def meet(self, workflow: Workflow[Any, Any]) -> None:
-        """The code has named this workflow as that of a child."""
+        """Note a workflow that the author's code has named as that of a child."""
         ...
 
     def may_go_on(self, guest: Waiting) -> bool:
-        """Whether one that waits in memory may go on now. If not, it is fired again when it may."""
+        """Whether an idle execution may go on now. If not, the host calls its `fire` again once it may."""
         ...
 
     def evict(self, guest: Parked) -> None:
-        """Somebody has asked for it to be evicted, and the store says so."""
+        """Note that the run has found a request to evict its instance in the store."""
         ...
 
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
-        """It lets others go first; `go_on` is called when it is its turn again."""
+        """Give up the slot of an execution, so that others run first; `go_on` is called when it has one again."""
         ...

@@ -1,11 +1,11 @@
 """Messages on their way from the store into the memory of a run.
 
-A sender changes the inbox stamp in the commit that appends the message. The stamp is read before the inbox, so
-that a message is at worst read twice, never missed.
+A sender changes the inbox stamp in the commit that appends the message. The stamp is read before the inbox: a message
+that comes between the two reads is at worst read twice, and never missed.
 
-Of a long inbox only so much is kept in memory as is needed. What nobody waits for is passed over: it stays in the
-store, and is read again from there on once somebody listens to it. So of each name, what is in memory came before all
-that was passed over.
+Of a long inbox, only part is kept in memory. Messages that no branch waits for are passed over: they stay in the store,
+and are read again once a branch listens to them. For each name, all messages in memory came before those that were
+passed over.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from workflow_sdk.rows.keys import INBOX
 
 PAGE_MIN, PAGE_MAX = 16, 64
 PAGE_BYTES = 1_000_000
-"""A page of the inbox has about so many bytes, if its messages are like those of the page before."""
+"""About how many bytes a page of the inbox has, if its messages are like those of the page before."""
 KEPT_MAX = 64
 KEPT_BYTES = 1_000_000
-"""So much is kept in memory of what nobody waits for yet."""
+"""How many messages, of how many bytes, are kept in memory although no branch waits for them yet."""
 
 _NOTHING_PASSED: dict[int, bytes] = {}
 """Shared by all, and never written to."""
@@ -34,12 +34,12 @@ class Needs(Protocol):
     """The waits of a run."""
 
     def needed(self, message: str) -> int:
-        """How many messages with this name are awaited; of the empty name, how many names."""
+        """How many messages with this name are awaited; for the empty name, how many names are awaited."""
         ...
 
 
 class InboxReader:
-    """What came for one instance."""
+    """Reads the inbox of one instance into its journal."""
 
     __slots__ = (
         "_driver",
@@ -60,21 +60,21 @@ class InboxReader:
         self._driver = driver
         self._journal = journal
         self._last = b""
-        """The key up to which the inbox was read: messages are appended, so there is nothing new before it."""
+        """The key up to which the inbox was read. Messages are appended, so new ones sort after it."""
         self._more = False
-        """Whether there may be more than that."""
+        """Whether there may be messages after that key that were not read."""
         self._passed: dict[int, bytes] = _NOTHING_PASSED
-        """Where the messages with a name begin that were passed over: the key, by the hash of the name."""
+        """The key of the first message of each name that was passed over, by the hash of the name."""
         self._page = PAGE_MIN
         self.waits: Needs | None = None
-        """What is waited for."""
+        """The waits of the run."""
         self.stamp: bytes | None = None
         self.lease: bytes | None = None
-        """Who had the instance when the inbox stamp was read."""
+        """The lease of the instance when the inbox stamp was read."""
         self.sent: dict[bytes, bytes] = {}
-        """The rows that count what was sent, as they were then."""
+        """The rows that count the messages sent, as they were then."""
         self.evicted: bytes | None = None
-        """Whose run was to be evicted then."""
+        """The lease under which the instance was to be evicted, as it was then; None if nobody asked for that."""
         self.has_come: bool = False
 
     async def refresh(self, *, with_lease: bool, all: bool = False) -> None:
@@ -96,13 +96,13 @@ class InboxReader:
         self.stamp = stamp
 
     def take_in(self, rows: StoredRows, stamp: bytes | None, sent: dict[bytes, bytes]) -> None:
-        """Take in what was read together with the inbox stamp."""
+        """Take in the rows of the inbox that were read together with the inbox stamp."""
         self._add(rows.between(*self._journal.keys.range(INBOX)), ())
         self.stamp = stamp
         self.sent = sent
 
     def lacks(self, names: Iterable[str | bytes], found: list[InboxMessage], count: int) -> bool:
-        """Whether the store may have messages that are to be taken instead of those found, or with them."""
+        """Whether the store may have messages that are to be taken before those found, or together with them."""
         if len(found) < count and self._more:
             return True
         if not self._passed:
@@ -129,7 +129,7 @@ class InboxReader:
         start = len(self._journal.keys.space) + len(INBOX)
         for key, raw in rows:
             message = InboxMessage.unpack(key[start:], raw)
-            # Others may have read the same page meanwhile. What is for one wait only was not passed over.
+            # Another branch may have read the same page meanwhile. A message for one wait only is never passed over.
             passed = self._passed.get(hash(message.name))
             if message.name in names and message.only_for is None and passed is not None and key >= passed:
                 self._journal.inbox.add(message)
@@ -145,12 +145,12 @@ class InboxReader:
         self._adapt(rows)
 
     async def _read_new(self, names: Iterable[str | bytes]) -> None:
-        """Read a page that was not read before; and more, as long as somebody waits for what may be there."""
+        """Read a page that was not read before; and further pages, as long as a branch waits for more messages."""
         _, end = self._journal.keys.range(INBOX)
         while True:
             begin, limit = self._begin(), self._page
             rows = await self._driver.scan(begin, end, limit=limit)
-            if begin == self._begin():  # else somebody else has read on meanwhile
+            if begin == self._begin():  # otherwise another branch has read on meanwhile, and knows better
                 self._more = len(rows) == limit
             self._add(rows, names)
             self._adapt(rows)
@@ -168,7 +168,7 @@ class InboxReader:
     def _add(self, rows: list[tuple[bytes, bytes]], names: Iterable[str | bytes]) -> None:
         start = len(self._journal.keys.space) + len(INBOX)
         for key, raw in rows:
-            # Someone else may have read the same rows meanwhile, and taken them.
+            # Another branch may have read the same rows meanwhile, and taken the messages.
             if key > self._last:
                 message = InboxMessage.unpack(key[start:], raw)
                 self._last = key
@@ -183,7 +183,7 @@ class InboxReader:
         """Whether a message that was read is kept in memory."""
         inbox, name = self._journal.inbox, message.name
         if isinstance(name, bytes) or message.only_for is not None:
-            return True  # whoever waits for it has asked for it, and there are no more of these than waits
+            return True  # it is for one wait only, and there are no more of these than waits
         if hash(name) in self._passed:
             return False
         few = len(inbox) < KEPT_MAX and inbox.weight < KEPT_BYTES

@@ -1,6 +1,6 @@
 """Whether one run of an instance goes on, and what has ended it.
 
-Nothing of this is ever an exception in the author's code: a run that is over unwinds it by cancellation.
+The author's code never sees the end of a run as an exception: it is unwound by cancellation.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ _log = logging.getLogger("workflow_sdk.runtime")
 _NEVER = -float("inf")
 
 UNWOUND_MAX = 100
-"""How often code in one scope may come to an operation after its run is over: to clean up, in a few places."""
+"""How often the code of one scope may call an operation after its run is over, as cleaning up may do."""
 UNWOUND_SECONDS = 1.0
-"""After that, how long each takes."""
+"""How long each such call takes after that."""
 
 
 class Branches(Protocol):
     """The branches of a run."""
 
     def let_all_go(self) -> None:
-        """The run is over: wake every branch, which finds that there is nothing to go on with."""
+        """Wake every branch, since the run is over: each then finds that it can't go on."""
         ...
 
     async def hold(self) -> None:
-        """Park a branch that may not go on, though the run does. Does not return."""
+        """Park a branch that may not go on although the run is not over. Does not return."""
         ...
 
 
 class Deaths(Protocol):
-    """Under which workers have died, and of what."""
+    """The deaths of workers under the instance."""
 
     def forget(self) -> None:
-        """The instance has got past what workers died of."""
+        """Forget the deaths, since the instance has got past the operations under which they happened."""
         ...
 
 
 class RunLife:
-    """Of one run. What ends it is noted here, and cancels the author's code."""
+    """The life of one run: what ends the run is noted here, and cancels the author's code."""
 
     __slots__ = (
         "_cancel",
@@ -80,30 +80,30 @@ class RunLife:
         self.draining: bool = False
         """Nothing new is begun: the instance is evicted as soon as what is under way has ended."""
         self.halted: bool = False
-        """Whether the run is over: nothing may be done any more. One of the next three says what has ended it."""
+        """Whether the run is over: no operation may do anything more. One of the next three says what has ended it."""
         self.failure: Exception | None = None
         """The store failed, or the lease is lost. Nothing more is written."""
         self.stuck: tuple[Exception, str] | None = None
-        """What stopped the instance, and its kind: the author's mistake, or divergence."""
+        """The error that makes the instance stuck, and its kind: a mistake of the author, or a divergence."""
         self.is_away: bool = False
         """Whether the last commit is stored: the instance was released."""
         self.is_over: bool = False
-        """Nobody wakes the branches any more."""
+        """Whether nobody wakes the branches any more."""
         self.watched: Probe | None = probe.get()
-        """A test that sees what is called."""
+        """The probe of a test, which sees what is called; None outside of such a test."""
         self.deaths: Deaths | None = None
-        """There if workers have died under the instance: then what is called is noted before."""
+        """Set if workers have died under the instance: then each call is noted in the store before it is made."""
         self.are_told: bool = self.watched is not None
-        """Somebody is to be told of each call before it is made."""
+        """Whether `watched` or `deaths` is to be told of each call before it is made."""
         self.branches: Branches | None = None
         """The branches of the run."""
         self.flusher: Flusher | None = None
-        """What writes."""
+        """What writes to the store."""
         self._cancel: anyio.CancelScope | None = None
         self._unwound_at: dict[int, int] | None = None
-        """How often code was unwound, by the scope it is in."""
+        """How often code was unwound, by the id of the scope that it is in."""
         self._thread = get_ident()
-        """Of the event loop."""
+        """The thread of the event loop."""
 
     @property
     def is_broken(self) -> bool:
@@ -112,24 +112,24 @@ class RunLife:
 
     @property
     def is_dry(self) -> bool:
-        """Whether nothing is called, since a test only replays."""
+        """Whether this is a dry run: a test replays, and nothing is called."""
         return self.watched is not None and self.watched.dry
 
     def is_cancelled(self) -> bool:
-        """Whether the run or the branch has been cancelled, and not only by code of the author's own."""
+        """Whether the run or the branch has been cancelled from outside the author's code."""
         return anyio.current_effective_deadline() == _NEVER or self._host.is_cancelled
 
     # What ends it.
 
     def mistake(self, error: Exception) -> BaseException:
-        """The author made a mistake: the instance becomes stuck. Returns what is to be raised."""
+        """Have the instance become stuck because of a mistake of the author; return the error to raise."""
         if self.halted:
             return Unwound()
         self._stick(error, "definition")
         return error
 
     def diverged(self, error: Exception) -> None:
-        """The code does not fit its history: the instance becomes stuck."""
+        """Have the instance become stuck, since the code does not fit its history."""
         if not self.halted:
             self._stick(error, "consistency")
 
@@ -139,7 +139,7 @@ class RunLife:
         self.stop()
 
     def storage_failed(self, error: Exception) -> None:
-        """The store failed, or the lease is lost: the run ends, and writes nothing more."""
+        """End the run, since the store failed or the lease is lost. Nothing more is written."""
         if not self.halted:
             self.failed(error)
             self.stop()
@@ -154,12 +154,15 @@ class RunLife:
         self.is_away = self.halted = True
 
     def reopen(self) -> None:
-        """Have one more commit written, whatever has ended the run: the instance is to be stored as stuck."""
+        """Allow one more commit, whatever has ended the run, to store the instance as stuck."""
         self.failure = self.stuck = None
         self.is_away = self.halted = False
 
     def misread(self, error: CodecError, what: str) -> BaseException:
-        """A row can't be read. If others have the key to it, the instance is given back to them."""
+        """End the run because of an unreadable row; return the error to raise.
+
+        If the row needs the codec of other workers, the instance is left to them; otherwise it becomes stuck.
+        """
         if isinstance(error, SealedError):
             self.storage_failed(error)
         else:
@@ -167,16 +170,16 @@ class RunLife:
         return Unwound()
 
     def stop(self) -> None:
-        """End the run: cancel the author's code, and wake what shields itself from that."""
+        """End the run: cancel the author's code, and wake branches that shield themselves from that."""
         if get_ident() != self._thread:
-            # A plain step made a mistake, in its worker thread. In a thread of the author's own the run stops with the
-            # next operation.
+            # A plain step made a mistake in its worker thread, so this is called from there. In a thread that the
+            # author has started, this can't reach the event loop: then the run stops at its next operation.
             with suppress(RuntimeError):
                 anyio.from_thread.run_sync(self.stop)
             return
         if self._cancel is not None:
             self._cancel.cancel()
-        # Code that shields itself from the cancellation has to be told as well.
+        # Branches in a shield of the author's are not reached by the cancellation.
         self._let_all_go()
 
     def _let_all_go(self) -> None:
@@ -184,34 +187,35 @@ class RunLife:
             self.branches.let_all_go()
 
     def get_past_deaths(self) -> None:
-        """Whatever workers have died of, the instance has got past it: all of it has come to an end, or waits."""
+        """Forget the deaths of workers, since every operation under which one died has ended, or waits."""
         if self.deaths is not None:
             self.deaths.forget()
             self.deaths = None
             self.are_told = self.watched is not None
 
     def abandon(self) -> None:
-        """Nobody wakes its branches any more: it is over."""
+        """End the run: the host does not wake its branches any more."""
         self.is_over = True
         self.stop()
 
     async def run(self, root: Callable[[], Awaitable[None]]) -> None:
         """Run `root` to its end, or until the instance is released or stopped."""
-        # One frame for all of this: there may be thousands of them.
+        # One coroutine instead of several: there may be thousands of runs, and each frame takes memory.
         with anyio.CancelScope() as self._cancel:
             try:
                 try:
                     await root()
                 except (Unwound, BaseExceptionGroup) as error:
                     self._unwinds(error)
-                # Nothing is left in here that would have to be cancelled.
+                # The author's function has ended. Branches that it left behind in a shield of its own are woken.
                 self._let_all_go()
             finally:
                 self.is_over = True
 
     def _unwinds(self, error: Unwound | BaseExceptionGroup[Any]) -> None:
-        """What comes of the author's code after the run was stopped is ignored: a task group of its own hands on its
-        cancellation together with the mistake that stopped the run.
+        """Raise what the author's code raised while it unwound, without the parts that do not matter.
+
+        A task group of the author's raises its cancellation in one group with the mistake that has stopped the run.
         """
 
         def is_of_no_matter(error: BaseException) -> bool:  # Python 3.11 splits groups by plain functions only
@@ -227,18 +231,19 @@ class RunLife:
         return isinstance(error, Unwound) or (self.halted and not isinstance(error, (KeyboardInterrupt, GeneratorExit)))
 
     async def never(self) -> NoReturn:
-        """Wait to be cancelled: the run is over, or this branch is, or nothing new begins."""
+        """Wait to be cancelled, since the run is over, this branch is, or nothing new begins."""
         await self._slow_down()
         if (self.draining or self.is_dry) and not self.halted and self.branches is not None:
             await self.branches.hold()
         if anyio.current_effective_deadline() == _NEVER:
             await anyio.sleep_forever()
-        # Nothing is cancelled here, behind a shield of the author's: others get their turn all the same.
+        # Behind a shield of the author's no cancellation comes, so `Unwound` unwinds the code. A loop of the author's
+        # may catch that again and again: the checkpoint lets other tasks run all the same.
         await anyio.lowlevel.cancel_shielded_checkpoint()
         raise Unwound
 
     async def _slow_down(self) -> None:
-        """Code comes here once, and is unwound. What comes again and again catches that, and is slowed down."""
+        """Slow down code that comes here again and again, since it catches what unwinds it. Most code comes once."""
         where = id(current_scope.get())
         if self._unwound_at is None:
             self._unwound_at = {}

@@ -1,4 +1,4 @@
-"""Bringing what an instance remembers into memory: a few range reads, never one per operation."""
+"""Loading an instance from the store into a journal: with a few range reads, never one for each operation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Scannable(Protocol):
 
 
 async def load_for_run(store: Scannable, journal: Journal, about: InstanceRows) -> None:
-    """Load what a run goes on with. What is under finished operations stays where it is."""
+    """Load what a run needs in order to go on. What is recorded under finished operations is not read."""
     keys = journal.keys
     journal.load(about)
     await _load_names(store, journal)
@@ -101,9 +101,9 @@ async def load_for_run(store: Scannable, journal: Journal, about: InstanceRows) 
 
 
 async def load_for_walk(store: Scannable, journal: Journal) -> None:
-    """Load everything that was ever done and not cleared, what the losers of races did included."""
+    """Load the whole history, and the archive of race losers."""
     await _load_names(store, journal)
-    # Where a race was begun again, what its losers did the last time is what counts.
+    # The history comes after the archive and replaces it: if a race runs again, its newest entries count.
     for part in (ARCHIVE, HISTORY):
         await load_history(store, HistoryCursor(journal, part, whole=True))
     for part in (CHANGES, FOLDED):
@@ -118,7 +118,7 @@ def sequence_of(keys: InstanceKeys, key: bytes) -> int:
 
 
 async def load_history(store: Scannable, cursor: HistoryCursor) -> None:
-    """Read what the cursor asks for."""
+    """Read the history, range by range, as the cursor asks for it."""
     while cursor.begin is not None:
         cursor.feed(await store.scan(cursor.begin, cursor.end, limit=cursor.limit))
 
@@ -133,7 +133,7 @@ PAGE = 256
 
 
 async def read_branches(driver: Driver, keys: InstanceKeys, location: bytes) -> dict[bytes, Entry]:
-    """The entries of the branches of a join, race or map, by segment; what is in them is skipped."""
+    """Read the entries of the branches of a join, race or map, by segment, without the entries inside them."""
     found: dict[bytes, Entry] = {}
     begin, end = subtree(keys.space + HISTORY + location)
     start = len(keys.space) + len(HISTORY)
@@ -152,7 +152,7 @@ async def read_branches(driver: Driver, keys: InstanceKeys, location: bytes) -> 
 async def read_page(
     driver: Driver, keys: InstanceKeys, location: bytes, after: bytes
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-    """Rows of the history under a location, and where the next page begins; None if this is the last."""
+    """Read a page of the history under a location; also return where the next page begins, None if there is none."""
     begin, end = subtree(keys.space + HISTORY + location)
     start = len(keys.space) + len(HISTORY)
     rows = await driver.scan(after or begin, end, limit=PAGE)

@@ -1,8 +1,8 @@
-"""The messages of one run: reading them, and setting aside what no wait can take.
+"""The messages of one run: reading them, and setting aside those that no wait can take.
 
-A message is set aside when a wait for it has refused it and no other open wait takes it. Where a run has listened to
-the same message with several types, or has not come to all of its waits yet, that is decided only when every branch is
-parked: the wait that the message is for may be about to open.
+A message is set aside when a wait has refused it, since its payload does not fit, and no other open wait takes it. If
+the run has listened to the same message with several types, or has not come to all of its waits yet, this is decided
+only when every branch is parked: until then, the wait that the message is for may be about to open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger("workflow_sdk.execution")
 
 
 TYPES_MAX = 256
-"""The types of so many messages are known, those that were listened to first are forgotten."""
+"""For how many messages their types are remembered. The oldest are forgotten first."""
 SEVERAL = object()
 
 _NO_TYPES: dict[str, object] = {}
@@ -32,23 +32,23 @@ _NO_TYPES: dict[str, object] = {}
 
 
 class RunMessages:
-    """Of one run. A failure of the store ends the run: whoever waited for messages sees that it has halted."""
+    """Reads and sets aside messages for one run. A failure of the store is not raised: it ends the run."""
 
     __slots__ = ("_session", "_types", "reader", "waits")
 
     def __init__(self, session: Session, reader: InboxReader, waits: Waits) -> None:
         self._session = session
         self._types: dict[str, object] = _NO_TYPES
-        """The types of the messages that this run has listened to lately, by name; SEVERAL if they were several: to
-        refuse a message says little then."""
+        """The type with which this run has lately listened to a message, by name. SEVERAL if there were several: then a
+        message that one wait refuses may fit another."""
         self.reader: InboxReader = reader
         self.waits: Waits = waits
 
-    # As those know it who send in this process.
+    # For senders in this process.
 
     @property
     def handed(self) -> int | None:
-        """How many messages were handed over to it in this process; None if they are not counted there."""
+        """How many messages were handed over to the instance in this process; None if none was, or nobody knows."""
         return self._session.journal.about.handed
 
     @handed.setter
@@ -57,13 +57,13 @@ class RunMessages:
 
     @property
     def message_count(self) -> int:
-        """How many messages it has not taken, as far as is known here."""
+        """How many messages the instance has not taken, as far as this process knows."""
         sent = sum(map(counted, self.reader.sent.values())) + (self.handed or 0)
         return max(0, sent - self._session.journal.unwritten.taken)
 
     @property
     def lease(self) -> bytes:
-        """Under which the instance is run."""
+        """The packed lease under which the instance is run."""
         return self._session.lease
 
     def awaits(self, message: str | bytes) -> bool:
@@ -73,7 +73,7 @@ class RunMessages:
     # Reading.
 
     def will_listen(self, messages: tuple[str, ...], type: object) -> None:
-        """A branch begins to listen to messages, and takes those that are of this type."""
+        """Note that a branch begins to listen to messages, and takes those that fit this type."""
         if self._types is _NO_TYPES:
             self._types = {}
         types = self._types
@@ -86,7 +86,7 @@ class RunMessages:
                 types[name] = SEVERAL
 
     def lacks(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
-        """Whether the store may have messages that are to be taken instead of those found, or with them."""
+        """Whether the store may have messages that are to be taken before those found, or together with them."""
         return self.reader.lacks(messages, found, count)
 
     async def read_on(self, messages: tuple[str | bytes, ...]) -> None:
@@ -106,7 +106,7 @@ class RunMessages:
             self._session.life.storage_failed(error)
 
     async def read_all(self, *, with_lease: bool = True) -> None:
-        """The same, for the engine itself. `with_lease`: also read who has the instance, and what it was asked for."""
+        """Like `refresh`, without a shield. `with_lease`: also read the lease and a request to evict."""
         try:
             await self.reader.refresh(with_lease=with_lease)
         except Exception as error:  # noqa: BLE001  # the store failed
@@ -124,7 +124,7 @@ class RunMessages:
     # Sorting.
 
     async def sort(self) -> bool:
-        """Set aside what no wait can take, or read on what was passed over; whether there was anything to do."""
+        """Set aside messages that no wait can take, or read more; return whether there was anything to do."""
         if self.waits.refusing and await self._set_all_aside():
             return True
         names = self.waits.waiting_in_vain(self.reader)
@@ -137,7 +137,7 @@ class RunMessages:
         return True
 
     async def set_aside(self, fit: Fit) -> bool:
-        """Set aside what a wait has refused and no other wait takes; whether there was any."""
+        """Set aside messages that a wait has refused and no other wait takes; return whether there were any."""
         found = self._refused(fit, all_parked=True)
         for message, reason in found:
             await self._put_aside(message, str(message.name), message.payload, reason)
@@ -155,13 +155,13 @@ class RunMessages:
         return any_found
 
     def _refused(self, fit: Fit, *, all_parked: bool) -> list[tuple[InboxMessage, str]]:
-        """What a wait has refused and nobody else takes, as far as that can be known now."""
+        """The messages that a wait has refused and no other wait takes, as far as that is known now."""
         found: list[tuple[InboxMessage, str]] = []
         for message, reason in list(fit.refused.values()):
             if not self._session.journal.inbox.has(message):
                 del fit.refused[message.id]
             elif message.only_for is not None:
-                # Nobody else may take it.
+                # Addressed to this wait: no other one may take it.
                 found.append((message, reason))
             elif not all_parked and self._may_be_awaited(message):
                 continue
@@ -170,35 +170,37 @@ class RunMessages:
         return found
 
     def _may_be_awaited(self, message: InboxMessage) -> bool:
-        """Whether a branch that runs may be about to wait for a message that others have refused."""
+        """Whether an active branch may be about to wait for a message that another wait has refused."""
         if self._session.journal.history.loaded or self.waits.unbegun:
             return True
         return self._types.get(str(message.name)) is SEVERAL
 
     async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
-        """Set the result of a task aside, which is not what was asked for; the task is open again."""
+        """Set aside the result of a task, which does not fit its wait, and open the task again."""
         await self._put_aside(message, name, result, reason, task=id)
 
     async def _put_aside(
         self, message: InboxMessage, name: str, payload: bytes, reason: str, task: str | None = None
     ) -> None:
-        """Move a message from the inbox to what is set aside, in one commit with all that comes of it."""
+        """Set a message of the inbox aside, and answer its sender, in one commit."""
         inbox, answers = self._session.journal.inbox, self._session.host.answers
         if not inbox.has(message):
             return  # it was set aside while another one was
-        # From now on nobody else takes it.
+        # Removed from memory before the first `await`, so that no other branch takes it.
         inbox.take(message)
-        # It is in the inbox still, as far as there is a limit; which there was not for the result of a task.
+        # A message that is set aside still counts against the limit of the inbox. The result of a task was never
+        # counted, and is from now on.
         self._session.journal.unwritten.taken -= not message.is_counted
         row = SetAside(name, payload, message.sent_at, self._session.codec.encode(reason))
         text = f"message {name!r} to {self._session.journal.keys.instance_id!r} was set aside: {reason}"
         answer = None if message.reply_to is None else Answer(self._session.codec.encode(text), AnswerKind.UNFIT).pack()
-        # Whoever waits here has to know that its row is gone because it is told otherwise.
+        # A sender in this process is told in memory. Its callback is removed now, so that it does not take the
+        # clearing of its row for a lost answer.
         take = None if message.reply_to is None else answers.pop(message.reply_to, None)
         told: list[bool] = []
 
         def stored(is_aside: bool) -> None:
-            # Called whoever is cancelled meanwhile: nobody would tell the one who has asked again.
+            # Called even if this branch is cancelled meanwhile: nobody else would tell the sender.
             if is_aside:
                 _log.warning("%s", text)
                 if take is not None and answer is not None:

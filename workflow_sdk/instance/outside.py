@@ -1,4 +1,4 @@
-"""What an instance does to others: messages, children, tasks, answers; and telling its end."""
+"""The effects of an instance on others: messages, children, tasks and answers; and its own end."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from workflow_sdk.rows.wire import due_at_once
 T = TypeVar("T")
 
 LIVES_MAX = 1000
-"""So many children may have had the id that is derived for one: each after a restart of the parent."""
+"""How many ids are tried for a child: those before it may belong to children from before a restart of the parent."""
 
 _FOR_AUTHORS: Final = (AlreadyExistsError, InboxFullError, InstanceNotFoundError)
-"""What a change that reaches others may raise in the author's code. Anything else is a failure of the store."""
+"""The errors of such a change that are raised in the author's code. Any other counts as a failure of the store."""
 
 
 class _Begun(Struct, frozen=True):
-    """An instance that was started, or was there already."""
+    """A child or successor that was started, or was there already."""
 
     id: str
     ending: Ending | None = None
-    """How it ended, if it has. Then nothing was recorded."""
+    """How it ended, if it had ended already. Then nothing was recorded of it."""
     is_new: bool = False
 
 
 class RunOutside:
-    """What one run does to others: messages, children, successors, tasks, answers."""
+    """Makes the effects of one run on others: messages, children, successors, tasks and answers."""
 
     __slots__ = ("_parking", "_session", "_state", "left_something")
 
@@ -61,7 +61,7 @@ class RunOutside:
         self._parking = parking
         self._state = state
         self.left_something: bool = False
-        """A wait ended early, and of what hung on it the end may have come that was not read."""
+        """Whether a wait for a child or a task ended early: its end may be in the inbox, though nobody waits for it."""
 
     @property
     def _id(self) -> str:
@@ -69,15 +69,15 @@ class RunOutside:
 
     @property
     def children(self) -> Iterable[str]:
-        """The instances that it waits for."""
+        """The ids of the children that the instance waits for."""
         return [what.id for what in self._session.journal.outside.values() if what.kind == "child"]
 
     async def _make(
         self, change: Change[T], effect: Effect, *, weight: int = 0, stored: Callable[[T], None] | None = None
     ) -> T:
-        """Make a change in one commit with the rest: what came of it. It writes the record of the effect as well.
+        """Make a change in one commit with all else that changed, and return its value. It also writes its own record.
 
-        `stored` is called once it is in the store, cancelled or not.
+        `stored` is called once it is stored, even if the branch is cancelled meanwhile.
         """
 
         def done(value: T) -> None:
@@ -96,11 +96,11 @@ class RunOutside:
 
     @property
     def _version(self) -> int:
-        """The number of the state of the instance that begins with the next commit."""
+        """The version of the instance after the next commit."""
         return self._session.journal.unwritten.version + 1
 
     def _record(self, effect: Effect, outcome: str) -> list[Writing]:
-        """Record what came of an effect."""
+        """The writes that record the outcome of an effect."""
         return [Set(key, raw) for key, raw in effect.rows(self._version, outcome)]
 
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
@@ -133,7 +133,7 @@ class RunOutside:
         return await self._make(expire(), effect, stored=partial(_stored_if, effect))
 
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
-        # What it starts is kept as long as itself, where nothing else is said.
+        # An instance that this one starts has the same retention, if its workflow gives none.
         retention = self._session.journal.about.birth.retention
         now = self._session.clock.time()
         rows = new_rows(start.workflow, Status.PENDING, start.input, now, new_seed(), retention, due_at_once(now))
@@ -161,11 +161,11 @@ class RunOutside:
                 if start.is_watched:
                     yield _watch(keys, (), (self._id, pack_segment(self._version) + start.location))
                 return _Begun(id, is_new=True)
-            # It is of an earlier life of this instance.
+            # The id is taken by a child from before a restart of this instance: try the next.
         raise AlreadyExistsError(f"instance {start.id!r} and its namesakes exist already")
 
     def _adopt(self, found: Snapshot, start: Start, effect: Effect) -> Steps[_Begun]:
-        """Wait for the end of an instance that was started by someone else; or see how it ended."""
+        """Wait for the end of an instance that somebody else has started, or return how it ended."""
         keys, id = found.keys, found.keys.instance_id
         if id == self._id:
             raise AlreadyExistsError(f"instance {id!r} can't start itself; to start over, return ContinueAsNew")
@@ -174,7 +174,8 @@ class RunOutside:
         if not start.is_watched:
             yield self._record(effect, id)
             return _Begun(id)
-        # Its end is a change of its status; and whoever ends it looks at who waits for that.
+        # The commit checks both rows: the head changes when the instance ends, and the other one when somebody else
+        # begins to wait for its end.
         yield Get(keys.field(Field.HEAD))
         yield Get(keys.field(Field.WATCHERS))
         if found.status.is_terminal:
@@ -199,12 +200,13 @@ class RunOutside:
             self._session.host.here.is_due(id)
 
     async def answer(self, key: bytes, raw: bytes) -> None:
-        """Give an answer to whoever waits for it under this key; it is stored that it was given when this returns."""
+        """Give an answer to the sender that waits for it under this key. When this returns, that is stored."""
         take = self._session.host.answers.pop(key, None)
         if take is not None:
             self._session.journal.write_outside(key, None)
             self._state.show()
-            # Once it is stored it is handed over, before anything can come in between: nobody would answer again.
+            # `then` hands the answer over as soon as this is stored, before a cancellation can come in between: after
+            # that, a replay would not answer again.
             handed_over = partial(take, Answer(raw).pack())
             if not await self._session.flusher.flush(alone=self._parking.waits.active == 1, then=handed_over):
                 await self._session.life.never()
@@ -231,7 +233,7 @@ class RunOutside:
         for place in (*row.places(), row.own_place):
             journal.write_outside(place, b"")
         created = TaskEvent("created", None, row.created_at, row.assignee)
-        # Before everything that is appended.
+        # Sorts before all events that are appended later.
         journal.write_outside(task_log(row.id) + pack_segment(0), created.pack())
 
     async def expire_task(self, id: str, effect: Effect) -> bool:
@@ -246,7 +248,7 @@ class RunOutside:
 
         return await self._make(expire(), effect, stored=partial(_stored_if, effect))
 
-    # What lies outside and is not waited for any more.
+    # Children and tasks for which nobody waits any more.
 
     def abandon(self, location: bytes, *, rollback: bool = False) -> list[bytes]:
         journal = self._session.journal
@@ -269,7 +271,7 @@ class RunOutside:
 
 
 def _watch(keys: InstanceKeys, others: Iterable[tuple[str, bytes]], watcher: tuple[str, bytes]) -> Set:
-    """Have an instance tell one more of its end."""
+    """The write that has an instance tell one more instance of its end."""
     return Set(keys.field(Field.WATCHERS), Watchers((*others, watcher)).pack())
 
 
@@ -279,7 +281,7 @@ def _stored_if(effect: Effect, is_recorded: bool) -> None:
 
 
 class Finish:
-    """Of one run."""
+    """Stores the end of one run's instance, or that it is stuck."""
 
     __slots__ = ("_head", "_outside", "_reader", "_session", "_state")
 
@@ -295,7 +297,7 @@ class Finish:
     async def finish(self, status: Status) -> None:
         """Store the status, which is an end or `STUCK`, and release the instance.
 
-        Whoever cancels the run waits for it: a status that is an end must not be stored without what goes with it.
+        A cancellation of the run waits for this: an end must not be stored without what goes with it.
         """
         now = self._session.clock.time()
         cancelled = await come_what_may(lambda: self._finish(status, now))
@@ -303,7 +305,7 @@ class Finish:
             raise cancelled
 
     async def _finish(self, status: Status, now: float) -> None:
-        """May be called again by whoever insists: it does the same then."""
+        """Do what `finish` promises. May be called again after a cancellation, and does the same then."""
         if self._session.life.is_away or self._session.life.failure is not None:
             return
         self._session.life.get_past_deaths()
@@ -315,7 +317,7 @@ class Finish:
             error = await self._session.flusher.try_commit(self._release(), self._released, insisted=True)
         else:
             if self._outside.left_something:
-                with suppress(Exception):  # the store failed: it will say so again
+                with suppress(Exception):  # the store failed: the commit below will find out, too
                     await self._reader.refresh(with_lease=False, all=True)
             self._session.journal.drop_endings()
             about = self._session.journal.about
@@ -333,9 +335,9 @@ class Finish:
 
     @change
     def _release_for_good(self, ending: Ending, now: float) -> Steps[list[str]]:
-        """Tell those who wait for the end. Returns those of them who are to be told in memory as well."""
+        """Release the instance, and tell those that wait for its end; return those to be told in this process."""
         about, keys = self._session.journal.about, self._session.journal.keys
-        # Others may have begun to wait while it ran.
+        # Others may have begun to wait for the end while the instance ran. If so, the change is made again.
         raw = yield Assume(keys.field(Field.WATCHERS), about.raw.get(Field.WATCHERS))
         here: list[str] = []
         if raw is not None:
@@ -345,7 +347,7 @@ class Finish:
         return here
 
     def _released(self, here: Iterable[str]) -> None:
-        """The last commit is in the store. `here`: who of those who wait for the end is to be told here as well."""
+        """Note that the last commit is stored. `here`: the waiting instances that are to be told in this process."""
         self._session.life.went_away()
         for id in here:
             self._outside.message_came(id)

@@ -1,7 +1,7 @@
-"""Waiting: branches park in memory, and when every branch is parked the instance is idle.
+"""Parking: branches wait in memory, and when every branch is parked the instance is idle.
 
-The last branch to park has that recorded. Then the instance waits in memory for the first thing to happen, or it is
-released in the same commit, and leaves the memory.
+The last branch to park has that recorded. Then the instance waits in memory for a timer or a message; or it is released
+in the same commit, and leaves the memory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Mode = Literal["yield", "live"]
 
 
 class _MessageCame(Exception):
-    """An instance can't be parked: there is a message that its run does not know."""
+    """The instance can't be released: there is a message that its run does not know."""
 
 
 class RunParking:
-    """The branches of one run: which of them run, and which wait."""
+    """Parks and wakes the branches of one run, and releases the instance when it is idle."""
 
     __slots__ = (
         "_arrivals",
@@ -54,24 +54,24 @@ class RunParking:
         self._mode: Mode = mode
         self.waits: Waits = messages.waits
         self._turns: Turns | None = None
-        """Made when others wait for their turn: mostly nobody does, and there may be thousands of instances."""
+        """Made when other instances wait for slots. Mostly none does, and there may be thousands of these objects."""
         self.idle_result: tuple[Status, float | None, list[str]] | None = None
-        """How the instance was released while it waits: its status, when it is due, and for which messages."""
+        """Set when an idle instance was released: its status, when it is due, and the messages that it waits for."""
         self.busy: int = 0
-        """What the engine itself does while every branch is parked."""
+        """How many tasks of the engine itself are at work, though every branch may be parked."""
         self._is_idle = False
-        """It waits in memory, and the store says so."""
+        """Whether the instance waits in memory, and that is recorded, or just being recorded."""
         self._settling = False
         self._leaving = False
-        """It is being released: nobody is woken until that is decided."""
+        """Whether the instance is being released: no branch is woken until that has succeeded or failed."""
         self._held = False
-        """A branch was kept from going on."""
+        """Whether a branch was kept from going on, so that the instance has something to do as soon as it is loaded."""
         self._arrivals: Arrivals | None = None
         session.life.branches = self
 
     @property
     def arrivals(self) -> Arrivals:
-        """What reads the messages that come. Made with the first: there may be thousands of instances."""
+        """The part that reads the messages which come. Made when first needed: there may be thousands of instances."""
         if self._arrivals is None:
             self._arrivals = Arrivals(self._session, self._messages, self)
         return self._arrivals
@@ -80,13 +80,13 @@ class RunParking:
 
     @property
     def instance_id(self) -> str:
-        """Which instance it is."""
+        """The id of the instance."""
         return self._session.journal.keys.instance_id
 
     @property
     def next_time(self) -> float | None:
-        """When its first timer is due."""
-        # What nobody is woken for is nothing to wait for: the time that is over would be over again and again.
+        """When the first timer of the branches is due; None if no timer is to be waited for."""
+        # While no branch is woken, timers do not count: the host would come back at once, again and again.
         return None if self._session.life.halted or self._leaving else self.waits.next_time
 
     @property
@@ -96,12 +96,12 @@ class RunParking:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits in memory, and the store says so."""
+        """Whether the instance waits in memory, and that is recorded, or just being recorded."""
         return self._is_idle
 
     @property
     def stamp(self) -> bytes | None:
-        """What the inbox stamp was when messages were read last: another one means that there are more."""
+        """The value of the inbox stamp when messages were last read. If it is another now, there are more."""
         return self._messages.reader.stamp
 
     def evict(self) -> None:
@@ -132,7 +132,7 @@ class RunParking:
             await self._let_others_go()
 
     async def _let_others_go(self) -> None:
-        """Others wait for their turn: if this instance has had its own, it steps back until it has the next."""
+        """Let other instances, which wait for slots, go first if the turn of this one is over."""
         if self._turns is None:
             self._turns = Turns(self._session.host, self, self.waits)
         if self._turns.is_over:
@@ -141,12 +141,12 @@ class RunParking:
                 await self._session.life.never()
 
     def _look_for_turn(self) -> None:
-        """One branch less is active: maybe all that are left are ready to step back."""
+        """Note that one branch less is active: those that are left may all be ready to let others go first."""
         if self._turns is not None:
             self._turns.look()
 
     async def park(self, wait: Wait) -> None:
-        """Return once what the branch waits for may be there; it is stored before that the branch waits."""
+        """Record that the branch waits, and return once what it waits for may be there."""
         life, waits = self._session.life, self.waits
         if life.halted:
             await life.never()
@@ -154,7 +154,8 @@ class RunParking:
         try:
             self._session.host.waits_changed(self)
             if waits.active > 1:
-                # Siblings go on. Else the commit that records the instance as idle takes our changes along.
+                # Other branches go on, so the wait is written now. Otherwise every branch is parked, and the commit
+                # that records this takes the wait along.
                 await self.flush()
                 if wait.fired:
                     return
@@ -168,7 +169,7 @@ class RunParking:
                 await wait.wakeup.wait()
             finally:
                 if not wait.fired:
-                    # Cancelled: nobody has counted it as running again.
+                    # The branch was cancelled, so `_wake` has not counted it as active again.
                     waits.active += 1
                     self._leave_idle()
             if life.halted or life.is_over:
@@ -179,32 +180,32 @@ class RunParking:
                 self._leave_to_others(wait)
 
     def _leave_to_others(self, wait: Wait) -> None:
-        """A branch waits for messages no more: it may have been woken for one that it has left to others."""
+        """Look for other takers, since a branch that does not wait any more may have left messages that came for it."""
         if len(self._session.journal.inbox):
             self.fire()
         if self._messages.reader.has_passed(wait.messages) and any(map(self.waits.awaits, wait.messages)):
-            # There may be more of what it has taken, for others.
+            # Not all messages are in memory, and the store may have more of this name for other branches.
             self.arrivals.signal(lease=False)
 
     async def hold(self) -> None:
-        """Park a branch that may not go on now: the instance is evicted, or nothing is to be called."""
+        """Park a branch that may not go on now, since the instance is evicted or nothing may be called."""
         self._held = True
         self.rest()
         try:
             await anyio.sleep_forever()
         finally:
-            # Of a race that was decided meanwhile: whoever ran this branch counts it off.
+            # Cancelled, since a race was decided meanwhile: the race counts each branch off when it ends.
             self.waits.active += 1
 
     def rest(self) -> None:
-        """One branch less is active."""
+        """Count one branch less as active."""
         self.waits.active -= 1
         self._look_for_turn()
         if self.waits.active == 0 and not self._is_idle and not self._session.life.halted:
             self._session.host.spawn(self._settle)
 
     def fire(self) -> None:
-        """Wake the branches whose time has come, or for whom there may be a message."""
+        """Wake the branches whose time has come, or for which there may be a message."""
         if self._session.life.halted or self._leaving or (self._turns is not None and self._turns.steps_back):
             return
         served = self.waits.served() if len(self._session.journal.inbox) else []
@@ -226,7 +227,7 @@ class RunParking:
         self._leave_idle()
 
     def _leave_idle(self) -> None:
-        """Something goes on: with the next commit, the instance is not stored as waiting any more."""
+        """Note that a branch goes on: from the next commit on, the instance is not recorded as waiting."""
         if self._is_idle:
             self._is_idle = False
             if self._turns is not None:
@@ -236,7 +237,7 @@ class RunParking:
             self._head.become(Status.RUNNING)
 
     def let_all_go(self) -> None:
-        """The run is over: whoever waits is woken, and finds that there is nothing to go on with."""
+        """Wake every branch, since the run is over: each then finds that it can't go on."""
         self.waits.let_all_go()
         if self._turns is not None:
             self._turns.go_on()
@@ -244,9 +245,9 @@ class RunParking:
     # Every branch is parked.
 
     async def _settle(self) -> None:
-        """Every branch is parked: have that recorded, unless something goes on at once."""
+        """Record that every branch is parked, unless one goes on at once."""
         if self._settling:
-            # Whoever is at it looks again when it has done so.
+            # The call that is under way looks again, in its loop, after each `await`.
             return
         self._settling = True
         self.busy += 1
@@ -262,7 +263,7 @@ class RunParking:
                 self._session.life.stop()
 
     async def _become_idle(self) -> None:
-        """Record that every branch is parked; in yield mode, release the instance in the same commit."""
+        """Record that every branch is parked; in mode "yield", release the instance in the same commit."""
         if not self._held:
             self._session.life.get_past_deaths()
         if self._head.status is not Status.ROLLING_BACK and not self._held:
@@ -271,6 +272,8 @@ class RunParking:
         if self._session.life.halted:
             return
         if self._mode == "live":
+            # Set before the commit: a branch that is woken during it has the instance stored as running by the next
+            # one.
             self._is_idle = True
             self._session.host.rests(self, idle=True)
             await self._session.flusher.commit()
@@ -282,7 +285,7 @@ class RunParking:
             self._leaving = False
 
     async def _release(self) -> None:
-        # What was kept from going on is due at once.
+        # A branch that was kept from going on has something to do, so the instance is due at once.
         now = self._session.clock.time()
         when = now if self._held else self.waits.next_time
         self._head.due(due_at_once(now) if self._held else when)
@@ -297,7 +300,7 @@ class RunParking:
         if not isinstance(error, _MessageCame):
             self._session.life.storage_failed(error)
         elif await self.arrivals.take_in():
-            # It is not released after all, and what goes on now must not be stored as waiting.
+            # The instance was not released after all: undo what was prepared for the commit.
             self._head.due(None)
             self._leave_idle()
             self._leaving = False
@@ -305,14 +308,17 @@ class RunParking:
 
     @change
     def _park(self, stamp: bytes | None) -> Steps[None]:
-        """Release the instance, unless a message has come that is not known here: each changes the inbox stamp."""
+        """Release the instance; raise `_MessageCame` if the inbox stamp has changed since messages were last read.
+
+        A commit that adds a message checks the lease, this one checks the stamp: so one of the two sees the other.
+        """
         if (yield Assume(self._session.journal.keys.stamp, stamp)) != stamp:
             raise _MessageCame
         yield self._head.let_go()
 
 
 class Arrivals:
-    """The messages that come while the branches of one run wait."""
+    """Reads the messages that come while the branches of one run wait, and wakes the branches that they are for."""
 
     __slots__ = ("_checks", "_is_reading", "_messages", "_parking", "_session")
 
@@ -321,19 +327,19 @@ class Arrivals:
         self._messages = messages
         self._parking = parking
         self._is_reading = False
-        """What has come is being read."""
+        """Whether a task is reading messages now."""
         self._checks = False
-        """Whether the lease is to be looked at with the messages."""
+        """Whether the lease is to be read with the messages."""
 
     async def take_in(self) -> bool:
-        """Read the message that has kept the instance from being released; False if that can't be."""
+        """Read the messages that have kept the instance from being released; False if the run is over by then."""
         await self._messages.read_all()
         if self._messages.reader.lease != self._session.lease:
             self._session.life.storage_failed(ConflictError("the lease is lost"))
         return not self._session.life.halted
 
     def signal(self, *, lease: bool = True) -> None:
-        """A message may have come; with `lease`, the instance may also have been taken away."""
+        """Have messages read, since one may have come; with `lease`, the instance may also have been taken over."""
         self._messages.reader.has_come = True
         self._checks = self._checks or lease
         if not self._is_reading and not self._session.life.halted:
@@ -352,15 +358,15 @@ class Arrivals:
             self._parking.busy -= 1
 
     async def _read_new(self) -> None:
-        """Read what has come; and the lease, if the instance may have been taken over, or is to be evicted."""
+        """Read new messages; and also the lease, if the instance may have been taken over or is to be evicted."""
         life, reader = self._session.life, self._messages.reader
         checked, self._checks = self._checks, False
         await self._messages.read_all(with_lease=checked)
         if not checked or life.halted:
             return
         if reader.lease != self._session.lease:
-            # Whoever has taken the instance over may have taken the message, too: there would be nothing to wait
-            # for. What is in flight is refused, and ends first.
+            # Another worker has the instance, and may have taken the messages already. A commit that is in flight now
+            # will be refused; wait for that first, so that the run does not end in the middle of it.
             await self._session.flusher.until_landed()
             life.storage_failed(ConflictError("the lease is lost"))
         if reader.evicted == self._session.lease and not life.halted:
@@ -368,12 +374,12 @@ class Arrivals:
             self._session.host.evict(self._parking)
 
     async def _sort(self) -> bool:
-        """Wake those for whom there are messages; whether there may be more for others."""
+        """Wake the branches for which there are messages; return whether to look once more."""
         self._parking.fire()
         return not self._session.life.halted and await self._messages.sort()
 
     async def watch(self) -> None:
-        """Return once a message may have come, and was read."""
+        """Return once a message may have come and the new messages were read."""
         if await self._messages.watch():
             self._messages.reader.has_come = self._checks = True
             await self._take_messages()

@@ -1,4 +1,4 @@
-"""How a run has left its instance, and what it waits for."""
+"""The result of a run: how the run left its instance, and what the instance waits for."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class Wait:
     path: str
     message: str | None
     token: str
-    """Names exactly this wait, for `send`."""
+    """The token of this wait, for `send`."""
     version: int
-    """Of the instance, when it began to wait."""
+    """The version of the instance when the wait began."""
     until: datetime | None
     target: str | None = None
     """The id of the child or task that is awaited."""
     attempts: int = 0
-    """How often what is retried has failed."""
+    """How often the operation that is tried again has failed."""
     error: ErrorInfo | None = None
-    """How it failed at last."""
+    """Its last error."""
 
 
 async def read_waits(
     driver: Driver, keys: InstanceKeys, codec: Codec, troubles: dict[bytes, EntryTrouble], seed: bytes
 ) -> list[Wait]:
-    """What the branches of an instance wait for. `troubles`: those of what is retried, as far as they were read."""
+    """Read what the branches of an instance wait for. `troubles`: the failed attempts that were read, by location."""
     waits: list[Wait] = []
     rows = await driver.scan(*keys.range(WAITS))
     outside: dict[bytes, Hanging] = {}
@@ -90,7 +90,7 @@ async def read_waits(
 
 
 async def read_troubles(driver: Driver, keys: InstanceKeys) -> dict[bytes, EntryTrouble]:
-    """How often operations have failed, and how at last, by their locations."""
+    """Read how often operations have failed, and their last errors, by location."""
     start = len(keys.space) + len(METADATA)
     return {key[start:]: EntryTrouble.unpack(raw) for key, raw in await driver.scan(*keys.range(METADATA))}
 
@@ -114,17 +114,17 @@ class RunResult(Generic[OutputT]):
     """The names of the messages that are awaited."""
     instance_id: str = field(default="", compare=False)
     waits: list[Wait] = field(default_factory=list[Wait], compare=False)
-    """Everything that is awaited, by the instance itself and by its children that were run with it."""
+    """All waits of the instance, and of its children that were run by the same call."""
 
 
 def check_value_bytes(size: object) -> None:
-    """The limit of an author's values is one that every store can keep."""
+    """Check that the limit of an author's values is one that every store can keep."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= VALUE_BYTES_LIMIT:
         raise DefinitionError(f"max_value_bytes is at most {VALUE_BYTES_LIMIT:,}, not {shown(size)}")
 
 
 def innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The exception in a group of one: task groups wrap what passes through them."""
+    """The exception inside groups of one: task groups wrap what passes through them."""
     if len(group.exceptions) != 1:
         return group
     (inside,) = group.exceptions
@@ -136,7 +136,7 @@ def innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def stored_result(workflow: Workflow[Any, Any], codec: Codec, about: InstanceRows, id: str) -> RunResult[Any]:
-    """The result of an instance that is not running, from what is recorded."""
+    """Make the result of an instance that is not running from its rows."""
     status, result = about.status, about.result
     if status is Status.COMPLETED:
         output = None if result.output is None else codec.decode(result.output, workflow.output_hint)

@@ -1,4 +1,4 @@
-"""One claimed instance, from loading it to giving it back: what whoever runs instances has in common."""
+"""One claimed instance, from loading it to releasing it, for runtimes and for `run_workflow`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _log = logging.getLogger("workflow_sdk.execution")
 
 
 class Run:
-    """One claimed instance, from loading it to giving it back."""
+    """Loads one claimed instance, runs it, and releases it."""
 
     __slots__ = ("_checked", "_claimed", "_lease", "began_at", "codec", "driver", "execution", "journal", "workflow")
 
@@ -72,13 +72,13 @@ class Run:
         self.driver: Driver = driver
         self.codec: Codec = codec
         self._claimed: Claim | None = claimed
-        """What was found when it was claimed, until that is loaded: there may be thousands of runs that wait."""
+        """The claim, until it is loaded: after that its rows must not take memory, as thousands of runs may wait."""
         self._checked = claimed.checked
-        """Whether its input was checked against the workflow's annotation when it was started."""
+        """Whether the input was checked against the workflow's annotation when the instance was started."""
         self.journal: Journal = Journal(keys)
         about, birth = claimed.about, claimed.about.birth
         self.began_at: float = about.began_at
-        """When this generation of it has begun."""
+        """When this generation of the instance began."""
         lenient = workflow.divergence == "lenient"
         self.execution: Execution = Execution(
             driver=driver,
@@ -102,7 +102,7 @@ class Run:
         )
 
     async def go(self) -> None:
-        """Run, and give the instance back whatever happens."""
+        """Run the instance, and release it whatever happens."""
         execution = self.execution
         try:
             try:
@@ -120,11 +120,11 @@ class Run:
                 else error
             )
             if isinstance(reason, CodecError) and not execution.life.is_away:
-                # Of the engine: what the author's code raises does not come here.
+                # An error of the engine: those of the author's code do not come here.
                 execution.life.failed(reason)
             else:
-                # Cancelled between two awaits, all that changed belongs together. Anything else can come out of the
-                # middle.
+                # A cancellation comes at an `await`, where the changes so far belong together and can be written. Any
+                # other error may have come in the middle of a change.
                 cancelled = isinstance(error, anyio.get_cancelled_exc_class())
                 await self._release(write=cancelled and execution.life.failure is None and execution.life.stuck is None)
                 raise
@@ -138,19 +138,19 @@ class Run:
             if isinstance(reason, LeaseLostError):
                 await self._live_on()
             raise reason
-        # If it was given up, nothing is to be changed any more, and whoever comes next goes on.
+        # Does nothing if the run has stored its last commit. If it was abandoned, the instance is released as due.
         await self._release(write=True)
 
     async def _stick_as_stored(self, error: Exception, kind: str) -> bool:
-        """Have the instance stuck, and otherwise as the store has it; False if it can't be written even so.
+        """Store the instance as stuck, and otherwise leave it as the store has it; False if even that fails.
 
-        What this run remembers is forgotten: it is what can't be stored, or comes from what can't be read.
+        The journal of this run is discarded: it has what can't be stored, or comes from what can't be read.
         """
         execution = self.execution
         with anyio.CancelScope(shield=True):
             try:
                 found = await read_snapshot(self.driver, self.journal.keys)
-            except Exception:  # noqa: BLE001  # the store failed, or its rows can't be read: what is known is the first error
+            except Exception:  # noqa: BLE001  # the store failed, or rows can't be read: the first error counts
                 return False
             if found.lease != self._lease:
                 return False
@@ -188,7 +188,7 @@ class Run:
             return
         rows, about = claimed.rows, claimed.about
         if rows is None:
-            # Whoever had it may have written until it was claimed.
+            # The worker that had the instance may have written until the claim was stored, so read again.
             about = await read_about(self.driver, journal.keys)
         await load_for_run(rows or self.driver, journal, about)
         if journal.history.loaded or about.birth.generation > 1:
@@ -217,7 +217,7 @@ class Run:
             try:
                 value = await self._bound()(scope)
             except BaseException as error:
-                # Whatever the author's code raises ends the workflow.
+                # Anything that the author's code raises ends the workflow, except what the engine raises to unwind it.
                 is_ours = execution.life.halted and not isinstance(error, Exception)
                 if is_ours or not is_failure_of_scope(error, execution.life, is_own_task=True):
                     scope.forgotten()
@@ -231,7 +231,7 @@ class Run:
             again = await self._end(value, failure)
 
     async def _end(self, value: Any, failure: BaseException | None) -> bool:
-        """Record what the author's function has come to; whether the instance starts over."""
+        """Record the outcome of the author's function; return whether the instance starts over."""
         execution = self.execution
         execution.state.show()
         if execution.life.halted:
@@ -251,21 +251,21 @@ class Run:
         return False
 
     async def _start_over(self, again: ContinueAsNew) -> bool:
-        """A fresh history, in one commit. What others see of the instance remains."""
+        """Begin a fresh history, in one commit; return False if the input is a mistake. The public state is kept."""
         execution, journal, workflow = self.execution, self.journal, self.workflow
         try:
             raw = encode_input(self.codec, workflow, again.input)
         except (CodecError, DefinitionError) as error:
             execution.life.mistake(DefinitionError(f"ContinueAsNew of workflow {workflow.name!r}: {error}"))
             return False
-        # A run that has not looked at the state hands on what it began with.
+        # A run that has not used the public state hands on the one with which it began.
         base = journal.about.birth.base if execution.state.public is None else execution.state.public.whole()
         journal.start_over()
         journal.drop_endings()
         now = execution.clock.time()
         facts = replace(execution.facts, seed=new_seed(), generation=execution.facts.generation + 1)
         birth = journal.about.birth
-        # Whoever starts it again asks for the first one.
+        # The first input is kept: whoever starts the same instance again gives that one.
         first = birth.input if birth.first_input is None else birth.first_input
         journal.set_row(
             Field.BIRTH,
@@ -285,7 +285,7 @@ class Run:
         return True
 
     def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
-        """The author's function, of a scope, with the input that is stored."""
+        """The author's function with the stored input, to be called with a scope."""
         fn = self.workflow.fn
         raw = self.journal.about.birth.input
         if not self.workflow.takes_input:
@@ -297,7 +297,7 @@ class Run:
         def call(scope: Scope) -> Awaitable[Any]:
             try:
                 if default is not None and self.codec.decode(raw, plain=True) is None:
-                    # It was started by someone who does not know the workflow.
+                    # The client that started the instance did not know the workflow, and so gave no default.
                     return fn(Context(scope), default)
                 value = self.codec.decode_checked(raw, self.workflow.input_hint)
             except CodecError as error:
@@ -311,14 +311,14 @@ class Run:
         return call
 
     def _no_input(self, raw: bytes) -> tuple[()]:
-        """Nothing, if that is what a workflow was given that takes no input."""
+        """Check that a workflow that takes no input was given none."""
         given = self.codec.decode(raw, plain=True)
         if given is not None:
             raise InputError(f"workflow {self.workflow.name!r} takes no input, and was given {given!r:.100}")
         return ()
 
     def _is_a_value(self, raw: bytes) -> bool:
-        """Whether the bytes are some value, whatever its type. If not they are damaged."""
+        """Whether the bytes are a value of any type. If not, they are damaged."""
         try:
             self.codec.decode(raw, plain=True)
         except CodecError:
@@ -326,7 +326,7 @@ class Run:
         return True
 
     async def _stick(self, error: Exception, kind: str) -> None:
-        """The code is wrong. Nothing it did since the last commit is kept; it is run again once it is mended."""
+        """Store the instance as stuck. Nothing that the run did since its last commit is kept."""
         execution = self.execution
         original = self.journal.about.result.error if execution.head.status is Status.ROLLING_BACK else None
         self.journal.unwritten.discard(keep_fields=True)
@@ -342,12 +342,12 @@ class Run:
         return None if error is None else unpack_error_info(error, self.codec)
 
     async def _release(self, *, write: bool) -> Exception | None:
-        """Give the instance back; whoever comes next goes on. The error, as far as the store does not let us.
+        """Release the instance as due, unless it was released; return the error if that fails.
 
-        Nothing cancels that: a cancellation that comes meanwhile is raised once it is done.
+        `write`: also write what changed. A cancellation that comes meanwhile is raised once this is done.
         """
         execution = self.execution
-        # What is in flight may change what is to be written; and may evict it.
+        # A commit that is in flight may change what is to be written, and may release the instance itself.
         cancelled: BaseException | None = None
         if execution.session.flusher.is_writing:
             cancelled = await come_what_may(execution.session.flusher.until_landed)
@@ -371,25 +371,25 @@ class Run:
 
     @change
     def _give_back_as_stored(self) -> Steps[None]:
-        """Nothing that this run remembers is written: the status of the instance is what the store has."""
+        """Release the instance as the store has it, without anything that this run remembers."""
         keys, host, now = self.journal.keys, self.execution.session.host, self.execution.clock.time()
         if not (yield from give_back(keys, self._lease, now, forgets_worker=not host.beats)):
             raise ConflictError("the lease is lost")
 
     async def _live_on(self) -> None:
-        """Others have taken the instance over: say that this worker has not died, if they took it for dead."""
+        """Take back the death of this worker, in case whoever took the instance over has counted one."""
         now = self.execution.clock.time()
         with anyio.CancelScope(shield=True), suppress(Exception):  # the store failed: then it counts as a death
             await apply(self.driver, take_back_death(self.journal.keys.instance_id, self._lease.name, now))
 
     async def _why(self, error: Exception, not_released: Exception | None) -> Exception:
-        """What to raise for a failed commit: a conflict means that the lease is lost, if it can't be given back."""
+        """The error to raise for a failed commit. A conflict means a lost lease if releasing has failed, too."""
         if isinstance(error, ConflictError) and not_released is not None:
             try:
                 lease = await self.driver.get(self.journal.keys.lease)
-            except Exception:  # noqa: BLE001  # the store is down: what is known is the conflict
+            except Exception:  # noqa: BLE001  # the store is down: only the conflict is known
                 return error
-            # None: whoever took it over has given it back by now.
+            # Another lease, or None if the worker that took the instance over has released it by now.
             if lease != self._lease.pack():
                 return LeaseLostError(
                     f"another worker has taken over instance {self.journal.keys.instance_id!r}; nothing was written"

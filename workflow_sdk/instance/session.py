@@ -1,4 +1,4 @@
-"""What the parts of one run have in common: what it reads and writes with, its head, and its public state."""
+"""What the parts of one run share: the session, the writer of the head, and the public state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workflow_sdk.values import Codec
 
 
 class Session(Struct, eq=False):
-    """One run of one instance: what it reads, what it writes with, and who runs it."""
+    """What every part of one run needs: the store, the journal, the codec, the clock, the lease and the host."""
 
     driver: Driver
     journal: Journal
@@ -31,16 +31,16 @@ class Session(Struct, eq=False):
     clock: Clock
     facts: Facts
     worker: str
-    """Who runs it."""
+    """The id of the worker that runs the instance."""
     lease: bytes
-    """Under which it writes."""
+    """The packed lease under which the run writes."""
     host: Host
     life: RunLife
     flusher: Flusher
 
 
 class HeadWriter:
-    """Of one instance. Everything here is written with the next commit."""
+    """Changes the head of one instance, and the rows that go with it. The next commit writes these changes."""
 
     __slots__ = ("_beats", "_session", "_worker")
 
@@ -48,10 +48,10 @@ class HeadWriter:
         self._session = session
         self._worker = worker
         self._beats = beats
-        """Whether the worker's heartbeat ends with this run."""
+        """Whether the worker exists for this run only: then its heartbeat ends with the run."""
 
     def become(self, status: Status) -> None:
-        """Record what the instance is doing, from the next commit on."""
+        """Set the status of the instance."""
         journal, head = self._session.journal, self._session.journal.about.head
         if head.status is status:
             return
@@ -64,11 +64,11 @@ class HeadWriter:
 
     @property
     def worker(self) -> str:
-        """Who runs it."""
+        """The id of the worker that runs the instance."""
         return self._worker.worker
 
     def refer(self, before: str | None, after: str | None) -> None:
-        """Have it found by its business reference, from the next commit on."""
+        """Have the instance listed by another business reference."""
         facts = self._session.facts
         if before is not None:
             self._session.journal.write_outside(listed_by_reference(before, facts.created_at, facts.instance_id), None)
@@ -77,27 +77,27 @@ class HeadWriter:
 
     @property
     def status(self) -> Status:
-        """What is recorded as the status, or will be with the next commit."""
+        """The status of the instance, as it will be after the next commit."""
         return self._session.journal.about.status
 
     def let_go(self) -> list[Writing]:
-        """Have nobody have the instance any more. If it has an alarm, it is due then."""
+        """The writes that release the instance. If its head has an alarm, any worker may run it then."""
         keys, alarm = self._session.journal.keys, self._session.journal.about.head.alarm
         writes: list[Writing] = [Clear(keys.lease), Clear(self._worker.claimed(self._session.facts.instance_id))]
         if self._beats:
             writes += forget_worker(self._worker)
         if alarm is not None:
-            # Others wait for the first alarm they know of; this one may come before it.
+            # Workers wait until the first alarm that they know. This one may be earlier.
             writes += Set(keys.alarm(alarm), b""), Signal(keys.shard_signal)
         return writes
 
     def due(self, alarm: float | None) -> None:
-        """When it is due, once nobody has it."""
+        """Set when the instance is due once it is released."""
         journal = self._session.journal
         journal.set_row(Field.HEAD, replace(journal.about.head, alarm=alarm))
 
     def purge(self, when: float) -> None:
-        """When it is to be forgotten, now that it ends."""
+        """Set when the instance, which ends now, is to be deleted."""
         journal = self._session.journal
         journal.unwritten.touch()
         journal.set_row(Field.HEAD, replace(journal.about.head, purge_at=when))
@@ -105,7 +105,7 @@ class HeadWriter:
 
 
 class RunState:
-    """Of one run."""
+    """The public state of one run's instance, which is read and stored only if the code uses it."""
 
     __slots__ = ("_head", "_session", "public")
 
@@ -113,7 +113,7 @@ class RunState:
         self._session = session
         self._head = head
         self.public: PublicState | None = None
-        """The public state, if it was ever looked at or assigned."""
+        """The public state; None if this run has neither read nor assigned it."""
 
     def see(self) -> PublicState:
         """The public state, as it was when the instance began, or as this run has made it."""
@@ -121,16 +121,16 @@ class RunState:
             try:
                 self.public = PublicState.since_the_start(self._session.codec, self._session.journal.about)
             except CodecError as error:
-                # No failure of the author's, who must not see it.
+                # Not a failure of the author's code: it must not be able to catch this.
                 what = "the ctx.state with which the instance started over can't be read"
                 raise self._session.life.misread(error, what) from None
         return self.public
 
     def show(self) -> None:
-        """Have everybody see what was assigned, with the next commit."""
+        """Have the next commit store what was assigned, so that everybody sees it."""
         journal = self._session.journal
         if self.public is None or journal.history.loaded:
-            # While history is walked over again, not everything is assigned yet.
+            # While recorded history is still replayed, not everything has been assigned again.
             return
         before = journal.about.shown.reference
         try:

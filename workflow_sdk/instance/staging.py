@@ -1,4 +1,4 @@
-"""What goes with the next commit of an instance beside its own rows."""
+"""Staging: changes of other instances that go with the next commit of this one."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ T = TypeVar("T")
 
 
 class Staged(Struct, Generic[T], eq=False):
-    """A change that goes with the next commit of an instance: what it does to others, and the record of that."""
+    """A change that goes with the next commit of an instance: its effect on others, and the record of that."""
 
     change: Change[T]
     is_wanted: Callable[[], bool]
-    """Whether somebody waits for it still."""
+    """Whether somebody still waits for the change to be made."""
     stored: Callable[[T], None]
-    """Called with what came of it once it is in the store, cancelled or not."""
+    """Called with the value of the change once it is stored, even if the caller was cancelled meanwhile."""
     weight: int = 0
-    """About how many bytes it has."""
+    """About how many bytes the change writes."""
     outcome: Outcome[T] | None = None
-    """What came of it; None if nobody wanted it any more."""
+    """The outcome of the change; None if it was not made, since nobody wanted it any more."""
     is_stored: bool = False
     has_moved_on: bool = False
-    """What it reads was changed by others before the commit: it is to be staged again. So the records of the instance
-    do not wait until somebody else stands still."""
+    """Whether others changed what it had read before the commit: then it has to be staged again. So the other rows of
+    the instance are written without waiting for it."""
     retries: int = 0
-    """How often that was so before."""
+    """How often it was staged again."""
 
     @property
     def is_over(self) -> bool:
@@ -46,7 +46,7 @@ class Staged(Struct, Generic[T], eq=False):
         return self.is_stored or self.has_moved_on
 
     def try_again(self) -> None:
-        """It is to be staged once more."""
+        """Prepare the change to be staged once more."""
         self.outcome = None
         self.has_moved_on = False
         self.retries += 1
@@ -56,7 +56,7 @@ _as_set = cast(
     "Callable[[tuple[bytes, bytes | None]], Set]",
     partial(tuple.__new__, Set),  # pyright: ignore[reportUnknownMemberType]  # of a tuple of anything
 )
-"""A row as a write, without a call of Python's for each."""
+"""Makes a write of a row, without a Python call for each: there are many."""
 
 
 def fill(batch: Batch, writes: WriteSet) -> None:
@@ -72,7 +72,7 @@ def fill(batch: Batch, writes: WriteSet) -> None:
 
 
 def without_moved_on(staged: list[Staged[Any]], moved: set[bytes]) -> list[Staged[Any]]:
-    """Those that are tried once more with this flush: of what still holds, half as many, so that it takes less time."""
+    """The changes to try again in this flush: those whose reads still hold, at most half of all, to be faster."""
     left = [one for one in staged if one.outcome is None or moved.isdisjoint(one.outcome.checks)]
     left = left[: len(staged) // 2]
     for one in staged:

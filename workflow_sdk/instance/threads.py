@@ -1,8 +1,8 @@
-"""Worker threads for steps that are plain functions: so many and no more, and none that keeps the process.
+"""Worker threads for steps that are plain functions: a limited number, and none keeps the process from ending.
 
-A plain function can't be stopped. Whoever waits for it may give up, after a timeout or when the worker shuts down; the
-thread runs on, and counts until the function returns. On asyncio the threads are therefore our own: those of anyio
-would not count any more, and the process could not end before the last of them has. Those of trio are as ours.
+A plain function can't be stopped. If its caller gives up, after a timeout or when the worker shuts down, the thread
+runs on, and counts against the limit until the function returns. On asyncio the threads are therefore our own: those of
+anyio would not count any more, and the process could not end before all of them have. On trio, those of anyio will do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _set_library: Any = getattr(anyio_loop, "set_current_async_library", None)
 
 @contextmanager
 def in_worker_thread(loop: asyncio.AbstractEventLoop) -> Generator[Scoped]:
-    """While the thread that runs this is a worker thread of the loop."""
+    """Mark the current thread as a worker thread of the loop inside the block, so that `anyio.from_thread` works."""
     if _claim is None or _locals is None:
         yield nullcontext
         return
@@ -45,7 +45,7 @@ def in_worker_thread(loop: asyncio.AbstractEventLoop) -> Generator[Scoped]:
 
 @contextmanager
 def _scoped(scope: anyio.CancelScope | None) -> Generator[None]:
-    """While a function runs that may ask whether it is still wanted."""
+    """Let a function in the block ask, through anyio, whether this scope is cancelled."""
     _locals.current_cancel_scope = scope
     try:
         yield
@@ -54,7 +54,7 @@ def _scoped(scope: anyio.CancelScope | None) -> Generator[None]:
 
 
 def forget_the_loop() -> None:
-    """In a context that was copied from a task: the thread that will run in it runs no event loop."""
+    """Mark the current context, which was copied from a task, as one without an event loop."""
     if _set_library is not None:
         _set_library(None)
         return
@@ -68,9 +68,9 @@ def forget_the_loop() -> None:
 _log = logging.getLogger("workflow_sdk.runtime")
 
 THREADS_MAX = 40
-"""Steps that are plain functions and run at once, unless a runtime says something else."""
+"""How many plain functions may run at the same time, by default."""
 IDLE_SECONDS = 10.0
-"""After which a thread that has nothing to do ends, when the next one is needed."""
+"""How long a thread is kept without work. It is ended when another one is taken."""
 
 
 class Threads:
@@ -84,7 +84,7 @@ class Threads:
         finalize(self, _end_all, self._idle)
 
     def take(self, call: Call) -> bool:
-        """Have a thread at once, if one is free."""
+        """Take a thread for a call; False if none is free."""
         try:
             self._limiter.acquire_on_behalf_of_nowait(call)
         except anyio.WouldBlock:
@@ -92,31 +92,32 @@ class Threads:
         return True
 
     async def wait(self, call: Call) -> None:
-        """Have a thread when it is our turn."""
+        """Wait for a free thread and take it."""
         await self._limiter.acquire_on_behalf_of(call)
 
     def give_back(self, call: Call) -> None:
-        """Have no use for it any more."""
+        """Give back the thread of a call."""
         self._limiter.release_on_behalf_of(call)
 
     async def run(self, call: Call) -> Any:
-        """What the function returns or raises, in the thread that it was given. Whoever gives up leaves it there."""
+        """Run the call in its thread; return or raise what the function does. If cancelled, leave it running."""
         native = anyio.lowlevel.current_token().native_token
         try:
             if isinstance(native, asyncio.AbstractEventLoop):
                 with anyio.CancelScope() as call.scope:
                     await self._begin(call, native)
             else:
-                # There a limiter is told when the function is over, whether or not anybody waits for it.
+                # On trio, the limiter counts a thread until its function is over, even if nobody waits for it.
                 self.give_back(call)
                 await anyio.to_thread.run_sync(call.run, abandon_on_cancel=True, limiter=self._limiter)
         except anyio.get_cancelled_exc_class():
-            # What is there is recorded, even if the time is up in the same moment: that cancellation comes again.
+            # If the function has just ended, its outcome is recorded even so: the cancellation comes again at the next
+            # `await`.
             if not call.has_outcome or anyio.current_effective_deadline() != -float("inf"):
                 call.abandon()
                 raise
         if not call.has_outcome:
-            # The function has asked, and was told that it is cancelled; so are we.
+            # The function has asked whether it is cancelled, and ended for that. This task is cancelled, too.
             await anyio.lowlevel.checkpoint_if_cancelled()
         return call.result()
 
@@ -137,7 +138,7 @@ class Threads:
         return worker
 
     def _landed(self, call: Call, landed: asyncio.Future[None], worker: _Worker) -> None:
-        """In the event loop: a function has returned or raised."""
+        """Take back the thread of a function that has ended. This is called in the event loop."""
         self.give_back(call)
         if not landed.done():
             landed.set_result(None)
@@ -147,7 +148,7 @@ class Threads:
             self._idle.append((worker, monotonic()))
 
     def close(self) -> None:
-        """No more is to be done. Threads that are idle end; the others do when they can, or with the process."""
+        """End the idle threads. The others end when their functions return, or with the process."""
         self._is_closed = True
         if left := int(self._limiter.borrowed_tokens):
             _log.warning("%d plain functions have not returned; their threads are left behind", left)
@@ -160,7 +161,7 @@ def _end_all(idle: deque[tuple[_Worker, float]]) -> None:
 
 
 class Call:
-    """A plain function, which has a thread or waits for one, and what has come of it."""
+    """One call of a plain function, which has a thread or waits for one, and its outcome."""
 
     __slots__ = ("_args", "_error", "_fn", "_has_returned", "_is_abandoned", "_value", "scope")
 
@@ -172,10 +173,10 @@ class Call:
         self._is_abandoned = False
         self._has_returned = False
         self.scope: anyio.CancelScope | None = None
-        """Whose cancellation the function may ask for, by `anyio.from_thread.check_cancelled`."""
+        """The scope that the function asks about with `anyio.from_thread.check_cancelled`."""
 
     def run(self) -> None:
-        """Call it, in the thread, and keep what comes of it: no future takes every exception, and trio no coroutine."""
+        """Call the function, in the thread, and keep its outcome, which futures and trio can't always hand over."""
         try:
             self._value = self._fn(*self._args)
         except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
@@ -186,11 +187,11 @@ class Call:
 
     @property
     def has_outcome(self) -> bool:
-        """Whether the function is over, and not since it was cancelled."""
+        """Whether the function has ended, and not because it was cancelled."""
         return self._has_returned and not isinstance(self._error, anyio.get_cancelled_exc_class())
 
     def result(self) -> Any:
-        """What it returned or raised."""
+        """Return or raise what the function did."""
         error, self._error = self._error, None
         if error is None:
             return self._value
@@ -200,7 +201,7 @@ class Call:
             del error  # its traceback holds this frame
 
     def abandon(self) -> None:
-        """Nobody wants the result, if there will be one."""
+        """Drop the outcome, now or when the function ends, since nobody wants it."""
         self._is_abandoned = True
         if self._has_returned:
             self._drop()
@@ -212,7 +213,7 @@ class Call:
 
 
 class _Job:
-    """A call on its way to a thread and back."""
+    """A call that is given to a thread, with the context in which it runs."""
 
     __slots__ = ("_call", "_context", "_landed")
 
@@ -224,11 +225,11 @@ class _Job:
 
     @property
     def scope(self) -> anyio.CancelScope | None:
-        """Whose cancellation the function may ask for."""
+        """The scope that the function asks about."""
         return self._call.scope
 
     def run(self, worker: _Worker, loop: asyncio.AbstractEventLoop) -> bool:
-        """Call the function, and tell the event loop; whether there still is one."""
+        """Call the function, and tell the event loop; False if there is no event loop any more."""
         self._context.run(self._call.run)
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._landed, worker)
@@ -237,7 +238,7 @@ class _Job:
 
 
 class _Worker(Thread):
-    """A thread of ours. The process ends without asking it."""
+    """One worker thread. It is a daemon, so the process can end without it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(name="workflow_sdk step", daemon=True)
@@ -249,7 +250,7 @@ class _Worker(Thread):
             while (job := self.jobs.get()) is not None:
                 with scoped(job.scope):
                     goes_on = job.run(self, self._loop)
-                del job  # and what it returned, while there is nothing to do
+                del job  # so that its outcome is not kept in memory while the thread waits
                 if not goes_on:
                     return
 
@@ -258,7 +259,7 @@ _threads: anyio.lowlevel.RunVar[Threads] = anyio.lowlevel.RunVar("workflow_sdk_t
 
 
 def threads_of_the_loop() -> Threads:
-    """Those of runs that stand alone, in one event loop."""
+    """The threads of the current event loop, for runs without a runtime."""
     try:
         return _threads.get()
     except LookupError:

@@ -1,4 +1,4 @@
-"""Undoing what a failed workflow did: newest first, each handler a step, each written down when it is done."""
+"""The rollback of a failed workflow: its compensations run newest first, and each is recorded when it is done."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from workflow_sdk.values.failures import describe, pack_error_info, result_of, u
 from workflow_sdk.values.hints import has_parameter, parameter_hint
 
 UNDO = "~undo "
-"""Before the path of a step: its handler. No path begins like this, as `~` in a name is escaped."""
+"""The prefix of a step's path that names its handler. No path begins like this, as `~` in a name is escaped."""
 PAGE = 100
 
 _OF_OPERATIONS = (StepError, ListenTimeoutError, ChildFailedError, InstanceNotFoundError, AlreadyExistsError)
-"""Failures that know which operation they are of."""
+"""The failures that carry the path of the operation that failed."""
 
 
 class Unwinding:
-    """The end of a workflow that failed."""
+    """Ends a workflow that failed: it runs the compensations that are left."""
 
     def __init__(self, execution: Execution, fn: Callable[[Scope], Awaitable[Any]], created_at: float) -> None:
         self._execution = execution
@@ -57,7 +57,7 @@ class Unwinding:
         self._walked = False
 
     async def fail(self, error: BaseException) -> None:
-        """The workflow ended with `error`."""
+        """Record that the workflow failed with `error`, and roll it back."""
         execution = self._execution
         info = describe(error, execution.codec)
         result = result_of(info, execution.codec, None, failed_operations_of(error))
@@ -73,9 +73,9 @@ class Unwinding:
         await self.go_on()
 
     async def go_on(self) -> None:
-        """Undo what is left to be undone."""
+        """Run the compensations that are left."""
         execution = self._execution
-        # Closed here, also when the run is cancelled: an event loop that finds it left over complains.
+        # The generator is closed here even if the run is cancelled, and is not left to the event loop.
         async with aclosing(self._open()) as left:
             async for compensation in left:
                 last = await self._undo(compensation)
@@ -86,7 +86,7 @@ class Unwinding:
         await execution.finish(Status.CANCELLED if cancelled else Status.ROLLED_BACK)
 
     async def _open(self) -> AsyncGenerator[Compensation, None]:
-        """What is left, newest first."""
+        """The compensations that are left, newest first."""
         execution = self._execution
         keys = execution.journal.keys
         begin, end = keys.range(COMPENSATIONS)
@@ -99,7 +99,7 @@ class Unwinding:
             for key, raw in rows:
                 compensation = Compensation.unpack(sequence_of(keys, key), raw)
                 if compensation.progress is Progress.EXHAUSTED:
-                    # Someone has mended something and asked for another try: with fresh attempts.
+                    # Somebody has called `recover`, which gives it fresh attempts.
                     compensation = replace(compensation, progress=Progress.OPEN, attempts=0)
                 if compensation.progress is not Progress.DONE:
                     yield compensation
@@ -127,13 +127,14 @@ class Unwinding:
             last.attributes,
             last.kind,
         )
-        # That there is a failed operation tells it from a mistake, which is tried again by every run.
+        # The failed operation tells this from a mistake: an instance that is stuck for a mistake is tried at each
+        # claim.
         result = result_of(info, execution.codec, original, [compensation.path])
         execution.journal.set_row(Field.RESULT, result)
         await execution.finish(Status.STUCK)
 
     async def _find(self, compensation: Compensation) -> tuple[Handler, object]:
-        """The handler, and the type hint of the step's value."""
+        """Find the handler of a compensation, and the type hint of the step's value."""
         execution = self._execution
         handlers = execution.handlers
         if compensation.handler is not None:
@@ -155,7 +156,7 @@ class Unwinding:
         return handlers[compensation.location]
 
     async def _walk(self) -> None:
-        """Find the handlers that only the code knows, by walking it over its history."""
+        """Find the handlers that only the code of the workflow knows, by walking it over its history."""
         self._walked = True
         engine = self._execution
         walk = Walk(engine.session.driver, engine.journal, engine.codec, engine.known, engine.facts, self._created_at)
@@ -168,7 +169,7 @@ class Unwinding:
 
 
 class _Waiting:
-    """What waits for the next attempt to undo a step."""
+    """The place of a wait for the next attempt of a handler: its location and path are those of the step."""
 
     name = "rollback"
 
@@ -178,7 +179,7 @@ class _Waiting:
 
 
 class _Undoing:
-    """One handler, which is called until it is done, or has no attempt left."""
+    """Calls one handler until it succeeds or has no attempt left."""
 
     def __init__(
         self, compensation: Compensation, find: Callable[[Compensation], Awaitable[tuple[Handler, object]]]
@@ -218,11 +219,11 @@ class _Undoing:
         except SealedError as error:
             raise engine.life.misread(error, path) from None
         except BaseException as error:
-            # Whatever the author's handler raises.
+            # A handler may raise anything.
             if not is_failure(error, lambda: engine.life.halted or is_cancelled()):
                 raise
             if engine.life.halted:
-                # A mistake: it stops the instance, and is no failure of the handler.
+                # The handler made a mistake, such as a duplicate name: that stops the instance, and costs no attempt.
                 await engine.life.never()
             return error
         finally:
@@ -247,7 +248,7 @@ class _Undoing:
 
 
 def failed_operations_of(error: BaseException) -> list[str]:
-    """The paths of the operations that an error tells of."""
+    """The paths of the operations whose failures are in an error."""
     if isinstance(error, (JoinError, RaceError)):
         return [path for inner in error.errors.values() for path in failed_operations_of(inner)]
     path = getattr(error, "path", None)

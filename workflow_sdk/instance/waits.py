@@ -1,4 +1,4 @@
-"""What the parked branches of an instance wait for, and whose turn it is to run."""
+"""The waits of an instance's parked branches, and the turns that instances take if there are too few slots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workflow_sdk.operations.types import GRAPH_MESSAGE, Wait
 from workflow_sdk.rows.instance import WaitRow
 
 _STALE_TIMERS = 64
-# Shared by all, and never written to.
+# Shared by all runs, and never written to.
 _NONE_REFUSES: dict[Wait, None] = {}
 
 
@@ -28,18 +28,18 @@ class Waits:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.active: int = 1
-        """How many branches run, and are not parked."""
+        """How many branches are active: they run, and are not parked."""
         self.unbegun: int = 0
-        """How many of them have not had their first turn: nobody knows yet what they wait for."""
+        """How many of the active branches have not begun: nobody knows yet what they will wait for."""
         self.denied: int = 0
         """How many steps of graphs wait to be allowed."""
         self._by_message: dict[str | bytes, Wait | dict[Wait, None]] = {}
-        """Mostly it is one that waits for a name; a table for several takes more than the wait itself."""
+        """The waits for each message. Mostly there is one, and a table for several would take more memory than that."""
         self._timers: list[tuple[float, int, Wait]] = []
         self._count = 0
         self._waiting = 0
         self.refusing: dict[Wait, None] = _NONE_REFUSES
-        """The waits that have refused messages, and wait for others."""
+        """The waits that have refused a message which did not fit, and that wait for another one."""
 
     def others_take(self, message: InboxMessage, fit: Fit) -> bool:
         """Whether another wait than the one with this fit can take the message."""
@@ -49,7 +49,7 @@ class Waits:
         )
 
     def add(self, wait: Wait) -> None:
-        """A branch begins to wait. Everybody can see that with the next commit."""
+        """Begin a wait of a branch. The next commit stores it, so that everybody can see it."""
         self._waiting += 1
         about = WaitRow(wait.kind, wait.who.name, wait.who.path, wait.until, wait.count, 0)
         self._journal.begin_wait(wait.who.location, wait.messages, about, wait.entry)
@@ -66,7 +66,7 @@ class Waits:
             heappush(self._timers, (wait.until, self._count, wait))
 
     def remove(self, wait: Wait) -> None:
-        """A branch waits no more."""
+        """End a wait of a branch."""
         wait.fired = True
         self._waiting -= 1
         if wait in self.refusing:
@@ -84,17 +84,17 @@ class Waits:
             heapify(self._timers)
 
     def show(self, wait: Wait) -> None:
-        """A branch waits for something of the worker's: everybody can see that, and it does not count as parked."""
+        """Store the wait of a branch that waits for its own worker, such as for a thread. The branch stays active."""
         about = WaitRow(wait.kind, wait.who.name, wait.who.path, wait.until, wait.count, 0)
         self._journal.begin_wait(wait.who.location, wait.messages, about, wait.entry)
 
     def hide(self, wait: Wait) -> None:
-        """It waits no more."""
+        """End a wait that `show` has begun."""
         self._journal.end_wait(wait.who.location, wait.messages)
 
     def let_all_go(self) -> None:
-        """The run is over: whoever waits is told, and finds that there is nothing to go on with."""
-        # Each waits for a message or a time.
+        """Wake every branch, since the run is over: each then finds that it can't go on."""
+        # Every wait is in at least one of these two: it is for a message or a time.
         for name in self._by_message:
             for wait in self._waits_for(name):
                 wait.wakeup.wake()
@@ -103,7 +103,7 @@ class Waits:
 
     @property
     def next_time(self) -> float | None:
-        """When the first timer is due."""
+        """When the first timer is due; None if there is none."""
         while self._timers and self._timers[0][2].fired:
             heappop(self._timers)
         return self._timers[0][0] if self._timers else None
@@ -115,7 +115,7 @@ class Waits:
 
     @property
     def listens(self) -> bool:
-        """Whether a message is awaited."""
+        """Whether any message is awaited."""
         return bool(self._by_message)
 
     @property
@@ -124,11 +124,11 @@ class Waits:
         return self.denied > 0 or len(self._by_message) > (GRAPH_MESSAGE in self._by_message)
 
     def needed(self, message: str) -> int:
-        """How many messages with this name are awaited; of the empty name, how many names."""
+        """How many messages with this name are awaited; for the empty name, how many names are awaited."""
         return sum(wait.count for wait in self._waits_for(message)) if message else len(self._by_message)
 
     def waiting_in_vain(self, reader: InboxReader) -> list[str]:
-        """The names of messages that are awaited and were passed over, and of which there are too few in memory."""
+        """The names of awaited messages of which too few are in memory, though the store may have more."""
         return [
             name
             for name in sorted(name for name in self._by_message if isinstance(name, str))
@@ -144,7 +144,7 @@ class Waits:
         return message in self._by_message
 
     def due(self, now: float) -> list[Wait]:
-        """The waits whose time has come."""
+        """Remove the timers whose time has come, and return their waits."""
         found: list[Wait] = []
         while (time := self.next_time) is not None and time <= now:
             found.append(heappop(self._timers)[2])
@@ -155,7 +155,7 @@ class Waits:
         return (found,) if isinstance(found, Wait) else found
 
     def served(self) -> list[Wait]:
-        """The waits that there are messages for; no more of them than there are messages."""
+        """The waits for which there are messages in memory. Each message counts for one wait only."""
         inbox = self._journal.inbox
         found: list[Wait] = []
         for name in inbox.names():
@@ -164,7 +164,7 @@ class Waits:
                 if left <= 0:
                     break
                 if wait.fired:
-                    # It was woken for a message that it has not taken yet.
+                    # It was woken already, and its messages are still here until its branch runs and takes them.
                     left -= wait.count
                 elif len(inbox.find(wait.messages, wait.count, wait.at, wait.fit)) >= wait.count:
                     left -= wait.count
@@ -177,15 +177,15 @@ class Waits:
 
 
 TURN_SECONDS = 0.005
-"""How long an instance goes on while others are ready and there is no room for them."""
+"""How long an instance goes on while other instances wait for slots."""
 GATHER_SECONDS = 0.05
-"""How long the branches of an instance that is to let others go first wait for each other."""
+"""How long the branches of an instance wait for each other, so that all of them let others go first."""
 APART_SECONDS = 0.5
-"""How long they go on if they did not meet: one of them may be in a long step."""
+"""How long the branches go on if they did not all come in that time: one of them may be in a long step."""
 
 
 class Turns:
-    """Of one run. It steps back as a whole: while one of its branches is in a step, the instance runs."""
+    """The turns of one run. All its branches have to wait before the instance can give up its slot."""
 
     __slots__ = ("_branches", "_gathered", "_host", "_since", "_turn", "_waits", "steps_back")
 
@@ -194,27 +194,27 @@ class Turns:
         self._branches = branches
         self._waits = waits
         self._turn: anyio.Event | None = None
-        """Set when it is the turn of this instance again, while it lets others go first."""
+        """While branches let others go first: set when it is the turn of this instance again."""
         self._gathered = 0
-        """How many branches are ready to let others go first."""
+        """How many branches wait in `let_others_go`."""
         self.steps_back: bool = False
-        """All of them are, and the instance has given up its turn."""
+        """Whether all active branches wait there, and the instance has given up its slot."""
         self._since = monotonic()
-        """When its turn began."""
+        """When the turn of this instance began."""
 
     def begin(self) -> None:
-        """The instance goes on after a wait: its turn begins."""
+        """Begin the turn of the instance, which goes on after a wait."""
         self._since = monotonic()
 
     @property
     def is_over(self) -> bool:
-        """Whether others wait, and the instance has had its turn."""
+        """Whether other instances wait for slots, and the turn of this one is over."""
         return self._host.crowded and monotonic() - self._since > TURN_SECONDS
 
     async def let_others_go(self) -> None:
-        """Called by a branch: return when it is the turn of this instance again.
+        """Have the calling branch wait until it is the turn of this instance again.
 
-        If its branches don't meet soon, it goes on.
+        If the other active branches do not come here soon, it goes on, and the instance keeps its slot.
         """
         turn = self._turn
         if turn is None:
@@ -232,13 +232,13 @@ class Turns:
                 self._since = monotonic() + APART_SECONDS
 
     def look(self) -> None:
-        """One branch less is active, or one more is ready: if all are ready, the instance steps back."""
+        """Give up the slot of the instance if all its active branches wait in `let_others_go`."""
         if self._gathered and self._gathered == self._waits.active and not self.steps_back:
             self.steps_back = True
             self._host.queue(self._branches, self.go_on)
 
     def go_on(self) -> None:
-        """It is the turn of this instance, or it is over: wake its branches."""
+        """Wake the branches, since it is the turn of this instance again, or the run is over."""
         self._since = monotonic()
         self.steps_back = False
         self._gathered = 0

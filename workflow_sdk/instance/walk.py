@@ -1,7 +1,7 @@
-"""Finding the functions that undo steps, where only the workflow's code knows them.
+"""Finding handlers that only the workflow's code knows, such as lambdas.
 
-The code is walked over its history again: finished operations answer from the record, and nothing is done that is not
-recorded. Finished scopes are entered, too, since that is where the steps are. The walk of a scope ends with the first
+A walk calls the code once more over its history: finished operations return what is recorded, and nothing new is done.
+Unlike a replay, a walk also enters finished scopes, since the steps are in there. The walk of a scope ends at the first
 operation that has no outcome.
 """
 
@@ -35,7 +35,7 @@ MISTAKES_MAX = 100
 
 
 class Walk:
-    """A reader that walks through all recorded scopes, finished or not. It does nothing, and records nothing."""
+    """An engine that walks the code through all recorded scopes. It does nothing new, and records nothing."""
 
     transacts = True
 
@@ -77,22 +77,22 @@ class Walk:
             finally:
                 current_scope.reset(token)
         if self.life.unreadable is not None:
-            # What was found is not all there is.
+            # Part of the history could not be read, so handlers may be missing.
             raise self.life.unreadable
         if self.state.public is not None:
-            # Scopes that are still open have assigned what is recorded nowhere else.
+            # What open scopes have assigned is in no row of their own, but in the public state as it was last stored.
             self.state.public.restore(self.journal.about)
         return self.handlers
 
     @contextmanager
     def walk_scope(self) -> Generator[object]:
-        """A scope that ends where its record ends."""
+        """A cancel scope that ends the code inside where its record ends."""
         with anyio.CancelScope() as scope:
             self.life.scopes.append(scope)
             try:
                 yield scope
             except BaseException as error:
-                # How the code ended is recorded; only its steps are wanted here.
+                # How the code ended does not matter here: that is recorded, and only the handlers are wanted.
                 if not _is_unwound(error) and not is_failure_of_scope(error, self.life):
                     raise
             finally:
@@ -117,13 +117,13 @@ class Walk:
         return entry
 
     def meet(self, workflow: Workflow[Any, Any]) -> None:
-        """Nothing is run."""
+        """Do nothing: a walk runs no children."""
 
     async def passed_over(self, location: bytes) -> None:
-        """Whoever goes on with the instance sees to it."""
+        """Do nothing: the run that goes on with the instance ends such children and tasks."""
 
     async def answer(self, key: bytes, raw: bytes) -> None:
-        """It was given."""
+        """Do nothing: the answer was given already."""
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
         """The outcomes of branches, which were read with all the rest."""
@@ -138,12 +138,12 @@ class Walk:
         """All of it was loaded."""
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
-        """This is what the walk is made for."""
+        """Keep the handler of the step at a location: this is what the walk is for."""
         self.handlers[location] = (handler, hint)
 
 
 class WalkTime:
-    """The time that a walk knows: when the instance began."""
+    """The clock of a walk, which always shows when the instance began."""
 
     def __init__(self, started_at: float) -> None:
         self._started_at = started_at
@@ -154,7 +154,7 @@ class WalkTime:
 
 
 class WalkState:
-    """The public state, as the code of a walk assigns it on its way."""
+    """The public state, as the code assigns it during a walk."""
 
     def __init__(self, codec: Codec, journal: Journal) -> None:
         self._codec = codec
@@ -169,7 +169,7 @@ class WalkState:
 
 
 class WalkLife:
-    """The life of a walk: nothing ends it but the end of the record, scope by scope."""
+    """The life of a walk: each scope ends where its record ends."""
 
     halted = False
     acts = False
@@ -180,7 +180,7 @@ class WalkLife:
     def __init__(self) -> None:
         self.scopes: list[anyio.CancelScope] = []
         self.unreadable: CodecError | None = None
-        """What only others can read."""
+        """The error for a row that only workers with another codec can read; None if there was none."""
         self._mistakes = 0
 
     def is_cancelled(self) -> bool:
@@ -188,19 +188,19 @@ class WalkLife:
         return is_cancelled()
 
     def mistake(self, error: Exception) -> BaseException:
-        """The code is told of a mistake as in a run: it may go on after it."""
+        """Return the error to raise in the code. Unlike in a run, the code may catch it and go on."""
         self._mistakes += 1
         if self._mistakes <= MISTAKES_MAX:
             return error
-        # The code catches them, and would go on for ever.
+        # The code catches these errors in a loop, and would go on for ever.
         self.scopes[-1].cancel()
         return Unwound()
 
     def diverged(self, error: Exception) -> None:
-        """The walk of the scope ends where the code no longer fits."""
+        """Do nothing: the walk of a scope ends where the code does not fit its history."""
 
     def misread(self, error: CodecError, what: str) -> BaseException:
-        """The walk of the scope ends here; and all of it, if only others can read the history."""
+        """Return the error to raise in the code. A row that needs another codec also fails the whole walk."""
         if isinstance(error, SealedError):
             self.unreadable = error
         return error
@@ -210,7 +210,7 @@ class WalkLife:
         self.scopes[-1].cancel()
         if anyio.current_effective_deadline() == -inf:
             await anyio.sleep_forever()
-        # The code shields itself from the cancellation.
+        # The code shields itself from the cancellation, so it is unwound by an exception.
         raise Unwound
 
 

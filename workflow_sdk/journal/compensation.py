@@ -1,4 +1,4 @@
-"""What has to be undone if the workflow fails: data, written in the commit that completes the step."""
+"""Compensations: what has to be undone if the workflow fails. Each is stored in the commit that completes its step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workflow_sdk.values import Codec
 
 
 class Progress(IntEnum):
-    """How far a compensation is. The numbers stand on the wire."""
+    """How far a compensation has come. The numbers are part of the stored format."""
 
     OPEN = 1
     RETRYING = 2
@@ -38,7 +38,7 @@ class HandlerRef(Row, frozen=True):
     def of(
         cls, handler: Callable[..., Any], codec: Codec, name_of: Callable[[Callable[..., Any]], str | None]
     ) -> HandlerRef | None:
-        """The reference to a handler, or None if only the code that made it can give it again.
+        """The reference to a handler; None if no name leads to it, so that only the workflow's code can make it again.
 
         `name_of` gives the name that leads back to a function, or None.
         """
@@ -78,12 +78,12 @@ class Compensation(Struct, frozen=True):
     """One thing to undo."""
 
     sequence: int
-    """Its place in the order of completion: the newest is undone first."""
+    """The place of the step in the order of completion: the newest is undone first."""
     location: bytes
-    """Of the step."""
+    """The location of the step."""
     path: str
     handler: HandlerRef | None
-    """None: found by walking the workflow's code over its history."""
+    """The name of the handler; None if it has to be found by walking the workflow's code over its history."""
     result: bytes
     """The step's value, which the handler is given."""
     tagged: bool
@@ -112,17 +112,17 @@ class Compensation(Struct, frozen=True):
         return cls(sequence, *structs.astuple(_CompensationRow.unpack(raw)))
 
     def failed(self, error: ErrorRow, retry_at: float | None) -> Compensation:
-        """After one more failed attempt; without a `retry_at` it was the last."""
+        """The compensation after one more failed attempt. Without `retry_at`, that was the last attempt."""
         progress = Progress.EXHAUSTED if retry_at is None else Progress.RETRYING
         return replace(self, progress=progress, attempts=self.attempts + 1, retry_at=retry_at, error=error)
 
     def done(self) -> Compensation:
-        """After the handler has run."""
+        """The compensation after its handler has run."""
         return replace(self, progress=Progress.DONE, attempts=self.attempts + 1, retry_at=None)
 
 
 class Compensations:
-    """The compensations of one instance: what is registered, and written with the next commit."""
+    """Registers the compensations of one instance. The next commit writes them."""
 
     __slots__ = ("_space", "_unwritten", "count", "next_sequence")
 
@@ -130,12 +130,13 @@ class Compensations:
         self._space = space
         self._unwritten = unwritten
         self.count: int = 0
-        """How many were ever registered since the last checkpoint; their sequence numbers are below `next_sequence`."""
+        """How many were registered since the last checkpoint; after a load, at most 1 of those before. It tells whether
+        there are any."""
         self.next_sequence: int = 0
-        """See `new_sequence`."""
+        """The sequence number that `new_sequence` gives next."""
 
     def new_sequence(self) -> int:
-        """The place of what completes now in the order of undoing. Nothing else gets this number, written or not."""
+        """Return the sequence number of a step that completes now. No other step gets this number, stored or not."""
         self.next_sequence += 1
         return self.next_sequence - 1
 
@@ -145,15 +146,15 @@ class Compensations:
         self.update(compensation)
 
     def row_of(self, compensation: Compensation) -> tuple[bytes, bytes]:
-        """The row of one that is known only within the commit that stores it."""
+        """The row of a compensation whose values are known only during the commit that stores it."""
         return self._space + sequence_key(compensation.sequence), compensation.pack()
 
     def update(self, compensation: Compensation) -> None:
-        """Record how far the undoing is."""
+        """Have the next commit store a compensation as it is now."""
         self._unwritten.write(sequence_key(compensation.sequence), compensation.pack())
 
     def forget(self) -> None:
-        """Nothing that finished before now is to be undone any more."""
+        """Delete all compensations: no step that has finished before now is undone any more."""
         self.count = 0
         self._unwritten.clear(subtree(self._space + COMPENSATIONS))
         self._unwritten.clear(subtree(self._space + ARCHIVE))

@@ -1,4 +1,4 @@
-"""Messages that have come, in the order in which they came, and those that were taken and may come back."""
+"""The inbox of one instance in memory, in order of arrival; and the taken messages that may be given back."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from workflow_sdk.rows.location import check_location, pack_segment, subtree
 from workflow_sdk.rows.wire import Moment, Row
 
 WAITING = b"\x00"
-"""The first byte of a row without an answer, once the asker has written to it. Before that the row is empty."""
+"""The first byte of an answer's row while there is no answer, once the sender has written to it again. Before that,
+the row is empty."""
 
 
 class AnswerKind(StrEnum):
-    """What became of a question."""
+    """How a message to which an answer was wanted was settled."""
 
     ANSWERED = "answered"
     UNFIT = "unfit"
-    """No wait could take it, and it was set aside."""
+    """No wait could take the message, and it was set aside."""
     DISCARDED = "discarded"
-    """Somebody took it out of the inbox."""
+    """Somebody removed the message from the inbox."""
 
 
 def still_waiting(chance: bytes) -> bytes:
-    """The row of a question without an answer. Writing it with other bytes each time shows that the asker is alive."""
+    """The value of an answer's row while the sender waits. Other bytes each time show that the sender is alive."""
     return WAITING + chance
 
 
 def is_answer(raw: bytes | None) -> TypeGuard[bytes]:
-    """Whether a row holds an answer. It holds none while the asker waits, and is gone when nobody asks any more."""
+    """Whether a row holds an answer. It holds none while the sender waits, and is gone once nobody waits any more."""
     return raw is not None and raw != b"" and not raw.startswith(WAITING)
 
 
@@ -77,31 +78,31 @@ class _MessageRow(Row, frozen=True):
     reply_to: bytes | None = None
     only_for: bytes | None = None
     ended: bytes | None = None
-    """In place of a name, of the end of a child or a task: the token of the wait for it."""
+    """Set instead of a name if this is the end of a child or a task: the token of the wait for that."""
 
 
 class InboxMessage(Struct, frozen=True):
-    """A message as it lies in the inbox. Its id is the end of its key, which sorts by arrival."""
+    """A message in the inbox. Its id is the end of its key: ids sort in the order of arrival."""
 
     id: bytes
     name: str | bytes
-    """Of the end of a child or a task: the token of the wait for it."""
+    """The name of the message; for the end of a child or a task, the token of the wait for that."""
     payload: bytes
     sent_at: float
     reply_to: bytes | None = None
     only_for: bytes | None = None
-    """The token of the one wait that may take it; None for any."""
+    """The token of the one wait that may take the message; None if any may."""
 
     def __lt__(self, other: InboxMessage) -> bool:
         return self.id < other.id
 
     @property
     def is_counted(self) -> bool:
-        """Whether there is a limit for such messages: not for the ends of children and tasks, which are waited for."""
+        """Whether the message counts against the limit of the inbox. The ends of children and tasks do not."""
         return isinstance(self.name, str)
 
     def pack(self) -> bytes:
-        # Compared with what is stored: there, a time is always a float.
+        # Commits check this value against the stored one, in which a time is always a float.
         name, ended = (self.name, None) if isinstance(self.name, str) else ("", self.name)
         return _MessageRow(name, self.payload, float(self.sent_at), self.reply_to, self.only_for, ended).pack()
 
@@ -118,7 +119,7 @@ class InboxMessage(Struct, frozen=True):
 
 
 class TakingRow(Row, frozen=True):
-    """A message that was taken where a race can still be lost."""
+    """A message that was taken inside a race that is still open: it is given back if its branch loses."""
 
     WHAT: ClassVar[str] = "a message that was taken"
 
@@ -128,12 +129,12 @@ class TakingRow(Row, frozen=True):
 
 
 class SetAside(Row, frozen=True):
-    """A message that fitted no wait, and is kept for whoever looks into the inbox."""
+    """A message that fits no wait, and is kept so that people can see it in the inbox."""
 
     WHAT: ClassVar[str] = "a message that was set aside"
 
     name: str
-    """Of the message; of the result of a task, the name of the task."""
+    """The name of the message; if it is the result of a task, the name of the task."""
     payload: bytes
     sent_at: Moment
     reason: bytes
@@ -147,11 +148,11 @@ _NONE_REFUSED: dict[bytes, tuple[InboxMessage, str]] = {}
 
 FITTING_MAX = 64
 UNREAD = "it can't be read here"
-"""What is said of a message that was encoded with a codec which this worker has not."""
+"""The reason given for a message that was encoded with a codec which this worker does not have."""
 
 
 class Fit:
-    """Which messages one wait can take. To judge a message means to decode it, so what was found is kept."""
+    """Tells which messages fit one wait. To find out, a message has to be decoded, so the answers are kept."""
 
     __slots__ = ("_fitting", "_problem", "_unread", "refused")
 
@@ -159,7 +160,7 @@ class Fit:
         self._problem = problem
         self._fitting: set[bytes] = _NO_IDS
         self._unread: set[bytes] = _NO_IDS
-        """Messages that another worker may be able to read: they are left to it."""
+        """The ids of messages that only another worker may be able to read: they are left in the inbox for it."""
         self.refused: dict[bytes, tuple[InboxMessage, str]] = _NONE_REFUSED
         """Messages that do not fit, by id, each with the reason."""
 
@@ -200,15 +201,15 @@ class Inbox:
         self._by_name: dict[str | bytes, list[InboxMessage]] = _NO_NAMES
         self._ids: set[bytes] = _NO_IDS
         self._addressed = 0
-        """How many are for one listen only."""
+        """How many messages are addressed to one wait only."""
         self.weight: int = 0
-        """How many bytes their payloads have."""
+        """How many bytes the payloads have together."""
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def add(self, message: InboxMessage) -> bool:
-        """Put a message at its place; False if it is there already."""
+        """Add a message in its place in the order; False if it is there already."""
         if self._ids is _NO_IDS:
             self._ids, self._by_name = set(), {}
         if message.id in self._ids:
@@ -220,7 +221,7 @@ class Inbox:
         return True
 
     def names(self) -> list[str | bytes]:
-        """The names that there are messages with."""
+        """The names of the messages that are there."""
         return list(self._by_name)
 
     def count(self, name: str | bytes) -> int:
@@ -248,12 +249,12 @@ class Inbox:
         """The messages that the wait with this token may take, in the order in which it takes them."""
         if self._addressed:
             allowed = [[message for message in queue if message.only_for in (None, at)] for queue in queues]
-            # What is for this wait goes first: nobody else can take it.
+            # Messages addressed to this wait come first, since no other wait can take them.
             return sorted(chain(*allowed), key=lambda message: (message.only_for is None, message.id))
         return queues[0] if len(queues) == 1 else merge(*queues)
 
     def addressed_to(self, at: bytes) -> int:
-        """How many are for the wait with this token only."""
+        """How many messages are addressed to the wait with this token."""
         if not self._addressed:
             return 0
         return sum(message.only_for == at for queue in self._by_name.values() for message in queue)
@@ -289,18 +290,19 @@ class Takings:
         return len(self.rows)
 
     def take(self, message: InboxMessage) -> None:
-        """A message leaves the inbox, in the same commit as the entry that took it."""
+        """Take a message out of the inbox, in the same commit as the entry that takes it."""
         self._inbox.take(message)
         if message.is_counted:
             self._unwritten.taken += 1
         key = self._space + INBOX + message.id
         if self._unwritten.rows.get(key) is None:
-            # Else it was given back since the last commit, and is not in the store yet.
+            # The commit checks that nobody has discarded the message. Not if it was given back since the last commit:
+            # then it is not in the store yet.
             self._unwritten.check(key, message.pack())
         self._unwritten.write(INBOX + message.id, None)
 
     def keep(self, location: bytes, number: int, message: InboxMessage) -> None:
-        """Remember a message that was taken where a race can still be lost."""
+        """Note a message that was taken inside a race that is still open, to give it back if its branch loses."""
         key = TAKINGS + location + pack_segment(number)
         self._remember(key, message)
         self._unwritten.write(key, TakingRow(message.id, message.pack()).pack())
@@ -316,20 +318,20 @@ class Takings:
         self.rows[key] = message
 
     def settle(self, location: bytes, *, give_back: bool) -> None:
-        """What was taken under a location is given back to the inbox, or its taking is final."""
+        """Give the messages that were taken under a location back to the inbox, or have them taken for good."""
         begin, end = subtree(TAKINGS + location)
         for key in list(self.rows.irange(begin, end)):
             message = self.rows.pop(key)
             self._unwritten.write(key, None)
             if give_back:
                 self._unwritten.write(INBOX + message.id, message.pack())
-                # If it was taken since the last commit, it is in the store still.
+                # If it was taken since the last commit, it is still in the store, and nothing is to be checked.
                 self._unwritten.uncheck(self._space + INBOX + message.id)
                 self._unwritten.taken -= message.is_counted
                 self._inbox.add(message)
 
     def settle_turns(self, first: bytes, end: bytes) -> None:
-        """What was taken in turns of a loop that are forgotten is not given back any more.
+        """Have messages that were taken in deleted turns of a loop taken for good.
 
         The turns are those from the location `first`, up to `end` and without it.
         """

@@ -1,4 +1,4 @@
-"""What one instance remembers, in memory. What of it the store does not know yet is in `journal.unwritten`."""
+"""The memory of one run: its history, names, inbox and other rows. What the store lacks is in `journal.unwritten`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from workflow_sdk.rows.status import EntryStatus
 from workflow_sdk.rows.wire import Row
 
 _OF_THE_RUN = frozenset({Field.HEAD, Field.DEATHS})
-"""What says who runs the instance, and that it waits."""
+"""The rows that say how the instance is run. To write them is no change of the instance itself."""
 
 
 # Shared by all, and never written to.
@@ -50,7 +50,7 @@ _NOTHING_CHANGED: dict[bytes, bytes] = {}
 
 
 class History:
-    """What is recorded of the operations of one instance, and what their scopes have changed of the public state."""
+    """The entries of one instance, and the changes that its scopes have made to the public state."""
 
     __slots__ = ("_names", "_space", "_unwritten", "changes", "has_graphs", "loaded")
 
@@ -59,35 +59,35 @@ class History:
         self._unwritten = unwritten
         self._names = names
         self.loaded: SortedDict[bytes, dict[bytes, Entry]] = _NOTHING_LOADED
-        """What was recorded before this run, by scope and segment. A scope takes its part when it opens."""
+        """The entries from before this run, by scope and segment. A scope takes its own out when it opens."""
         self.has_graphs: bool = False
         """Whether a graph is run, which keeps its marking beside the history."""
         self.changes: dict[bytes, bytes] = _NOTHING_CHANGED
-        """What finished scopes have changed of the public state, by their location."""
+        """The changes of the public state by finished scopes, by the location of the scope."""
 
     def put(self, location: bytes, entry: Entry) -> None:
-        """Record an entry as it will stand when the next flush takes it."""
+        """Have the next flush write an entry, as it is by then."""
         self._unwritten.counts = True
         self._unwritten.rows[self._space + HISTORY + location] = entry
         if entry.value is not None:
             self._unwritten.weight += len(entry.value)
 
     def trouble(self, location: bytes, trouble: EntryTrouble) -> None:
-        """Record that an entry did not succeed at once."""
+        """Record the failed attempts of an entry."""
         self._unwritten.rows[self._space + METADATA + location] = trouble.pack()
 
     def keep_bases(self, turn: bytes, bases: Sequence[Known]) -> None:
-        """Store what turns of a loop began with, up to the one at this location."""
+        """Store the states with which turns of a loop began, up to the turn at this location."""
         self._unwritten.write(BASES + turn, pack_bases(bases))
 
     def row_of(self, location: bytes, entry: Entry) -> tuple[bytes, bytes]:
-        """The row of an outcome that is known only within the commit that stores it."""
+        """The row of an entry whose outcome is known only during the commit that stores it."""
         return self._space + HISTORY + location, entry.pack()
 
     def keep_in_archive(self, rows: list[tuple[bytes, bytes]]) -> None:
-        """Set history aside that is about to be cleared: the code is walked over it to find what undoes its steps.
+        """Copy history that is about to be cleared into the archive, so that handlers can be found in it.
 
-        That copies what is recorded, and may be done again: it is no change of the instance.
+        A copy may be made again: it is no change of the instance.
         """
         for location, raw in rows:
             self._unwritten.rows[self._space + ARCHIVE + location] = raw
@@ -104,9 +104,9 @@ class History:
         return entry
 
     def clear_losers(self, race: bytes, winner: bytes) -> None:
-        """Forget all that is recorded under a race, but for the branch that has won it, whose location is `winner`.
+        """Delete the history under a race, except that of the winning branch, whose location is `winner`.
 
-        In as many ranges for a thousand losers as for one.
+        However many losers there are, only the ranges before and after the winner are cleared.
         """
         self._names.drop(race, but=winner)
         _, after = subtree(winner)
@@ -129,9 +129,9 @@ class History:
         self.forget_loaded(location)
 
     def clear_turns(self, first: bytes, end: bytes, *, shown: bool) -> None:
-        """Forget the turns of a loop from the location `first`, up to `end` and without it.
+        """Delete the turns of a loop from the location `first`, up to `end` and without it.
 
-        `shown`: something may be recorded of the public state.
+        `shown`: whether the turns may have changed the public state.
         """
         for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED) if shown else (HISTORY, METADATA, BASES):
             self._unwritten.clear((self._space + part + first, self._space + part + end))
@@ -143,9 +143,10 @@ class History:
         self.changes[location] = raw
 
     def keep_changes(self, location: bytes, changes: bytes, inside: Mapping[bytes, bytes]) -> None:
-        """Store what a scope has changed of the public state.
+        """Store the changes that a scope has made to the public state.
 
-        That of the scopes inside is in it, and set aside: it counts again when the scope is entered again.
+        They contain those of the scopes inside, whose own rows move elsewhere. A rewind uses these if the scope goes on
+        again.
         """
         if inside:
             self._unwritten.clear(subtree(self._space + CHANGES + location))
@@ -154,15 +155,15 @@ class History:
         self._unwritten.write(CHANGES + location, changes)
 
     def forget_loaded(self, location: bytes) -> None:
-        """The code does not enter what was recorded under a location any more."""
+        """Drop the loaded entries under a location, which the code does not enter any more."""
         for scope in list(self.loaded.irange(location, location + b"\xff")):
             del self.loaded[scope]
 
 
 class Journal:
-    """The memory of one instance. No input or output: the execution loads it, and writes what `take` gives."""
+    """The memory of one run. It reads and writes nothing itself: the run loads it, and writes what `unwritten` has."""
 
-    # There may be thousands in memory, most of them new or short: what is empty takes no room.
+    # There may be thousands in memory, most of them new or short, so empty parts are shared or not made.
     __slots__ = (
         "_compensations",
         "_space",
@@ -181,32 +182,32 @@ class Journal:
     def __init__(self, keys: InstanceKeys) -> None:
         self.keys: InstanceKeys = keys
         self.unwritten: Unwritten = Unwritten(keys)
-        """What changed, and the store does not know yet."""
+        """The changes that the store does not know yet."""
         self.names: Names = Names(self.unwritten.write)
         self.history: History = History(keys.space, self.unwritten, self.names)
         self._compensations: Compensations | None = None
         self.inbox: Inbox = Inbox()
         self.about: InstanceRows = InstanceRows()
-        """What is stored beside the history, as the store will have it after the next flush."""
+        """The rows beside the history, as the store will have them after the next flush."""
         self._takings: Takings | None = None
         self.outside: SortedDict[bytes, Hanging] = _NOTHING_OUTSIDE
-        """What lies outside and hangs on a wait, by its location."""
+        """The children and tasks that the instance waits for, by the location of the wait."""
         self.riding: int = 0
-        """How many steps have left their record to a later commit."""
+        """How many repeatable steps have left their record to a later commit."""
         self.settled: int = 0
-        """How many of them are known to be stored."""
+        """How many of these records are known to be stored."""
         self._space = keys.space
 
     @property
     def compensations(self) -> Compensations:
-        """What has to be undone if the workflow fails. Most have nothing of that."""
+        """The compensations. Made when first needed: most instances have none."""
         if self._compensations is None:
             self._compensations = Compensations(self.keys.space, self.unwritten)
         return self._compensations
 
     @property
     def takings(self) -> Takings:
-        """The messages that leave the inbox."""
+        """What takes messages out of the inbox. Made when first needed."""
         if self._takings is None:
             self._takings = Takings(self.keys.space, self.unwritten, self.inbox)
         return self._takings
@@ -214,7 +215,7 @@ class Journal:
     # Changes. All of them take effect in memory at once.
 
     def load(self, about: InstanceRows) -> None:
-        """Take in what the store has beside the history."""
+        """Take in the rows beside the history."""
         self.about = about
         self.unwritten.version, self.unwritten.taken = about.tally.commits, about.tally.taken
 
@@ -222,13 +223,13 @@ class Journal:
         """Store a row of the instance beside its history, or clear it."""
         before = self.about.raw.get(field)
         raw = self.about.set(field, row)
-        # A clear is written even if it looks cleared: the change that cleared it may have been discarded.
+        # A clear is written even if the row seems to be gone: the write that cleared it may have been discarded.
         if raw is None or raw != before:
             self.unwritten.counts = self.unwritten.counts or field not in _OF_THE_RUN
             self.unwritten.rows[self._space + field_key(field)] = raw
 
     def start_over(self) -> None:
-        """Forget all that was done, but not the instance itself, nor the messages it has not taken."""
+        """Delete the whole history. The instance itself stays, and so do the messages that it has not taken."""
         for part in (
             NAMES,
             HISTORY,
@@ -253,7 +254,7 @@ class Journal:
     # Waits.
 
     def begin_wait(self, location: bytes, messages: Iterable[str | bytes], about: WaitRow, entry: Entry | None) -> None:
-        """A branch parks. With the next flush, everybody can see what it waits for."""
+        """Write the rows of a wait, so that with the next flush everybody can see it."""
 
         def pack(version: int) -> bytes:
             since = version if entry is None else entry.since
@@ -264,26 +265,26 @@ class Journal:
             self.unwritten.rows[self._space + key] = Late(pack)
 
     def end_wait(self, location: bytes, messages: Iterable[str | bytes]) -> None:
-        """A branch goes on."""
+        """Clear the rows of a wait."""
         for key in _wait_keys(location, messages):
             self.unwritten.rows[self._space + key] = None
 
     def forget_waits(self) -> None:
-        """Nothing is waited for any more."""
+        """Clear the rows of all waits."""
         self.unwritten.clear(subtree(self._space + WAITS), counts=False)
 
     # What workers died of.
 
     def note_try(self, location: bytes, raw: bytes | None) -> None:
-        """Note that the code of an operation is called, or (None) that it was, and nobody died of it."""
+        """Note that the code of an operation is about to be called; None: that no worker died of it."""
         self.unwritten.rows[self._space + TRIES + location] = raw
 
     def forget_deaths(self) -> None:
-        """The instance has got past what workers died of."""
+        """Delete the deaths, since the instance has got past the operations under which they happened."""
         self.set_row(Field.DEATHS, None)
         self.unwritten.clear(subtree(self._space + TRIES), counts=False)
 
-    # What lies outside.
+    # Children and tasks.
 
     def clear_marking(self, location: bytes) -> None:
         """A graph is over: nothing is kept of where it was."""
@@ -291,7 +292,7 @@ class Journal:
         self.unwritten.clear((begin, begin + b"\xff"))
 
     def hang(self, location: bytes, what: Hanging, *, is_stored: bool = False) -> None:
-        """Something outside hangs on the wait at a location: from the next commit on, or the store knows it already."""
+        """Note a child or a task for which the wait at a location waits. It is written, unless it is stored already."""
         if self.outside is _NOTHING_OUTSIDE:
             self.outside = SortedDict()
         self.outside[location] = what
@@ -299,7 +300,7 @@ class Journal:
             return
 
         def pack(version: int) -> bytes:
-            # Since when it waits is known with the commit.
+            # Only the commit knows its own number, since which the instance waits.
             now = self.outside[location] = replace(what, since=version)
             return now.pack()
 
@@ -307,31 +308,31 @@ class Journal:
         self.unwritten.rows[self._space + OUTSIDE + location] = Late(pack)
 
     def unhang(self, location: bytes) -> None:
-        """Nothing hangs there any more: the wait is over."""
+        """Forget the child or task of a wait that is over."""
         if self.outside.pop(location, None) is not None:
             self.unwritten.write(OUTSIDE + location, None)
 
     def drop_outside(self, location: bytes) -> list[tuple[bytes, Hanging]]:
-        """What hangs on the waits at and under a location, which nobody waits for any more."""
+        """Forget, and return, the children and tasks at and under a location, for which nobody waits any more."""
         found = [(at, self.outside[at]) for at in self.outside.irange(location, location + b"\xff")]
         for at, what in found:
             self.unhang(at)
-            # It may have ended just now.
+            # Its end may be in the inbox already, where no wait would take it.
             for message in self.inbox.find((pack_segment(what.since) + at,)):
                 self.takings.take(message)
         return found
 
     def drop_endings(self) -> None:
-        """Forget that something outside has ended which nobody waits for any more."""
+        """Remove from the inbox the ends of children and tasks for which nobody waits any more."""
         for name in self.inbox.names():
             if isinstance(name, bytes):
                 for message in self.inbox.find((name,), self.inbox.count(name)):
                     self.takings.take(message)
 
     def write_outside(self, key: bytes, value: bytes | Callable[[int], bytes] | None) -> None:
-        """Write a row that is not in the instance's own space, with what changes there.
+        """Write a row outside of the instance's own space, in the next commit of the instance.
 
-        It may be made from the number of commits that have changed the instance with this one.
+        A callable value makes the row from the version that the instance has with that commit.
         """
         self.unwritten.rows[key] = Late(value) if callable(value) else value
 

@@ -1,9 +1,9 @@
-"""The states that the turns of a loop began with, kept so that a restart can begin at any turn whose history is kept.
+"""The states with which the turns of a loop began, kept so that a restart can begin at any turn whose history is kept.
 
-A loop stores its state every few turns. With it, in one row, go the states of the turns since it last stored: one for
-every change. The state that it has now stands in its entry, with the first turn that began with it, so a loop whose
-state never changes writes no row. If the states of one row are too large together, only the first of them is kept: a
-restart at a later turn then repeats the turns before that one, from their history.
+A loop stores its state every few turns. At that time it also writes a row with the states that it had since it last
+stored, one for each change. Its current state is in its entry, with the first turn that began with it: so a loop whose
+state never changes writes no such row. If the states of one row are too large together, only the first is kept: a
+restart at a later turn then replays the turns from that one on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workflow_sdk.rows.entries import LoopData
 from workflow_sdk.rows.wire import Count, Row, damaged
 
 STATES_BYTES_MAX = 20_000
-"""How large the states in one row may be together. A single state may be larger."""
+"""How many bytes the states in one row may have together. A single state may be larger."""
 
 
 class _BasesRow(Row, frozen=True):
@@ -52,14 +52,14 @@ def pack_bases(bases: Sequence[Known]) -> bytes:
     Only the first of them may have a `turn` that is not its `first`.
     """
     firsts, turns, times, states = zip(*bases, strict=True)
-    # Mostly there is one for every turn.
+    # Mostly the state changes in every turn, and then the first of these numbers gives all of them.
     start = firsts[0]
     in_a_row = firsts == tuple(range(start, start + len(firsts)))
     return _BasesRow(start if in_a_row else firsts, turns[0], pack(f">{len(times)}d", *times), states).pack()
 
 
 def unpack_bases(raw: bytes) -> list[Base]:
-    """What `pack_bases` packed."""
+    """The states in a row that `pack_bases` made."""
     row = _BasesRow.unpack(raw)
     states = row.states
     firsts = range(row.firsts, row.firsts + len(states)) if isinstance(row.firsts, int) else row.firsts
@@ -79,15 +79,16 @@ class Bases:
         self._coarse = data.coarse
         self._keep = keep
         self._first_end: int = -1
-        """Until which turn the loop had the state that is stored, if it has another now."""
+        """The last turn that began with the stored state; -1 if the state has not changed since it was stored."""
         self._now: Known = (data.since, data.turn, data.at, data.state)
         self._ended: deque[Known] = deque(maxlen=keep)
-        """Each stands for at least one turn: so many cover what is kept."""
+        """The states that the loop had before the current one. Each is of at least one turn, so `keep` of them are
+        enough."""
         self._size = 0
         self._collecting = keep > 0
 
     def change(self, turn: int, state: bytes, at: float) -> None:
-        """Take in that the loop has another state from this turn on."""
+        """Note that the loop has another state from this turn on."""
         if self._first_end < 0:
             self._first_end = turn - 1
         self.since = turn
@@ -98,13 +99,13 @@ class Bases:
             ended.append(now)
             self._size += len(now[3])
             if self._size > STATES_BYTES_MAX and len(ended) > 1:
-                # Not kept in memory any longer, either.
+                # Too large for a row, so they need not stay in memory, either.
                 ended.clear()
                 self._collecting = False
             self._now = (turn, turn, at, state)
 
     def store(self, turn: int, state: bytes, at: float, interval: int) -> tuple[LoopData, int | None, list[Known]]:
-        """What a loop stores before `turn`: its entry's data, and the last turn and the states of a row.
+        """What a loop stores before `turn`: the data of its entry, and the last turn and the states for a row.
 
         The turn is None if no row is to be written.
         """

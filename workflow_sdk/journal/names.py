@@ -1,9 +1,9 @@
-"""The names of operations and their indexes: a name is written once, and stands in keys as a small number, its index.
+"""The names of operations, and their indexes: a name is stored once, and keys hold a small number instead, its index.
 
-A name that is first used inside a loop belongs to that loop, and is forgotten when the last turn that used it is
-pruned. Otherwise a loop that names its steps after its data would leave all these names behind. When a loop ends, its
-names pass to the scope around it. If that scope has the same text under another index by then, the index of the loop is
-shadowed: it is kept for the keys that hold it, and the scope's is the one that is found.
+A name that is first used inside a loop belongs to that loop, and is deleted when the last turn that used it is pruned.
+Otherwise a loop that names its steps after its data would leave all these names behind. When a loop ends, its names
+pass to the scope around it. If that scope has the same text under another index by then, the index of the loop is
+shadowed: it is kept for the keys that hold it, and new operations use the index of the scope.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class NameRow(Row, frozen=True):
     owner: bytes = b""
     """The location of the loop; empty for the root."""
     shadowed: bool = False
-    """Whether another index of the same text is the one that is found."""
+    """Whether new operations of this name use another index."""
     last_used: int = 0
-    """The last turn that it is kept for: it is forgotten when that turn is pruned."""
+    """The name is deleted when this turn is pruned."""
 
 
 # Shared by all, and never written to.
@@ -47,7 +47,7 @@ def _key(index: int) -> bytes:
 
 
 class NameTable:
-    """The names of one loop, or of the root, with those of the scopes around it behind them."""
+    """The names of one loop, or of the root. Names that it lacks are looked up in the scopes around it."""
 
     __slots__ = ("_names", "ahead", "first", "index", "last_used", "owner", "parent", "turn")
 
@@ -62,7 +62,7 @@ class NameTable:
         self.first: int = 0
         """The first turn of this loop that is not pruned."""
         self.ahead: int = 0
-        """For how many turns more a name is kept that is used again, so that it is not written in every turn."""
+        """For how many turns ahead a name that is used again is kept, so that its row is not written in every turn."""
 
     def find(self, text: str) -> int | None:
         """The index of a name, in this scope or one around it."""
@@ -77,7 +77,7 @@ class NameTable:
         return None
 
     def intern(self, text: str) -> int:
-        """The index of a name. It is given one if it has none."""
+        """The index of a name. A name without one gets one."""
         index = self.find(text)
         return self._names.add(self, text) if index is None else index
 
@@ -86,7 +86,7 @@ class NameTable:
         return self._names.add(self, text)
 
     def has_forgotten(self, location: bytes, names: Names) -> bool:
-        """Whether a location under this loop is forgotten, because its turn was pruned or all names were replaced."""
+        """Whether a location under this loop is gone, because its turn was pruned or the instance has started over."""
         if names is not self._names:
             return True
         table = self
@@ -98,7 +98,7 @@ class NameTable:
         return False
 
     def prune(self, before: int) -> None:
-        """Forget the names that no turn from `before` on has used."""
+        """Delete the names that no turn from `before` on has used."""
         self.first = before
         gone = [index for index, turn in self.last_used.items() if turn < before]
         for index in gone:
@@ -140,7 +140,7 @@ class Names:
         return self._tables[owner]
 
     def open(self, owner: bytes, parent: NameTable, turn: int, ahead: int) -> NameTable:
-        """The table of a loop that starts, or goes on, at `turn`."""
+        """The table of a loop that begins, or goes on, with `turn`."""
         table = self._table(owner)
         table.parent = parent
         table.turn = turn
@@ -157,7 +157,7 @@ class Names:
         return index
 
     def keep(self, table: NameTable, index: int, turn: int, *, shadowed: bool = False) -> None:
-        """Keep a name of `table` until the turn is pruned; for good, if `table` is the root's."""
+        """Keep a name of `table` until the turn is pruned; for ever, if `table` is that of the root."""
         text = self.texts[index]
         if table.parent is not None:
             table.last_used[index] = turn
@@ -167,7 +167,7 @@ class Names:
         self._write(_key(index), row.pack())
 
     def forget(self, table: NameTable, index: int) -> None:
-        """Forget an index of `table`."""
+        """Delete an index of `table`."""
         text = self.texts.pop(index)
         del table.last_used[index]
         if table.index.get(text) == index:
@@ -180,7 +180,7 @@ class Names:
         assert parent is not None, "the root's names have nowhere to go"
         for index in table.last_used:
             text = self.texts[index]
-            # Where the text has an index already, entries may stand under it: it stays the one that is found.
+            # If the text has an index there already, entries may use it. So new operations go on using that one.
             shadowed = parent.find(text) is not None
             if not shadowed:
                 parent.index[text] = index
@@ -188,7 +188,7 @@ class Names:
         self._tables.pop(table.owner, None)
 
     def drop(self, packed: bytes, *, but: bytes | None = None) -> None:
-        """Forget the names of all loops under a location whose history is cleared, except at and under `but`."""
+        """Delete the names of all loops under a location whose history is cleared, except at and under `but`."""
         for owner in list(self._tables.irange(packed, packed + b"\xff")):
             if but is not None and owner.startswith(but):
                 continue

@@ -1,9 +1,8 @@
-"""What everybody may see of an instance: its state, its reference and its progress.
+"""The public state of an instance: its state, its reference and its progress.
 
-The author assigns to them as to variables, and a replay assigns the same again. But a replay does not enter the scopes
-that are finished, nor the turns of a loop that are over: what was assigned in there is kept beside their entries, and
-taken over from there. So each change is noted under the scope that made it, and folded into the row of the scope when
-that ends.
+The author assigns to them as to variables, and a replay assigns the same again. But a replay does not enter finished
+scopes, nor past turns of a loop. What was assigned in these is stored beside their entries, and a replay applies that
+instead. So each change is noted under the scope that made it, and goes into the row of the scope when that ends.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from workflow_sdk.values.basics import is_a
 
 
 class Change(NamedTuple):
-    """What a scope has made of one value."""
+    """The changes that one scope has made to one value, as one change."""
 
     first: int
-    """When it first changed it: a number that grows with every change."""
+    """The number of the first change. Numbers grow with every change of any value."""
     last: int
     before: bytes | None
     raw: bytes | None
 
     def merged(self, other: Change | None) -> Change:
-        """This and another one of the same value, as one."""
+        """Merge this with another change of the same value."""
         if other is None:
             return self
         older, newer = (self, other) if self.first < other.first else (other, self)
@@ -48,18 +47,18 @@ Progress = tuple[float, "float | None", "str | None"]
 _REFERENCE = "reference"
 _PROGRESS = "progress"
 _STATE = "state "
-"""Before the names of the state."""
+"""The prefix of the names of the state."""
 
 _FIXED = frozenset({str, int, float, bool, bytes, type(None)})
-"""What does not change by itself."""
+"""The types whose values can't be changed in place."""
 
 Changes = dict[str, "bytes | None"]
 
 
 class State(MutableMapping[str, Any]):
-    """The state of an instance, as a dict. What is put into it has to be of what can be stored, and is copied.
+    """The state of an instance, as a dict. Values that are put into it have to be storable, and are copied.
 
-    It is in the order of its names, which is the same in every replay.
+    It is sorted by name, so that its order is the same in every replay.
     """
 
     __slots__ = ("_assigning", "_public")
@@ -67,7 +66,7 @@ class State(MutableMapping[str, Any]):
     def __init__(self, public: PublicState, assigning: Callable[[], AbstractContextManager[None]]) -> None:
         self._public = public
         self._assigning = assigning
-        """Every assignment is made in one of these."""
+        """Makes a context in which each assignment is made."""
 
     def __getitem__(self, name: str) -> Any:
         return self._public.values[name]
@@ -83,7 +82,7 @@ class State(MutableMapping[str, Any]):
             self._public.remove(name)
 
     def setdefault(self, name: str, default: Any = None, /) -> Any:
-        """The value of a name, which is the default from now on if there is none."""
+        """Return the value of a name; if there is none, set the default first."""
         if name not in self:
             self[name] = default
         return self[name]
@@ -99,7 +98,7 @@ class State(MutableMapping[str, Any]):
 
 
 class PublicState:
-    """What one run has assigned so far."""
+    """The public state as one run has assigned it so far."""
 
     __slots__ = (
         "_codec",
@@ -123,30 +122,30 @@ class PublicState:
         self.reference: str | None = None
         self.progress: Progress | None = None
         self._touched: set[str] = set()
-        """What was assigned and not noted yet."""
+        """The names that were assigned since the last note."""
         self._loose: set[str] = set()
-        """Which of the values may change by themselves."""
+        """The names of values that the code may change in place, without an assignment."""
         self._known: dict[str, bytes] = {}
-        """Everything as it was when it was last noted."""
+        """All values, encoded, as they were when they were last noted."""
         self._noted: SortedDict[bytes, dict[str, Change]] = SortedDict()
-        """What changed in a scope, by the prefix of its locations."""
+        """The changes of each scope, by its location."""
         self._last: dict[str, int] = {}
-        """The number of the last change of each."""
+        """The number of the last change of each value."""
         self._folded: SortedDict[bytes, bytes] = SortedDict()
-        """What was given out last, by location."""
+        """The row of each scope that `fold` gave last, by location."""
         self._number = 0
         self._told: tuple[str | None, Text | None] = (None, None)
-        """The note of the progress, and how it is stored."""
+        """The note of the progress, and its stored form, which is kept so that it is encoded once."""
         self._shown: tuple[dict[str, bytes], bytes | None] = {}, None
-        """The state that was shown last, by name and as a whole."""
+        """The state that was last shown: each value, and the whole, encoded."""
 
     @property
     def state(self) -> State:
-        """The state, to be read and assigned."""
+        """The state, for reading and assigning."""
         return State(self, nullcontext)
 
     def assign(self, name: object, value: object) -> None:
-        """Assign one value of the state. What it is made of belongs to the state alone: it is copied."""
+        """Assign one value of the state. The value is copied, so that later changes of the original do not matter."""
         copy = self._copy(name, value)
         assert isinstance(name, str), "names of the state are texts"
         self.values[name] = copy
@@ -154,7 +153,7 @@ class PublicState:
         (self._loose.discard if type(copy) in _FIXED else self._loose.add)(name)
 
     def remove(self, name: str) -> None:
-        """Forget a value of the state."""
+        """Remove a value of the state."""
         del self.values[name]
         self._loose.discard(name)
         self._touched.add(_STATE + name)
@@ -207,7 +206,7 @@ class PublicState:
             raise type(error)(f"ctx.state[{name!r}]: {error}") from None
 
     def note(self, scope: bytes) -> None:
-        """What changed since the last time was changed by this scope."""
+        """Note all changes since the last call as changes of this scope."""
         if not self._touched and not self._loose:
             return
         known = self._known
@@ -238,7 +237,7 @@ class PublicState:
             self._known[name] = raw
 
     def undo(self, losers: Sequence[bytes], winner: bytes) -> None:
-        """What was changed in what is under these locations never was; but for what another one has made of it."""
+        """Undo the changes that losers of a race have made, unless the winner has changed the same value since."""
         if losers:
             self.note(losers[0])
         gone: dict[str, Change] = {}
@@ -257,7 +256,7 @@ class PublicState:
             self._learn(name, raw)
 
     def _pop(self, location: bytes) -> dict[str, Change]:
-        """All that was changed in what is at and under a location. It is not noted there any more."""
+        """Remove all changes noted at and under a location, and return them merged."""
         merged: dict[str, Change] = {}
         for scope in list(self._noted.irange(location, location + b"\xff")):
             for name, change in self._noted.pop(scope).items():
@@ -279,9 +278,9 @@ class PublicState:
             raise type(error)(f"ctx.state[{key!r}]: {error}") from None
 
     def fold(self, location: bytes) -> tuple[bytes, dict[bytes, bytes]] | None:
-        """All that was changed in what is under a location, as a row; None if that is what it was the last time.
+        """All changes at and under a location as a row, and the rows of scopes under it, which that row contains.
 
-        Also the rows of what is under it, which are in it.
+        None if nothing has changed since the last call.
         """
         raw = self.merge(location)
         inside = self._pop_folded(location)
@@ -291,7 +290,7 @@ class PublicState:
         return raw, inside
 
     def merge(self, location: bytes) -> bytes | None:
-        """All that was changed in what is under a location, as a row; None if that is nothing."""
+        """All changes at and under a location as a row; None if there are none."""
         self.note(location)
         merged = self._pop(location)
         if not merged:
@@ -300,12 +299,12 @@ class PublicState:
         return ChangesRow(tuple((name, change.raw, change.last) for name, change in sorted(merged.items()))).pack()
 
     def _pop_folded(self, location: bytes) -> dict[bytes, bytes]:
-        """The rows of what is under a location."""
+        """Remove the rows of scopes under a location, and return them."""
         inside = list(self._folded.irange(location, location + b"\xff", inclusive=(False, True)))
         return {at: self._folded.pop(at) for at in inside}
 
     def shown(self) -> tuple[StateRow | None, Shown | None]:
-        """What is to be seen now, as it is stored."""
+        """The rows of the public state as it is now."""
         before, state = self._shown
         now: dict[str, bytes] = {}
         for name in sorted(self.values):
@@ -324,7 +323,7 @@ class PublicState:
         return None if state is None else StateRow(state), shown
 
     def _shown_progress(self) -> tuple[float, float | None, Text | None] | None:
-        """The progress as it is stored."""
+        """The progress, in its stored form."""
         if self.progress is None:
             return None
         done, total, note = self.progress
@@ -333,7 +332,7 @@ class PublicState:
         return done, total, self._told[1]
 
     def whole(self) -> bytes:
-        """Everything as it is, as a row."""
+        """The whole public state as a row."""
         names = [_REFERENCE, _PROGRESS, *(_STATE + name for name in self.values)]
         return ChangesRow(
             tuple((name, raw, 0) for name in sorted(names) if (raw := self._encode(name)) is not None)
@@ -341,7 +340,7 @@ class PublicState:
 
     @classmethod
     def since_the_start(cls, codec: Codec, about: InstanceRows) -> PublicState:
-        """What an instance begins with: nothing, or what could be seen of it when it started over."""
+        """The public state with which an instance begins: empty, or as it was when the instance started over."""
         public = cls(codec)
         base = about.birth.base
         if base is not None:
@@ -349,7 +348,7 @@ class PublicState:
         return public
 
     def restore(self, about: InstanceRows) -> None:
-        """Be as it was shown with the last commit, whatever was assigned since."""
+        """Set everything to what was shown with the last commit, whatever was assigned since."""
         state = about.state
         values: dict[str, Any] = {} if state is None else self._codec.decode(state)
         for name in self.values.keys() | values.keys():
@@ -363,7 +362,7 @@ class PublicState:
             self.progress = (done, total, None if note is None else self._codec.decode_text(note.value))
 
     def apply(self, rows: Mapping[bytes, bytes]) -> None:
-        """Take over what finished scopes have changed, by their locations, in the order in which they did."""
+        """Apply the changes of finished scopes, given by location, in the order in which they were made."""
         found: list[tuple[int, str, bytes | None, bytes]] = []
         for location, row in rows.items():
             self._folded[location] = row
@@ -390,7 +389,7 @@ class PublicState:
             if type(value) not in _FIXED:
                 self._loose.add(key)
             before: Any = self.values.get(key)
-            # Who holds it sees what has become of it, as the first time.
+            # Code that holds the list or dict sees the change, as it did the first time.
             if type(value) is type(before) is list:
                 before[:] = value
             elif type(value) is type(before) is dict:

@@ -1,7 +1,7 @@
-"""What one instance has changed in memory and the store does not know yet.
+"""The changes of one instance that the store does not know yet.
 
-A flush takes the changed rows as they stand. What changes while they are being written is changed again afterwards, and
-goes with the next flush; if the write fails, everything is changed still.
+A flush takes the changed rows as they are. Rows that change while these are being written go with the next flush. If
+the write fails, all of them count as changed again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from workflow_sdk.rows.status import EntryStatus
 
 
 class Ranges:
-    """The keys in any of a number of ranges. Asking for a key costs little, however many ranges there are."""
+    """A set of keys, given as ranges. To look up a key costs little, however many ranges there are."""
 
     __slots__ = ("_begins", "_ends")
 
     def __init__(self) -> None:
-        # Apart from each other, and in order.
+        # The ranges are sorted, and do not touch each other.
         self._begins: list[bytes] = []
         self._ends: list[bytes] = []
 
@@ -55,24 +55,24 @@ Range = tuple[bytes, bytes]
 
 
 class WriteSet(Struct):
-    """What one commit writes: first the ranges are cleared, then the rows are stored (None: cleared)."""
+    """The writes of one commit: first the ranges are cleared, then the rows are stored (None: cleared)."""
 
     clears: list[Range] = field(default_factory=list[Range])
     rows: dict[bytes, bytes | None] = field(default_factory=dict[bytes, "bytes | None"])
     checks: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """Rows that have to be as they were read: messages that are taken, which may have been discarded meanwhile."""
+    """The rows that the commit checks: messages that it takes, since they may have been discarded meanwhile."""
     counts: bool = False
-    """Whether it changes the instance: not that it is run, and waits for the same again."""
+    """Whether the commit changes the instance. To be run again, and to wait for the same again, changes nothing."""
 
 
 FEW = 16
-"""So many rows are looked through for each range that is cleared."""
+"""Up to so many changed rows, each range that is cleared is applied to them at once."""
 
 _TALLY = field_key(Field.TALLY)
 
 
 class Late:
-    """A row that tells which state of the instance it is of: that is known with the commit that stores it."""
+    """A row that holds the version of the instance after its own commit, and so is packed at the last moment."""
 
     __slots__ = ("pack",)
 
@@ -95,33 +95,34 @@ class Unwritten:
         self._keys = keys
         self._space = keys.space
         self.rows: dict[bytes, Entry | Late | bytes | None] = {}
-        """By their keys; None: to be cleared."""
+        """The changed rows, by their keys; None: to be cleared."""
         self.counts: bool = False
-        """Whether one of the changes is of the instance itself: not that it is run, and waits for the same again."""
+        """Whether one of the changes is of the instance itself. To be run again, and to wait for the same again, is
+        none."""
         self.weight: int = 0
         """About how many bytes of values the next flush will write."""
         self.version: int = 0
         """How many commits have changed the instance."""
         self.taken: int = 0
-        """How many messages it has taken."""
+        """How many messages the instance has taken."""
         self._clears: list[Range] = _NOTHING_CLEARED
         self._checks: dict[bytes, bytes] = _NOTHING_CHECKED
         self._before: list[tuple[int, dict[bytes, Entry | Late | bytes | None]]] = _NOTHING_BEFORE
-        """Rows that were changed before the clears from that one on."""
+        """Older changed rows, each group with the number of the first clear that came after it."""
 
     def write(self, key: bytes, value: bytes | None) -> None:
-        """Write a row of the instance's own space, whose keys begin with it."""
+        """Write a row in the instance's own space, by its key in that space."""
         self.counts = True
         self.rows[self._space + key] = value
 
     def check(self, key: bytes, expected: bytes) -> None:
-        """Hold the next commit to what a row was when it was read."""
+        """Have the next commit check that a row is as it was read."""
         if self._checks is _NOTHING_CHECKED:
             self._checks = {}
         self._checks[key] = expected
 
     def uncheck(self, key: bytes) -> None:
-        """Hold it to that no more."""
+        """Drop the check of a row."""
         self._checks.pop(key, None)
 
     @property
@@ -130,7 +131,7 @@ class Unwritten:
         return bool(self.rows or self._clears or self._before)
 
     def touch(self) -> None:
-        """The next write set goes with rows that change the instance."""
+        """Count the next commit as one that changes the instance."""
         self.counts = True
 
     def clear(self, cleared: Range, *, counts: bool = True) -> None:
@@ -140,7 +141,7 @@ class Unwritten:
             for key in [key for key in self.rows if begin <= key < end]:
                 del self.rows[key]
         else:
-            # Which of them are cleared is found out once, when all clears are known: there may be thousands of both.
+            # There may be thousands of rows and of clears. Which rows are cleared is found out once, in `_rows_left`.
             if self._before is _NOTHING_BEFORE:
                 self._before = []
             self._before.append((len(self._clears), self.rows))
@@ -168,7 +169,7 @@ class Unwritten:
         return self.rows
 
     def take(self) -> WriteSet:
-        """Everything that the store does not know, as it stands now. The journal is clean afterwards."""
+        """Return all changes as they are now, and forget them."""
         counts = self.counts
         if counts:
             self.version += 1
@@ -183,7 +184,7 @@ class Unwritten:
                 late.append((key, row))
             else:
                 rows[key] = row  # type: ignore[assignment]  # `type() is` is the hot path's isinstance
-        for key, tells in late:  # of entries, which know by now since when they wait
+        for key, tells in late:  # after the entries, which by now know since when they wait
             rows[key] = tells.pack(self.version)
         if counts:
             rows[self._space + _TALLY] = Tally(self.version, self.taken).pack()
@@ -196,9 +197,9 @@ class Unwritten:
         return WriteSet(clears, rows, checks, counts)
 
     def discard(self, *, keep_fields: bool = False) -> None:
-        """Forget what the store does not know: the code that did it was wrong, and no effect outside came of it.
+        """Forget the changes, since the code that made them was wrong; none of them had an effect outside.
 
-        With `keep_fields`, what the instance itself is doing is still to be written: that it waits no more.
+        With `keep_fields`, changes of the rows beside the history and of the directory are kept, such as the status.
         """
         begin, end = self._keys.range(FIELDS)
         self.rows = {
@@ -211,7 +212,7 @@ class Unwritten:
         self.counts = False
 
     def name_row(self, key: bytes, raw: bytes, names: Names) -> str:
-        """What a row is, in words for people."""
+        """What a row holds, in words for people."""
         rest = key.removeprefix(self._space)
         if rest is key or not key.startswith(self._space):
             return "what it writes outside of itself"
@@ -225,7 +226,7 @@ class Unwritten:
         return f"its {named[0]}" if named else "what it keeps beside its history"
 
     def restore(self, failed: WriteSet) -> None:
-        """The write did not happen: all of it is unknown to the store still. What changed since then is newer."""
+        """Take back the changes of a write that has failed. Those that were made since then are newer, and win."""
         if failed.counts:
             self.version -= 1
             self.counts = True
@@ -233,6 +234,6 @@ class Unwritten:
         self._before = [(count, {**failed.rows}), *((count + at, rows) for at, rows in self._before)]
         self._clears = failed.clears + self._clears
         if failed.checks or self._checks:
-            # What the failed write would have put there is not to be found there.
+            # Checks of rows that the failed write was to store are dropped: these rows are not in the store.
             unwritten = {key for key in self._checks if failed.rows.get(key) is not None}
             self._checks = failed.checks | {k: raw for k, raw in self._checks.items() if k not in unwritten}

@@ -93,13 +93,13 @@ class _Attempt:
         return await place.store(engine, entry)
 
     async def recall(self, reader: Reader, entry: Entry) -> None:
-        """All of it is in the entry."""
+        """Do nothing: the whole outcome is in the entry."""
 
     async def walk(self, walker: Reader, entry: Entry) -> None:
         await self._call(walker)
 
     async def _call(self, engine: Reader) -> tuple[Any, Exception | None]:
-        """What the function returns, or how it fails."""
+        """Call the function; return its value, or its failure."""
         place, outer = self._place, self._place.scope
         scope = Scope(engine, place.location, outer.now, parent=outer, label=escape(place.name))
         token = current_scope.set(scope)
@@ -109,12 +109,12 @@ class _Attempt:
         try:
             value = await self._run(scope)
         except BaseException as failure:
-            # Whatever ends the attempt is recorded; what is not data is raised again.
+            # Anything that the function raises is recorded; what an author can't get as data is raised again.
             if not is_failure_of_scope(failure, engine.life):
                 scope.forgotten()
                 raise
             error = as_exception(failure, place.what)
-            # One that is not delivered yet would come out of the commit that records this, and hide it.
+            # A cancellation that is not delivered yet would be raised by the commit that records this, and hide it.
             await take_back_cancellations(engine.life, before)
         finally:
             current_scope.reset(token)

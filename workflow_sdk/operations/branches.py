@@ -1,4 +1,4 @@
-"""What join, race and map have in common: branches, side by side, each in a scope of its own."""
+"""The branches of joins, races and maps: they run side by side, each in a scope of its own."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from workflow_sdk.rows.location import escape, join_path
 from workflow_sdk.rows.status import Kind
 
 START_AT_ONCE = 64
-"""Branches that are started before those that were started get a turn of the event loop."""
+"""How many branches are started before the event loop gets a turn to run them."""
 
 INLINE_BYTES_MAX = 100_000
-"""Outcomes up to this size stand in the entry of the join or map itself, so that a replay reads one row."""
+"""How many bytes of outcomes are kept in the entry of the join or map itself, so that a replay reads one row."""
 
 
 class Branch:
@@ -59,7 +59,7 @@ class Branch:
 
 
 class Branches:
-    """The branches of one join, race or map, being run."""
+    """Runs the branches of one join, race or map."""
 
     def __init__(self, place: Place, engine: Engine, branches: Sequence[Branch], *, is_race: bool = False) -> None:
         self.place = place
@@ -67,7 +67,7 @@ class Branches:
         self.branches = branches
         self.is_race = is_race
         self.winner: Branch | None = None
-        """Of a race: who ended it, by a value or by a RollbackError."""
+        """The branch that has decided the race, with a value or a RollbackError."""
         self._handed = False
         self._begun = 0
         self._ended = 0
@@ -87,7 +87,8 @@ class Branches:
         if self.winner is not None or not open_branches:
             return
         workers = min(limit or len(open_branches), len(open_branches))
-        # Whoever runs this branch hands its activity to the workers, and is handed it back by the last of them.
+        # The branch that runs this counts as active. Its count passes to the first worker, and the last worker that
+        # ends passes it back. (Here, a worker is a task that runs branches one after the other.)
         parking.waits.active += workers - 1
         parking.waits.unbegun += workers
         try:
@@ -96,20 +97,20 @@ class Branches:
         finally:
             if place.scope.race.within:
                 place.scope.race.within.difference_update(b.scope.race for b in open_branches if b.scope is not None)
-            # Workers that were cancelled before they began have not accounted for themselves.
+            # Workers that were cancelled before they began have not counted themselves off.
             parking.waits.active -= workers - self._ended - (0 if self._handed else 1)
             parking.waits.unbegun -= workers - self._begun
         if place.scope.race.lost:
-            # Of a race around all of this, which was decided while their last outcomes were stored.
+            # A race around all of this was decided while the last outcomes were being stored.
             await self.engine.life.never()
 
     async def _start(self, group: TaskGroup, queue: Iterator[Branch], workers: int) -> None:
         for started in range(workers):
             if started % START_AT_ONCE == START_AT_ONCE - 1:
-                # Quick branches are over before the last have begun: ten thousand never stand there at once.
+                # Let branches run that have been started. Quick ones end, so that not all are in memory at once.
                 await anyio.lowlevel.checkpoint()
                 if self.engine.journal.unwritten.is_dirty:
-                    # What they recorded is on its way: they end when it is stored.
+                    # They may be waiting for their records to be stored, so store these.
                     await self.engine.parking.flush(stay=True)
             if self.winner is not None:
                 return
@@ -144,7 +145,7 @@ class Branches:
             try:
                 await self._body(branch, scope, entry)
             except (Unwound, BaseExceptionGroup) as error:
-                # It has lost, behind a shield of its own. What else came out of it is not ours.
+                # The branch has lost, and `Unwound` has unwound code of it that shields itself. Other errors go on.
                 rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
                 if rest is not None or not scope.race.lost or engine.life.halted:
                     raise (rest or error) from None
@@ -156,7 +157,7 @@ class Branches:
         try:
             value = await branch.fn(scope)
         except BaseException as failure:
-            # The author's branch failed: that is its outcome. Let out of here, it would end all the others.
+            # The failure of a branch is its outcome. Raised from here, it would cancel the other branches.
             if not is_failure_of_scope(failure, engine.life, is_own_task=True):
                 scope.forgotten()
                 raise
@@ -168,7 +169,7 @@ class Branches:
         if not scope.end(error):
             await engine.life.never()
         if not self.is_race:
-            # A race is decided without a wait: there must be no moment in which two have won.
+            # Not in a race: from the end of its code to `_decide` there must be no `await`, or two branches could win.
             await make_room(engine)
         if error is None:
             try:
@@ -183,16 +184,16 @@ class Branches:
         if self.is_race and self._decides(entry):
             self._decide(branch)
         else:
-            # It rides with the next commit: of a sibling, or of the join itself.
+            # The next commit takes this along: that of another branch, or that of the join itself.
             fold(scope, scope.prefix)
             engine.journal.history.put(scope.prefix, entry)
 
     def _decides(self, entry: Entry) -> bool:
-        """Whether a branch's end is the end of the race: it has a value, or it unwinds the workflow."""
+        """Whether the outcome of a branch decides the race: a value, or a RollbackError."""
         return entry.error is None or isinstance(unpack_error(entry.error, self.engine.codec), RollbackError)
 
     def _decide(self, winner: Branch) -> None:
-        """The race is over: from now on the losers do nothing any more."""
+        """Decide the race: from now on the operations of the losers do nothing."""
         self.winner = winner
         for branch in self.branches:
             if branch is not winner and branch.scope is not None and branch.entry is None:
@@ -207,7 +208,7 @@ def _scope(place: Place, engine: Reader, branch: Branch) -> Scope:
 
 
 async def walk_branches(place: Place, walker: Walker, branches: Sequence[Branch]) -> None:
-    """Call branches one after the other, as far as their history goes, for what they would have to undo."""
+    """Walk through branches one after the other, as far as their history goes, to find their handlers."""
     for branch in branches:
         with walker.walk_scope():
             scope = _scope(place, walker, branch)

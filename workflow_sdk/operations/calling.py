@@ -1,4 +1,4 @@
-"""Calling functions of the author: a coroutine function here, a plain one in a worker thread; and trying again."""
+"""Calling functions of the author: coroutine functions in the event loop, plain ones in threads; and retrying."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from workflow_sdk.operations.types import Unwound
 from workflow_sdk.rows.retry import Duration, RetryAt, decide, seconds
 from workflow_sdk.values.exceptions import message_of
 
-# What comes out of an author's function: a failure of it, or something that is on its way to someone else.
+# What an author's function raises is either a failure of it, or something that only passes through it.
 #
-# A cancellation of ours passes through, and so do KeyboardInterrupt and GeneratorExit. Anything else is a failure of
-# the function, whether or not it is an `Exception`: the `SystemExit` of a command line, the panic of an extension, or a
-# cancellation that nobody asked for.
+# A cancellation by the engine passes through, and so do KeyboardInterrupt and GeneratorExit. Anything else is a failure
+# of the function, whether or not it is an `Exception`: the `SystemExit` of a command line, the panic of an extension,
+# or a cancellation that comes from neither a scope around the function nor its task.
 
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def is_failure_of_scope(error: BaseException, life: Life, *, is_own_task: bool =
 
 
 def as_exception(error: BaseException, what: str) -> Exception:
-    """The failure of a part of a workflow as an error that an author may catch, and a group of errors may hold."""
+    """A failure of a part of a workflow as an `Exception`, which an author may catch and a group may hold."""
     if isinstance(error, Exception):
         return error
     said = message_of(error)
@@ -82,7 +82,7 @@ def as_exception(error: BaseException, what: str) -> Exception:
 
 
 def asyncio_task() -> asyncio.Task[Any] | None:
-    """The task that runs, if the event loop is asyncio's. Elsewhere nothing but a scope cancels."""
+    """The task that runs, if the event loop is asyncio's; None otherwise, where only scopes cancel."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -103,7 +103,7 @@ async def contained(called: Coroutine[Any, Any, T]) -> T:
     try:
         yielded = called.send(None)
     except StopIteration as end:
-        # Nearly every short step ends like this.
+        # The fast path: a step that ends without having waited.
         if count := task.cancelling():
             await _all_taken_back(task, count)
         value: T = end.value
@@ -161,7 +161,7 @@ def _take_back(task: asyncio.Task[Any], count: int) -> Generator[Any, Any, None]
 
 
 def cancellations() -> int:
-    """How often the task that runs was cancelled, as far as nobody has taken that back."""
+    """How often the task that runs was cancelled, minus what `uncancel` has taken back."""
     task = asyncio_task()
     return 0 if task is None else task.cancelling()
 
@@ -182,14 +182,15 @@ def _all_taken_back(task: asyncio.Task[Any], count: int) -> Generator[Any, Any, 
 
 
 CANCELLATIONS_MAX = 100
-"""After so many, it is not somebody who cancels, but what is called that can't be finished."""
+"""After how many cancellations `come_what_may` gives up."""
 
 
 async def come_what_may(fn: Callable[[], Awaitable[object]]) -> BaseException | None:
-    """Call `fn`, and let no cancellation end it; the cancellation that came meanwhile, for the caller to raise.
+    """Call `fn` until it ends, whoever cancels; return the cancellation that came meanwhile, for the caller to raise.
 
-    A shield keeps off cancel scopes. It does not keep off a task of asyncio being cancelled, as `asyncio.timeout`, a
-    task group of asyncio or the end of the event loop do it: then `fn` is called again, and has to bear that.
+    A shield keeps off cancel scopes. It does not keep off a cancellation of the asyncio task, by `asyncio.timeout`, a
+    task group of asyncio or the end of the event loop. After such a cancellation `fn` is called again, so it must be
+    able to begin anew.
     """
     cancelled: BaseException | None = None
     with anyio.CancelScope(shield=True):
@@ -232,7 +233,7 @@ async def _in_time(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]
             return await (call(engine, fn, args, None) if run is None else _awaited(await run()))
         except BaseException as error:
             if timing.cancel_called and is_failure(error, lambda: True):
-                # The function made an error of its own of being cancelled.
+                # The timeout has cancelled the function, which has raised another error for that.
                 raise TimedOut(f"an attempt took longer than {limit:g} s") from error
             raise
     assert timing.cancelled_caught, "only a timeout comes here"
@@ -240,7 +241,7 @@ async def _in_time(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]
 
 
 async def _elsewhere(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Call what is no plain coroutine function: in a thread, unless it is something that gives a coroutine."""
+    """Call something that is no plain coroutine function: in a thread, unless calling it gives a coroutine."""
     return await _awaited(fn(*args) if is_async(fn) else await (await engine.calls.thread_for(fn, args))())
 
 
@@ -252,7 +253,7 @@ async def _awaited(value: Any) -> Any:
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine, as far as can be seen."""
+    """Whether calling this gives a coroutine, as far as can be known without calling it."""
     while isinstance(fn, (partial, Step)):
         fn = fn.func if isinstance(fn, partial) else fn.fn
     return iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004  # the method itself is wanted, not whether there is one
@@ -272,7 +273,7 @@ def with_key(engine: Engine, path: str, fn: Callable[..., Any], *, undoes: bool 
 
 
 def arguments_in(fn: object) -> list[object]:
-    """What a function has been given already: by `partial`, or as a method of a value."""
+    """The arguments that a function has already, from `partial` or as a method of a value."""
     found: list[object] = []
     while isinstance(fn, (partial, Step)):
         if isinstance(fn, partial):
@@ -281,7 +282,7 @@ def arguments_in(fn: object) -> list[object]:
         else:
             fn = fn.fn
     owner = getattr(fn, "__self__", None)
-    # What may be a member of a set by its value. Of other objects, such as services, what they hold may change.
+    # Only values that are hashable by value count. Other objects, such as services, may change what they hold.
     if isinstance(owner, Hashable) and type(owner).__hash__ is not object.__hash__ and owner is not None:
         found.insert(0, owner)
     return found
@@ -298,21 +299,21 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Retried(Protocol[R_co]):
-    """Something that is called until it succeeds or there is no attempt left, and that records how it goes."""
+    """Something that is called until it succeeds or has no attempt left, and that records its attempts."""
 
     @property
     def options(self) -> StepOptions:
-        """How often it is tried, and how long after the last time."""
+        """The retries and the backoff."""
         ...
 
     @property
     def attempts(self) -> int:
-        """How often it was tried, with the attempt that has just ended."""
+        """How many attempts there were, with the one that has just ended."""
         ...
 
     @property
     def record(self) -> R_co:
-        """What is recorded of it by now."""
+        """The record of it, as it is by now."""
         ...
 
     def is_final(self, failure: BaseException) -> bool:
@@ -320,11 +321,11 @@ class Retried(Protocol[R_co]):
         ...
 
     def attempt(self, engine: Engine) -> Awaitable[BaseException | None]:
-        """Call it once. None once its success is stored, or what it failed with."""
+        """Make one attempt. Return None once its success is stored, or the failure."""
         ...
 
     async def again(self, engine: Engine, failure: BaseException, when: float) -> None:
-        """Record that it has failed, and return when it is to be tried again."""
+        """Record that it has failed, and return when the time for the next attempt has come."""
         ...
 
     async def give_up(self, engine: Engine, failure: BaseException) -> None:
@@ -333,7 +334,7 @@ class Retried(Protocol[R_co]):
 
 
 async def retried(engine: Engine, work: Retried[R_co]) -> R_co:
-    """Try until it succeeds or there is no attempt left; how that was recorded."""
+    """Make attempts until one succeeds or none is left; return the record."""
     while (failure := await work.attempt(engine)) is not None:
         options = work.options
         decision = decide(

@@ -30,7 +30,7 @@ from workflow_sdk.values import SealedError
 from workflow_sdk.values.failures import unpack_error_info
 
 ID_CHARACTERS_MAX = 200
-"""Derived ids that would be longer are made short: a chain of children may be long."""
+"""The longest derived id. Longer ones are shortened, since a chain of children may be long."""
 
 
 class Begin(Struct, frozen=True):
@@ -57,7 +57,7 @@ def start_continue(scope: Scope, name: str, what: Begin) -> Coroutine[Any, Any, 
 
 
 def _check(place: Place, what: Begin) -> bytes:
-    """The input as it is stored. What can be seen to be wrong is a mistake."""
+    """Encode the input. An input that is known to be wrong is a mistake of the author."""
     workflow, engine = what.workflow, place.scope.engine
     if not isinstance(workflow, (Workflow, str)):
         raise place.mistake(
@@ -76,7 +76,7 @@ def _check(place: Place, what: Begin) -> bytes:
 
 
 def _id(place: Place, given: str | None) -> str:
-    """What it is called: as it is given, or after this instance and the path."""
+    """The id of the instance to start: the given one, or one made of this instance's id and the path."""
     if given is not None:
         return given
     facts = place.scope.engine.facts
@@ -88,7 +88,7 @@ def _id(place: Place, given: str | None) -> str:
 
 
 class _Child:
-    """An instance that is started, and whose end is awaited."""
+    """Starts an instance, and waits for its end."""
 
     __slots__ = ("_cancels", "_input", "_place", "_what")
 
@@ -127,12 +127,12 @@ class _Child:
         return self._wait(engine, entry)
 
     def _meet(self) -> None:
-        """The code names a workflow: then children that are given by its name can be run as well."""
+        """Note the workflow that the code names, so that `run_workflow` can run its instances."""
         if isinstance(self._what.workflow, Workflow):
             self._place.engine.meet(self._what.workflow)
 
     async def _wait(self, engine: Engine, entry: Entry) -> Entry:
-        """Park until the child has ended; record how."""
+        """Park until the child has ended, and record how it did."""
         place, data = self._place, entry.data
         assert isinstance(data, ChildData), "a child is known by its id"
         token = token_of(place.location, entry)
@@ -175,7 +175,7 @@ class _Child:
 
 
 class _Successor:
-    """An instance that is started and goes on alone."""
+    """Starts an instance without waiting for its end."""
 
     __slots__ = ("_input", "_place", "_what")
 

@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 
 class Life(Protocol):
-    """Whether a run goes on, and what ends it."""
+    """The life of a run: whether it goes on, and what ends it."""
 
     halted: bool
-    """The run is over: nothing may be done any more."""
+    """Whether the run is over: no operation may do anything more."""
     draining: bool
-    """No new operation begins."""
+    """Whether no new operation may begin, since the instance is being evicted."""
     are_told: bool
-    """Somebody is to be told of each call before it is made."""
+    """Whether somebody is to be told of each call before it is made."""
 
     @property
     def is_broken(self) -> bool:
@@ -41,11 +41,11 @@ class Life(Protocol):
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether the run or the branch has been cancelled, and not only by code of the author's own."""
+        """Whether the run or the branch has been cancelled from outside the author's code."""
         ...
 
     def mistake(self, error: Exception) -> BaseException:
-        """The author made a mistake: the instance becomes stuck. Returns the error, to be raised where it was made.
+        """Have the instance become stuck because of a mistake of the author; return the error to raise.
 
         After that the run is over, and what is to be raised unwinds the code: a loop that catches every exception would
         else go on for ever, without a turn for anybody.
@@ -53,7 +53,7 @@ class Life(Protocol):
         ...
 
     def diverged(self, error: Exception) -> None:
-        """The code does not fit its history: the instance becomes stuck."""
+        """Have the instance become stuck, since the code does not fit its history."""
         ...
 
     def misread(self, error: CodecError, what: str) -> BaseException:
@@ -64,7 +64,7 @@ class Life(Protocol):
         ...
 
     async def never(self) -> NoReturn:
-        """Wait to be cancelled: the run is over, or this branch is."""
+        """Wait to be cancelled, since the run is over, or this branch is."""
         ...
 
 
@@ -77,10 +77,10 @@ class Time(Protocol):
 
 
 class StateHolder(Protocol):
-    """Where the public state of an instance is."""
+    """Gives access to the public state of an instance."""
 
     public: PublicState | None
-    """The public state, if it was ever looked at or assigned."""
+    """The public state; None if this run has neither read nor assigned it."""
 
     def see(self) -> PublicState:
         """The public state."""
@@ -91,15 +91,15 @@ class Verb(Protocol):
     """One operation of one kind: what it does the first time, how it goes on, and what its author is given."""
 
     def begin(self, engine: Engine) -> Awaitable[Entry]:
-        """Do it for the first time. Returns the entry once its outcome is stored."""
+        """Do the operation for the first time; return the entry once its outcome is stored."""
         ...
 
     def resume(self, engine: Engine, entry: Entry) -> Awaitable[Entry]:
-        """Go on with what was begun by an earlier run. Returns the entry once its outcome is stored."""
+        """Go on with an operation that an earlier run began; return the entry once its outcome is stored."""
         ...
 
     def outcome(self, entry: Entry) -> Any:
-        """The value that was recorded, or the failure, raised."""
+        """Return the recorded value, or raise the recorded failure."""
         ...
 
 
@@ -145,11 +145,11 @@ class Reader(Protocol):
 
     @property
     def transacts(self) -> bool:
-        """Whether the store lets authors write in its transactions; or nothing is called at all."""
+        """Whether the store lets authors write in its transactions, or this is a dry run, which calls nothing."""
         ...
 
     def begin(self, verb: Verb) -> Awaitable[Entry]:
-        """Have an operation done that is not recorded."""
+        """Do an operation that has no entry yet."""
         ...
 
     def resume(self, verb: Verb, entry: Entry) -> Awaitable[Entry]:
@@ -181,11 +181,11 @@ class Reader(Protocol):
         ...
 
     async def passed_over(self, location: bytes) -> None:
-        """The code has no operation any more where one is recorded: nobody waits for a child or a task in it."""
+        """End the children and tasks of a recorded operation that the code does not have any more."""
         ...
 
     async def answer(self, key: bytes, raw: bytes) -> None:
-        """Give an answer to whoever waits for it under this key; it is stored that it was given when this returns."""
+        """Give an answer to the sender that waits for it under this key. When this returns, that is stored."""
         ...
 
 
@@ -193,30 +193,30 @@ class Walker(Reader, Protocol):
     """A reader that walks through the scopes of finished operations as well."""
 
     def walk_scope(self) -> AbstractContextManager[object]:
-        """A scope that ends where its record ends."""
+        """A cancel scope that ends the code inside where its record ends."""
         ...
 
 
 class Active(Protocol):
-    """How many branches of a run are not parked."""
+    """Counts the branches of a run that are not parked."""
 
     active: int
     unbegun: int
-    """How many of them have not had their first turn."""
+    """How many of the active branches have not begun."""
     denied: int
     """How many steps of graphs wait to be allowed."""
 
 
 class Parking(Protocol):
-    """The branches of a run: which of them run, and which wait."""
+    """Parks and wakes the branches of a run."""
 
     @property
     def waits(self) -> Active:
-        """How many are not parked."""
+        """The count of branches that are not parked."""
         ...
 
     async def park(self, wait: Wait) -> None:
-        """Return once what the branch waits for may be there; it is stored before that the branch waits."""
+        """Record that the branch waits, and return once what it waits for may be there."""
         ...
 
     async def flush(self, *, stay: bool = False) -> None:
@@ -227,11 +227,11 @@ class Parking(Protocol):
         ...
 
     def rest(self) -> None:
-        """One branch less is active."""
+        """Count one branch less as active."""
         ...
 
     def fire(self) -> None:
-        """Wake the branches whose time has come, or for whom there may be a message."""
+        """Wake the branches whose time has come, or for which there may be a message."""
         ...
 
 
@@ -239,11 +239,11 @@ class Messages(Protocol):
     """The messages of the instance, as far as they were read."""
 
     def will_listen(self, messages: tuple[str, ...], type: object) -> None:
-        """A branch begins to listen to messages, and takes those that are of this type."""
+        """Note that a branch begins to listen to messages, and takes those that fit this type."""
         ...
 
     def lacks(self, messages: tuple[str | bytes, ...], found: list[InboxMessage], count: int) -> bool:
-        """Whether the store may have messages that are to be taken instead of those found, or with them."""
+        """Whether the store may have messages that are to be taken before those found, or together with them."""
         ...
 
     async def read_on(self, messages: tuple[str | bytes, ...]) -> None:
@@ -255,23 +255,23 @@ class Messages(Protocol):
         ...
 
     async def set_aside(self, fit: Fit) -> bool:
-        """Set aside what a wait has refused and no other wait takes; whether there was any."""
+        """Set aside messages that a wait has refused and no other wait takes; return whether there were any."""
         ...
 
     async def reopen_task(self, id: str, name: str, message: InboxMessage, result: bytes, reason: str) -> None:
-        """Set the result of a task aside, which is not what was asked for; the task is open again."""
+        """Set aside the result of a task, which does not fit its wait, and open the task again."""
         ...
 
 
 class Outside(Protocol):
-    """What an instance does to others."""
+    """Makes the effects of an instance on others."""
 
     async def post(self, target: str, message: str, payload: bytes, effect: Effect) -> None:
-        """Send a message to an instance. InstanceNotFoundError, if there is none."""
+        """Send a message to an instance. InstanceNotFoundError if there is none."""
         ...
 
     async def begin(self, start: Start, effect: Effect) -> Ending | None:
-        """Start an instance; how it ended, if it has long been started. AlreadyExistsError, if it is another one."""
+        """Start an instance; if it is there and has ended, return how. AlreadyExistsError if it is another one."""
         ...
 
     async def expire(self, effect: Effect) -> bool:
@@ -283,15 +283,15 @@ class Outside(Protocol):
         ...
 
     async def expire_task(self, id: str, effect: Effect) -> bool:
-        """Take a task off the list, since its time is over; False if somebody has done it."""
+        """End a task whose time is over; False if somebody has completed it."""
         ...
 
     def abandon(self, location: bytes, *, rollback: bool = False) -> list[bytes]:
-        """Children and tasks at and under a location are not waited for any more: cleanups, written with the rest."""
+        """Stop waiting for children and tasks at and under a location; return cleanups that the next commit writes."""
         ...
 
     async def clean_up(self, cleanups: list[bytes]) -> None:
-        """Run what `abandon` gave, once it is stored."""
+        """Run the cleanups that `abandon` has returned, once they are stored."""
         ...
 
 
@@ -306,15 +306,15 @@ class Calls(Protocol):
         ...
 
     def survived(self, location: bytes) -> None:
-        """It was called, and this worker is alive."""
+        """Note that the code of an operation was called and this worker is still alive."""
         ...
 
     def chance(self) -> float:
-        """A number from 0 to 1, another one each time: for jitter."""
+        """A random number from 0 to 1, for jitter."""
         ...
 
     def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
-        """Cancel what runs inside once it has taken this long."""
+        """Cancel the block once it has taken this long."""
         ...
 
     async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
@@ -359,5 +359,5 @@ class Engine(Reader, Protocol):
         ...
 
     async def archive(self, location: bytes) -> None:
-        """Keep the history under a location that is about to be cleared, for finding its compensations."""
+        """Copy the history under a location into the archive before it is cleared: handlers may be found in it."""
         ...

@@ -21,7 +21,7 @@ REMEDY: Final = (
     "decorate it with @step and import its module, define it in the module of the workflow, or give it as "
     "handlers=[...] to Runtime or run_workflow"
 )
-"""How a function becomes one that rows may name."""
+"""What to do so that rows may name a function, in words for errors."""
 
 
 class KnownHandlers:
@@ -35,11 +35,11 @@ class KnownHandlers:
 
     @classmethod
     def of(cls, workflows: Iterable[Workflow[Any, Any]], handlers: Iterable[Handler]) -> KnownHandlers:
-        """What is known with these workflows, and with handlers that may have been made known before."""
+        """The functions that are known with these workflows and handlers."""
         return handlers if isinstance(handlers, KnownHandlers) else cls(workflows, handlers)
 
     def beside(self, workflow: Workflow[Any, Any]) -> KnownHandlers:
-        """The same, with the functions in the module of one more workflow."""
+        """These functions, with those in the module of one more workflow."""
         if workflow.__module__ in self._modules:
             return self
         made = KnownHandlers([])
@@ -47,7 +47,7 @@ class KnownHandlers:
         return made
 
     def __iter__(self) -> Iterator[Handler]:
-        """Those that were given."""
+        """The handlers that were given."""
         return iter(self._given.values())
 
     def name_of(self, handler: Handler) -> str | None:
@@ -63,14 +63,14 @@ class KnownHandlers:
         found = _look_up(sys.modules.get(module), qualname.split("."))
         if not issubclass(type(found), Step) and module not in self._modules:
             return None
-        # A module also has what it imports from others, and a class is no function.
+        # Left out are functions that the module imports from others, and classes.
         if isinstance(found, type) or not callable(found) or _own_name(found) != name:
             return None
         return cast(Handler, found)
 
 
 def find_handler(known: KnownHandlers, ref: HandlerRef) -> Handler:
-    """The function that a row names. HistoryDivergedError, if it is not one of those that are known."""
+    """The function that a row names. HistoryDivergedError if it is not a known one."""
     found = known.find(ref.name)
     if found is None:
         raise HistoryDivergedError(
@@ -95,7 +95,7 @@ def _by_name(handlers: Iterable[Handler]) -> dict[str, Handler]:
 
 
 def _own_name(fn: object) -> str | None:
-    """`module:qualname`, as a function says it itself."""
+    """The name `module:qualname` of a function, from its own attributes."""
     try:
         module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     except Exception:  # noqa: BLE001  # an author's object may answer with an exception
@@ -106,7 +106,7 @@ def _own_name(fn: object) -> str | None:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Whether both are one function. A bound method is made anew whenever it is asked for."""
+    """Whether both are the same function. Bound methods are compared by value: each access makes a new one."""
     if one is other:
         return True
     own, its = getattr(one, "__self__", None), getattr(other, "__self__", None)
@@ -114,11 +114,11 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def _look_up(owner: object, path: list[str]) -> object:
-    """What a module has under a path of names. Only dictionaries are read, so that no hook of anybody runs."""
+    """The object at a path of names in a module. Only dictionaries are read, so that no code of others runs."""
     *classes, last = path
     for name in classes:
         owner = _own(owner).get(name)
-        # By its type: `isinstance` would ask the object.
+        # `type`, not `isinstance`, which may run code of the object.
         if not issubclass(type(owner), type):
             return None
     found = _own(owner).get(last)

@@ -1,4 +1,4 @@
-"""The input of a workflow as it is stored: checked against its annotation before anything is written."""
+"""Encoding the input of a workflow, which is checked against its annotation before anything is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workflow_sdk.values import Codec
 
 
 def encode_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> bytes:
-    """The input as it is stored; it fits the workflow's annotation."""
+    """Encode an input. It must fit the workflow's annotation."""
     if value is None:
         value = workflow.default_input
     if value is not None and not workflow.takes_input:
@@ -25,7 +25,7 @@ def encode_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> b
 
 
 def encode_plain_input(codec: Codec, workflow: Workflow[Any, Any], value: object) -> bytes:
-    """The same from plain data, as it comes from whoever knows the workflow by its name only."""
+    """Encode an input that is plain data, from a client that knows the workflow only by its name."""
     if value is None or not workflow.takes_input:
         return encode_input(codec, workflow, value)
     try:
@@ -38,7 +38,7 @@ def encode_plain_input(codec: Codec, workflow: Workflow[Any, Any], value: object
 
 
 def check_same_start(codec: Codec, id: str, about: InstanceRows, asked: tuple[str, bytes]) -> None:
-    """An instance that exists is the one that is asked for: of the same workflow, and started with the same input."""
+    """Check that an existing instance has the same workflow and input as the one that is asked for."""
     wanted_name, raw = asked
     name, birth = about.head.workflow, about.birth
     stored = birth.input if birth.first_input is None else birth.first_input
@@ -55,14 +55,14 @@ def check_same_start(codec: Codec, id: str, about: InstanceRows, asked: tuple[st
 
 
 def same_value(codec: Codec, stored: bytes, raw: bytes) -> bool:
-    """Whether two values, as they are stored, are the same for whoever starts something with them."""
+    """Whether two encoded inputs are the same, so that starting with either is the same start."""
     if stored == raw:
         return True
     return bool(_as_json(codec.decode(stored, plain=True)) == _as_json(codec.decode(raw, plain=True)))
 
 
 def _as_json(value: object) -> object:
-    """Plain data as it is after it has been JSON, in which inputs may come: a tuple is a list."""
+    """Plain data as it is after a round trip through JSON, from which inputs may come: a tuple becomes a list."""
     if isinstance(value, (list, tuple)):
         return [_as_json(item) for item in cast("list[object]", value)]
     if isinstance(value, dict):

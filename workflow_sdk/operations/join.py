@@ -23,7 +23,7 @@ from workflow_sdk.values.hints import return_hint
 BranchFn = Callable[..., Awaitable[Any]]
 """A function of the author, which is given a ctx."""
 Bind = Callable[[BranchFn], Callable[[Scope], Awaitable[Any]]]
-"""Makes it a function of the scope."""
+"""Turns such a function into one that takes a scope."""
 
 
 def start_join(
@@ -54,7 +54,7 @@ def start_map(
     try:
         found = list(items)
     except BaseException:
-        # The author's iterator failed, which is no operation.
+        # The author's iterator has failed, before any operation began.
         place.release()
         raise
     place.branches, place.arguments = BranchesData(count=len(found)), found
@@ -62,13 +62,13 @@ def start_map(
 
 
 def check_limit(place: Place, limit: int | None) -> None:
-    """A limit is a number of branches."""
+    """Check that a limit is a number of branches."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise place.mistake(f"{place.what}: limit is a number of branches from 1 on, not {shown(limit)}")
 
 
 def check_branches(place: Place, branches: Mapping[str, BranchFn]) -> None:
-    """Branches have names that can be recorded."""
+    """Check that the names of branches can be recorded."""
     if not isinstance(branches, Mapping):
         raise place.mistake(f"{place.what}: branches are a dict of name: function, not {type(branches).__name__}")
     for label, fn in branches.items():
@@ -99,7 +99,7 @@ def _numbered_branches(place: Place, fn: BranchFn, items: Sequence[Any], bind: C
 
 
 class _All:
-    """Branches side by side, all of which finish."""
+    """A join or map: branches side by side, all of which finish."""
 
     __slots__ = ("_branches", "_gives", "_limit", "_make", "_place")
 

@@ -43,11 +43,11 @@ class NoDefault(Enum):
 
 
 NO_DEFAULT: Final = NoDefault.NO_DEFAULT
-"""No default was given: the deadline is a `ListenTimeoutError`."""
+"""Says that no default was given, so that the deadline raises `ListenTimeoutError`."""
 
 
 class Want(Enum):
-    """What the author is given."""
+    """What a listen returns to the author."""
 
     PAYLOAD = 1
     MESSAGE = 2
@@ -80,7 +80,7 @@ class Message(Generic[T]):
         self.sent_at: datetime = datetime.fromtimestamp(taken.sent_at, UTC)
 
     async def reply(self, value: object) -> None:
-        """Answer the one who asked. Who did not ask is not disturbed; the first answer is the one that counts."""
+        """Answer the sender, if it waits for an answer. Only the first answer counts."""
         data = self._entry.data
         assert isinstance(data, ListenData), "a listen knows what it took"
         (taken,) = data.taken
@@ -91,9 +91,9 @@ class Message(Generic[T]):
             raw = place.engine.codec.encode(value)
         except CodecError as error:
             raise place.engine.life.mistake(about(f"the reply to {place.what}", error)) from None
-        # Recorded with the answer that it was given: there is none to be given any more.
+        # The entry records that the answer was given, so that a replay does not give it again.
         self._entry.data = replace(data, taken=(replace(taken, reply_to=None),))
-        # The place may be gone, with the turn of a loop or with all that was done: then nothing may be put there.
+        # The entry may be gone, since its turn was pruned or the instance has started over: then don't write it.
         if not place.scope.names.has_forgotten(place.location, place.engine.journal.names):
             place.put(self._entry)
         await place.engine.answer(reply_to, raw)
@@ -144,14 +144,14 @@ class _Listen:
         return self._listen(engine, entry)
 
     async def _listen(self, engine: Engine, entry: Entry) -> Entry:
-        """Wait until the messages are there or the deadline is past; record which."""
+        """Wait until the messages are there or the deadline is over, and record which of the two."""
         place, data = self._place, _data_of(entry)
         fit = Fit(self._judge)
         engine.messages.will_listen(data.names, self._how.type)
         wait = Wait(place, "message", data.until, data.names, data.count, entry, fit)
         while True:
             came = await wait_for(engine, wait)
-            # What is addressed to this wait names it by its token, which nobody can know before it is stored.
+            # A message addressed to this wait names its token, which nobody knows before the wait is stored.
             if isinstance(came, Arrived) or came.messages or not entry.since:
                 self._take(engine, entry, data, came.messages)
                 return await place.store(engine, entry)
@@ -161,7 +161,7 @@ class _Listen:
             wait = wait.anew()
 
     async def _expire(self, engine: Engine, entry: Entry) -> Entry | None:
-        """Record that nothing came in time; None if something has come just now, which may be for this wait only."""
+        """Record that nothing came in time; None if a message has come just now, which may be for this wait only."""
         begun = _data_of(entry)
 
         def record(late: Entry, outcome: str) -> None:
@@ -172,7 +172,7 @@ class _Listen:
         return effect.entry if await engine.outside.expire(effect) else None
 
     def _judge(self, message: InboxMessage) -> str | None:
-        """Why a message does not fit, or None."""
+        """Why a message does not fit this wait; None if it does."""
         place = self._place
         try:
             place.engine.codec.decode_checked(message.payload, self._how.type)
@@ -198,7 +198,7 @@ class _Listen:
         self._end(engine, entry, data)
 
     def _end(self, engine: Engine, entry: Entry, data: ListenData) -> None:
-        """The entry has its outcome, in time or not."""
+        """Give the entry its outcome: messages, or that the time is over."""
         place, how, now = self._place, self._how, engine.clock.time()
         if data.timed_out and how.want is not Want.LIST and how.default is NO_DEFAULT:
             names = " or ".join(repr(name) for name in data.names)

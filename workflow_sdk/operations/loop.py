@@ -60,7 +60,7 @@ class LoopSettings(Struct, frozen=True):
     history_keep: int | None = None
 
     def problem(self) -> str | None:
-        """Why the settings can't be, or None."""
+        """Why the settings are wrong; None if they are right."""
         keep = self.history_keep
         if (
             isinstance(self.commit_interval, bool)
@@ -149,10 +149,10 @@ class _Loop:
         return entry
 
     async def recall(self, reader: Reader, entry: Entry) -> None:
-        """All of it is in the entry."""
+        """Do nothing: the whole outcome is in the entry."""
 
     async def walk(self, walker: Walker, entry: Entry) -> None:
-        """Its turns are pruned. What undoes their steps is known by name: see `check_handler`."""
+        """Do nothing: the turns may be pruned, so their handlers are always known by name. See `check_handler`."""
 
     def outcome(self, entry: Entry) -> Any:
         if entry.error is not None:
@@ -170,7 +170,7 @@ class _Loop:
         return scope
 
     async def _turn(self, engine: Engine, scope: Scope, raw: bytes, turn: int) -> tuple[Any, Exception | None]:
-        """What one turn of the body returns, or how it fails."""
+        """Call the body once; return its value, or its failure."""
         place = self._place
         state = place.decode(raw, self._state_hint)
         before = cancellations()
@@ -180,7 +180,7 @@ class _Loop:
         try:
             outcome = await self._body(scope, state)
         except BaseException as failure:
-            # The author's body failed, and so does the loop.
+            # If the body fails, the loop fails.
             if isinstance(failure, anyio.get_cancelled_exc_class()):
                 scope.forgotten()
             if not is_failure_of_scope(failure, engine.life):
@@ -189,7 +189,7 @@ class _Loop:
         finally:
             current_scope.reset(token)
         if error is not None:
-            # One that is not delivered yet would come out of the commit that records this, and hide it.
+            # A cancellation that is not delivered yet would be raised by the commit that records this, and hide it.
             await take_back_cancellations(engine.life, before)
         if not scope.end(error):
             await engine.life.never()
@@ -226,7 +226,7 @@ class _Loop:
     def _store(
         self, engine: Engine, entry: Entry, bases: Bases, names: NameTable, turn: int, state: bytes, at: float
     ) -> None:
-        """Store the state, and forget the turns that are over, but for the last few."""
+        """Store the state, and prune the turns that are over, except for the last few."""
         place, journal, before = self._place, engine.journal, entry.data
         assert isinstance(before, LoopData), "a loop knows its turn"
         data, last, row = bases.store(turn, state, at, self._interval)

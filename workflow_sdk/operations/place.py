@@ -26,12 +26,12 @@ from workflow_sdk.values.failures import pack_failure, unpack_failure
 
 
 def pack_error(error: Exception, codec: Codec) -> bytes:
-    """A failure as bytes."""
+    """Pack an exception, as it is recorded."""
     return cbor2.dumps(pack_failure(error, codec), canonical=True)
 
 
 def unpack_error(raw: bytes, codec: Codec) -> Exception:
-    """The failure that the bytes hold: an exception of the same class, with the same attributes."""
+    """Unpack a recorded failure: an exception of the same class, with the same attributes."""
     return unpack_failure(unpack_cbor(raw), codec)
 
 
@@ -41,10 +41,10 @@ def about(what: str, error: CodecError) -> CodecError:
 
 
 BREATH = 64
-"""So many operations of a scope that wait for nothing come one after the other, and then others have a turn."""
+"""After how many operations of a scope, none of which had to wait, other tasks get a turn."""
 
 COMMIT_BYTES_SOFT_MAX = 1_000_000
-"""Values of more than this do not wait for a later commit to take them along: stores limit the size of one."""
+"""With more bytes of values than this, they do not wait for a later commit: stores limit the size of a commit."""
 
 
 def register(scope: Scope, kind: Kind, name: str, *, derived: bool = False) -> Place:
@@ -69,11 +69,11 @@ class Place:
         scope.count += 1
         self.entry: Entry | None = None
         self.arguments: Sequence[object] = ()
-        """What the operation is given, if its name does not tell its calls apart: it has to be the same in a replay."""
+        """The arguments to compare if the derived name stands for several calls: a replay has to give the same."""
         self.branches: BranchesData | None = None
         """The branches that the code asks for: they have to be the same in a replay."""
         self.repeats: str | None = None
-        """The name that was derived, if it is taken and this is the next of its kind."""
+        """The derived name, if it was taken already and this operation got a numbered one instead."""
         self.location: bytes = b""
         index = scope.names.find(name)
         if index is not None:
@@ -89,7 +89,7 @@ class Place:
 
     @property
     def engine(self) -> Reader:
-        """Which runs it."""
+        """The engine that runs the operation."""
         return self.scope.engine
 
     @property
@@ -102,17 +102,17 @@ class Place:
         """Whether the operation may do something: the run goes on, and its branch has not lost a race."""
         return not self.scope.engine.life.halted and not self.scope.race.lost
 
-    # Giving it back.
+    # Giving the place back.
 
     def close(self, entry: Entry) -> None:
-        """The operation is over, and its outcome is known."""
+        """Free the scope for the next operation: this one has its outcome."""
         scope = self.scope
         scope.busy = scope.pending = None
         if entry.finished_at is not None and entry.finished_at > scope.now:
             scope.now = entry.finished_at
 
     def release(self) -> None:
-        """The operation is over without an outcome: it was cancelled, or the author made a mistake in calling it."""
+        """Free the scope although this operation has no outcome: it was cancelled, or called by mistake."""
         scope = self.scope
         if scope.busy is self:
             scope.busy = scope.pending = None
@@ -120,19 +120,19 @@ class Place:
                 scope.interrupted = self.what
 
     def mistake(self, message: str) -> BaseException:
-        """The author made a mistake in calling the operation: the error to raise. The place is free again."""
+        """Free the scope, and return the error to raise, since the author made a mistake in calling the operation."""
         self.release()
         return self.scope.engine.life.mistake(DefinitionError(message))
 
     def check_function(self, fn: object) -> None:
-        """What an operation is to call can be called."""
+        """Check that an operation was given a function to call."""
         if not is_function(fn):
             raise self.mistake(f"{self.what} is given a function to call, not {type(fn).__name__}")
 
     # The record.
 
     def new_entry(self) -> Entry:
-        """An entry for an operation that begins now; its name has a number from now on."""
+        """Make the entry of an operation that begins now, and give its name an index."""
         scope = self.scope
         engine = scope.engine
         if not self.location:
@@ -150,7 +150,7 @@ class Place:
         self.scope.engine.journal.history.put(self.location, entry)
 
     def encode(self, value: object, hint: object = None) -> bytes:
-        """The value of the operation, as it is stored. One that can't be is a mistake of the author's."""
+        """Encode the value of the operation. A value that can't be stored is a mistake of the author."""
         engine = self.scope.engine
         try:
             return engine.codec.encode(value, hint)
@@ -188,13 +188,13 @@ class Place:
 
 
 async def make_room(engine: Engine) -> None:
-    """Before a value is put: have what others put stored, if the commit would become too large by one more."""
+    """Flush before one more value is put, if the next commit would become too large with it."""
     while engine.journal.unwritten.weight > COMMIT_BYTES_SOFT_MAX:
         await engine.parking.flush()
 
 
 class Recorded:
-    """The record of an effect. Each try of the store makes it anew, and the last one counts."""
+    """The record of an effect. Each try of the commit makes it anew, and that of the last try counts."""
 
     __slots__ = ("_begun", "_engine", "_hanging", "_place", "_record", "entry", "is_done", "location", "outcome")
 
@@ -211,14 +211,14 @@ class Recorded:
         self._begun = entry
         self._record = record
         self._hanging = hanging
-        """What hangs on the operation from now on. Its id is what comes of the effect."""
+        """The child or task that the operation waits for. Its id is the outcome of the effect."""
         self.entry: Entry = entry
         self.location: bytes = place.location
         self.is_done: bool = False
         self.outcome: str = ""
 
     def rows(self, version: int, outcome: str) -> list[tuple[bytes, bytes]]:
-        """The record, if the effect comes to this outcome in the state of this number."""
+        """The rows that record an outcome of the effect, in a commit that gives the instance this version."""
         journal = self._engine.journal
         self.outcome = outcome
         self.entry = copy(self._begun)
@@ -231,7 +231,7 @@ class Recorded:
         return [record, (journal.keys.space + OUTSIDE + self.location, self._hanging.pack())]
 
     def stored(self) -> None:
-        """Both are in the store."""
+        """Note that the effect and its record are stored."""
         self.is_done = True
         if self._hanging is not None:
             self._engine.journal.hang(self.location, self._hanging, is_stored=True)

@@ -19,18 +19,18 @@ from workflow_sdk.rows.keys import FOLDED
 
 
 def public_state(scope: Scope) -> PublicState:
-    """The public state, to be read or assigned in a scope."""
-    # What was assigned elsewhere meanwhile has been noted there.
+    """Return the public state, to be read or assigned by the code of a scope."""
+    # Assignments by other scopes were noted when those were left: from here on, they are this scope's.
     return scope.engine.state.public or scope.engine.state.see()
 
 
 def state_of(scope: Scope) -> State:
-    """The state of the instance, to be read or assigned in a scope."""
+    """Return the state of the instance, to be read or assigned by the code of a scope."""
     return State(public_state(scope), partial(assigning, scope))
 
 
 def _check_assigning(scope: Scope) -> None:
-    """The public state is assigned where a replay assigns it again: not in a step, which a replay does not run."""
+    """Check that the code of a scope assigns the public state. A step may not: a replay does not run it again."""
     caller = current_scope.get()
     if isinstance(caller, Scope) and not caller.ended:
         return
@@ -45,7 +45,7 @@ def _check_assigning(scope: Scope) -> None:
 
 @contextmanager
 def assigning(scope: Scope) -> Generator[None]:
-    """Around each assignment: a mistake ends the run, and what was assigned is noted with whoever runs now."""
+    """Wrap each assignment: a mistake ends the run, and the change is noted for the scope that is running."""
     try:
         _check_assigning(scope)
         yield
@@ -57,7 +57,7 @@ def assigning(scope: Scope) -> Generator[None]:
 
 
 def fold(scope: Scope, location: bytes) -> None:
-    """Keep what was assigned in what is under a location: that is over."""
+    """Store the changes of the public state under a location, whose scope has ended."""
     engine = scope.engine
     if engine.state.public is None:
         return
@@ -70,9 +70,9 @@ def fold(scope: Scope, location: bytes) -> None:
 
 
 def note_turn(scope: Scope, loop: bytes, turn: bytes) -> None:
-    """Keep what was assigned in the turns of a loop before this one, so that this one can begin again."""
+    """Store the changes of the public state by earlier turns of a loop, so that this turn can begin again."""
     engine = scope.engine
-    # What is recorded in the turn came after this.
+    # Changes that are recorded in this turn come after those.
     if engine.state.public is None or turn in engine.journal.history.loaded:
         return
     try:
@@ -84,7 +84,7 @@ def note_turn(scope: Scope, loop: bytes, turn: bytes) -> None:
 
 
 def undo(scope: Scope, losers: Sequence[bytes], winner: bytes) -> None:
-    """Take back what was assigned under these locations: they have lost a race to the branch at `winner`."""
+    """Undo the changes of the public state under these locations, which lost a race to the branch at `winner`."""
     engine = scope.engine
     if engine.state.public is None:
         return
@@ -95,12 +95,12 @@ def undo(scope: Scope, losers: Sequence[bytes], winner: bytes) -> None:
 
 
 def unfold(engine: Reader, locations: Iterable[bytes]) -> None:
-    """Assign what earlier runs have assigned under these locations, in scopes that are not entered again."""
+    """Apply the recorded changes of the public state by scopes under these locations, which are not entered again."""
     changes = engine.journal.history.changes
     if changes and (found := {at: changes[at] for at in locations if at in changes}):
         try:
             engine.state.see().apply(found)
         except CodecError as error:
-            # No failure of the author's, who must not see it.
+            # Not a failure of the author's code: it must not be able to catch this.
             engine.life.misread(error, "what is recorded of ctx.state can't be read")
             raise Unwound from None

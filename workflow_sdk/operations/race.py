@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class RaceResult(NamedTuple, Generic[T]):
-    """Who won a race, and with which value: `winner, value = await ctx.race(...)`."""
+    """The name of the branch that won a race, and its value: `winner, value = await ctx.race(...)`."""
 
     winner: str
     value: T
@@ -79,7 +79,7 @@ class _Race:
         else:
             cleanups = await self._won(engine, entry, group.winner)
         if not place.scope.in_race:
-            # No race around this one can still be lost: what was taken in it stays taken.
+            # There is no open race around this one, so messages that the winner took stay taken.
             journal.takings.settle(place.location, give_back=False)
         fold(place.scope, place.location)
         await place.store(engine, entry)
@@ -88,16 +88,16 @@ class _Race:
         return entry
 
     async def _won(self, engine: Engine, entry: Entry, winner: Branch) -> list[bytes]:
-        """Record who has won, and clear what the losers leave behind. Returns what is to be cleaned up outside."""
+        """Record the winner, and clear what the losers leave behind; return the cleanups."""
         place, journal, data = self._place, engine.journal, entry.data
         assert isinstance(data, BranchesData), "recorded branches have names"
         assert winner.entry is not None, "the winner has an outcome"
         losers = [place.location + branch.segment for branch in self.branches if branch is not winner]
         if journal.compensations.count and not place.scope.in_loop:
-            # It is found again what the losers have to undo: by walking over their history, which is kept elsewhere.
+            # Some handlers of the losers are found only by walking over their history, so that is kept in the archive.
             for loser in losers:
                 await engine.archive(loser)
-        # From here to the commit there is no wait: the losers lose everything, or nothing.
+        # From here to the flush there is no `await`, so one commit clears all that the losers leave behind.
         cleanups = _lose(engine, place, losers, place.location + winner.segment)
         entry.data = BranchesData(data.names, 0, None, data.names.index(winner.label))
         if winner.entry.error is None:
@@ -139,7 +139,7 @@ class _Race:
 
 
 def _all_failed(engine: Engine, entry: Entry, branches: Sequence[Branch]) -> None:
-    """Record that nobody has won."""
+    """Record that all branches have failed."""
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
     by_name = {branch.label: branch for branch in branches}
@@ -149,13 +149,13 @@ def _all_failed(engine: Engine, entry: Entry, branches: Sequence[Branch]) -> Non
 
 
 def _lose(engine: Engine, place: Place, losers: Sequence[bytes], winner: bytes) -> list[bytes]:
-    """Clear all that the losers leave behind, with the next commit. Returns what is to be cleaned up outside then."""
+    """Have the next commit clear all that the losers leave behind; return the cleanups to run after it."""
     journal, cleanups = engine.journal, list[bytes]()
     undo(place.scope, losers, winner)
     for loser in losers:
         cleanups += engine.outside.abandon(loser)
         journal.takings.settle(loser, give_back=True)
     journal.history.clear_losers(place.location, winner)
-    # What they had taken is in the inbox again, and others may wait for it.
+    # The messages that they had taken are in the inbox again, and other branches may wait for these.
     engine.parking.fire()
     return cleanups

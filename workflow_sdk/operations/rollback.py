@@ -1,4 +1,4 @@
-"""Registering what undoes a step, and `ctx.checkpoint`, after which nothing before it is undone."""
+"""Registering the handler of a step, and `ctx.checkpoint`: steps before a checkpoint are not undone any more."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def check_handler(place: Place, handler: Callable[..., Any]) -> None:
 
 
 def register_handler(place: Waiter, engine: Engine, handler: Callable[..., Any], value: object, hint: object) -> None:
-    """Have a step undone if the workflow fails, from the commit on that completes the step."""
+    """Register the handler of a step, to be stored by the commit that completes the step."""
     engine.journal.compensations.register(compensation_of(place, engine, handler, value, hint))
 
 
 def compensation_of(
     place: Waiter, engine: Reader, handler: Callable[..., Any], value: object, hint: object, sequence: int | None = None
 ) -> Compensation:
-    """What is recorded, for a step to be undone. Without a `sequence`, it is the newest."""
+    """Make the compensation of a step. Without a `sequence`, it is the newest."""
     try:
         result, tagged = engine.codec.encode(value), True
     except CodecError:

@@ -34,17 +34,17 @@ from workflow_sdk.rows.status import Kind
 T = TypeVar("T")
 
 _NOTHING: dict[bytes, Entry] = {}
-"""What was recorded in a new scope. Shared, since there may be ten thousand of them; it is never written to."""
+"""The recorded entries of a new scope: none. Shared by all of them, as there may be thousands; never written to."""
 
 
 _NO_DOUBT: dict[str, str] = {}
-"""The same, of the derived names of a scope."""
+"""The doubtful names of a new scope: none. Shared, and never written to."""
 _OVER = "~"
 """The name of an operation of a run that is over. It is never looked up."""
 
 
 class Operation(Protocol):
-    """What a scope knows of the operation that is under way in it."""
+    """An operation that is under way, as its scope knows it."""
 
     @property
     def kind(self) -> Kind:
@@ -58,12 +58,12 @@ class Operation(Protocol):
 
     @property
     def engine(self) -> Reader:
-        """Which runs it."""
+        """The engine that runs the operation."""
         ...
 
 
 class RaceStatus:
-    """Whether a branch of a race has lost, and with it everything in it. Outside of races nothing loses."""
+    """Whether a branch of a race has lost, with all races inside it. A scope outside of races never loses."""
 
     __slots__ = ("lost", "within")
 
@@ -72,7 +72,7 @@ class RaceStatus:
         self.within: set[RaceStatus] | None = None
 
     def branch(self) -> RaceStatus:
-        """The status of a branch of a race in here: if this loses, that does as well."""
+        """Make the status of a branch of a race in this scope: if this scope loses, the branch loses, too."""
         inner = RaceStatus()
         inner.lost = self.lost
         self.within = self.within or set()
@@ -80,14 +80,14 @@ class RaceStatus:
         return inner
 
     def lose(self) -> None:
-        """From now on nothing in here does anything any more."""
+        """Note that the branch has lost: from now on no operation in it does anything."""
         self.lost = True
         for inner in self.within or ():
             inner.lose()
 
 
 class Scope:
-    """One scope of one run."""
+    """One scope of one run: it admits operations, and finds what was recorded for them."""
 
     __slots__ = (
         "_path",
@@ -132,13 +132,13 @@ class Scope:
         """The time that the code may know: when the last operation here ended."""
         self.parent: Scope | None = parent
         self.label: str = label
-        """How the path of this scope ends, escaped."""
+        """The last part of the path of this scope, escaped."""
         self.ended: bool = False
         self.busy: Operation | None = None
         """The operation that is under way, or was called and not awaited."""
         self.pending: Coroutine[Any, Any, Any] | None = None
         self.interrupted: str | None = None
-        """An operation that was cancelled, though neither the run nor its branch was."""
+        """An operation that was cancelled by code of the author's, and so has no outcome to record."""
         self.recorded: dict[bytes, Entry] = engine.journal.history.loaded.pop(prefix, _NOTHING)
         """Recorded operations that the code has not come to yet."""
         self.unvisited: int = len(self.recorded)
@@ -148,7 +148,7 @@ class Scope:
         """Derived names that were recorded with other arguments, and what to say if one of them comes again."""
         self.count: int = 0
         self.draws: int = 0
-        """How many uuids were drawn."""
+        """How many UUIDs were drawn. The number makes each of them another one, and the same in a replay."""
         self.rng: Random | None = None
         self._path: str | None = None
         around = parent.names if parent is not None else engine.journal.names.root
@@ -175,7 +175,7 @@ class Scope:
         caller = current_scope.get()
         life = self.engine.life
         if life.halted and (caller is None or caller.engine is self.engine):
-            # The run is over, and the operation will not begin. Its coroutine unwinds the code that awaits it.
+            # The run is over, and the operation will not begin. Its coroutine, when awaited, unwinds the code.
             return _OVER
         if caller is not self or self.busy is not None or self.ended or self.interrupted is not None:
             problem = self._misuse(kind, name, caller)
@@ -252,7 +252,7 @@ class Scope:
         return self.engine.journal.names.texts.get(index, "?") if isinstance(index, int) else "?"
 
     def end(self, failure: BaseException | None = None) -> bool:
-        """The function of the scope is over.
+        """Note that the function of the scope has ended.
 
         False if that ended the run: the author made a mistake, or recorded history was not reached.
         """
@@ -271,7 +271,7 @@ class Scope:
         return not self.engine.life.halted
 
     def _not_reached(self, failure: BaseException | None) -> HistoryDivergedError:
-        """The scope has ended before the code came to all that is recorded in it."""
+        """The error for a scope that has ended before the code came to everything that is recorded in it."""
         where = f"in {self.path!r}" if self.path else "of the workflow"
         ended = "ended" if failure is None else f"raised {type(failure).__name__} ({failure})"
         error = HistoryDivergedError(
@@ -281,14 +281,14 @@ class Scope:
         error.__cause__ = failure
         return error
 
-    # Mistakes in how an author uses a ctx: what to raise, where the call is made.
+    # The errors for mistakes in how an author uses a ctx. They are raised where the call is made.
 
     def _misuse(self, kind: Kind, name: str, caller: Scope | Operation | None) -> BaseException | None:
-        """What is wrong with calling an operation here now; None if nothing is.
+        """The error for calling an operation here now; None if nothing is wrong.
 
         `caller` is the scope or the step whose code calls it.
         """
-        # The mistake is the caller's, in whichever instance that is.
+        # A step of another instance may call this ctx: then the mistake is that of the other instance.
         is_own = caller is None or caller.engine is self.engine
         if self.interrupted is not None and not self.race.lost and is_own:
             return self._interrupted()
@@ -331,7 +331,7 @@ class Scope:
         return engine.life.mistake(DefinitionError(problem))
 
     def _left_over(self, busy: Operation) -> None:
-        """The function of the scope has ended while an operation was under way in it."""
+        """End the run with a mistake, since the function has ended while an operation was under way in its scope."""
         what = busy.what
         if self.forgotten():
             problem = f"{what} was called and never awaited; write `await` before it"

@@ -17,7 +17,7 @@ from workflow_sdk.rows.wire import shown
 
 
 def start_send(scope: Scope, name: str, target: object, message: str, payload: object) -> Coroutine[Any, Any, str]:
-    """Register a message; its coroutine sends it. It returns what became of it."""
+    """Register a message; its coroutine sends it, and returns the delivery."""
     place = register(scope, Kind.SEND, name)
     id = target if isinstance(target, str) else getattr(target, "id", None)
     if not isinstance(id, str) or name_problem(id) is not None:

@@ -32,15 +32,15 @@ from workflow_sdk.rows.wire import AHEAD_SECONDS, shown
 from workflow_sdk.values.failures import describe, pack_error_info
 from workflow_sdk.values.hints import has_parameter, return_hint
 
-# A function of the author as an operation: what steps and transactions have in common.
+# What steps and transactions have in common: both call a function of the author.
 
 
 _NOTHING = object()
-"""No value is known but the one that is recorded."""
+"""Stands for the value of a function that this run has not called: only the recorded one is known."""
 
 
 class FunctionVerb:
-    """A function that is called until it succeeds, or has no attempt left."""
+    """An operation that calls a function until it succeeds or has no attempt left."""
 
     __slots__ = ("_make", "args", "fn", "hint", "options", "place", "record", "value")
 
@@ -60,9 +60,9 @@ class FunctionVerb:
         self.options: StepOptions = options
         self.hint: object = return_hint(fn)
         self.value: Any = _NOTHING
-        """What this run has got of it, once that is recorded."""
+        """The value that the function has returned in this run, once it is recorded."""
         self._make = make
-        """Makes one attempt. None once its success is recorded in `record` and stored, or what it failed with."""
+        """Makes one attempt; returns None once its success is in `record` and stored, or the failure."""
 
     # As a verb.
 
@@ -78,7 +78,7 @@ class FunctionVerb:
         return await retried(engine, self)
 
     def outcome(self, entry: Entry) -> Any:
-        """The value, as the first time; or the recorded failure, raised."""
+        """Return the value, as it was the first time, or raise the recorded failure."""
         if self.value is not _NOTHING:
             return self.value
         place, handler = self.place, self.options.rollback
@@ -89,7 +89,7 @@ class FunctionVerb:
         assert entry.value is not None, "a completed step has a value"
         return place.decode(entry.value, self.hint)
 
-    # As something that is retried.
+    # As a `Retried`.
 
     @property
     def attempts(self) -> int:
@@ -112,7 +112,8 @@ class FunctionVerb:
         engine.journal.history.trouble(place.location, EntryTrouble(place.path, entry.attempts, now, error))
         place.put(entry)
         if when <= now:
-            # There is no wait that would store it: without this, a worker that dies in the next attempt is forgotten.
+            # Without a wait before the next attempt, nothing else stores this failure. If the worker then died in that
+            # attempt, the count of attempts would be lost.
             await engine.parking.flush()
         await self._until_due(engine)
 
@@ -157,12 +158,12 @@ async def settle(place: Place, engine: Engine) -> None:
 
 
 def _described(failure: BaseException, engine: Engine) -> Any:
-    """A failure as it is shown and stored. A timeout of ours is shown as that of the language."""
+    """A failure as it is stored and shown. The engine's own timeout is shown as a `TimeoutError`."""
     return describe(TimeoutError(str(failure)) if isinstance(failure, TimedOut) else failure, engine.codec)
 
 
 RIDING_MAX = 500
-"""So many records of repeatable steps wait for a commit to ride with, and no more."""
+"""How many records of repeatable steps may wait for another commit to take them along."""
 
 
 def start_step(scope: Scope, call: tuple[Any, ...], overrides: StepOverrides) -> Coroutine[Any, Any, Any]:
@@ -199,7 +200,7 @@ def _no_function(scope: Scope, given: Any, name: str | None) -> BaseException:
 
 
 async def _attempt(step: FunctionVerb, engine: Engine) -> BaseException | None:
-    """Call the function of a step once, and store what it gives."""
+    """Call the function of a step once, and store its value."""
     place, options, journal = step.place, step.options, engine.journal
     if not options.repeatable and journal.riding != journal.settled:
         await settle(place, engine)
@@ -217,7 +218,7 @@ async def _attempt(step: FunctionVerb, engine: Engine) -> BaseException | None:
     except CodecError as error:
         return about(f"the value of {place.what}", error)
     except BaseException as error:
-        # Whatever the author's function raises is the step's failure.
+        # Anything that the author's function raises is a failure of the step, except what only passes through it.
         if not is_failure(error):
             raise
         return error
@@ -240,7 +241,7 @@ async def _attempt(step: FunctionVerb, engine: Engine) -> BaseException | None:
 
 
 async def _ride(place: Place, engine: Engine) -> None:
-    """The record of a repeatable step goes with the next commit. There are not too many of them in one."""
+    """Leave the record of a repeatable step to the next commit; flush if too many records wait for that."""
     journal = engine.journal
     journal.riding += 1
     if not journal.riding % BREATH:

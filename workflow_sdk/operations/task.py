@@ -35,7 +35,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(Generic[T_co]):
-    """What came of a task, and who has done it."""
+    """The result of a task, and who has completed it."""
 
     value: T_co
     by: str
@@ -49,7 +49,7 @@ class TaskResult(Generic[T_co]):
 
 
 class Asked(Struct, frozen=True):
-    """What is asked of whom."""
+    """What a task asks for, and of whom."""
 
     payload: object
     assignee: str | None
@@ -76,7 +76,7 @@ def start_task(scope: Scope, name: str, asked: Asked) -> Coroutine[Any, Any, Tas
 
 
 class _Task:
-    """Something on the list of tasks, and the wait for its result."""
+    """Puts a task on the list, and waits for its result."""
 
     __slots__ = ("_asked", "_payload", "_place", "_until")
 
@@ -91,7 +91,7 @@ class _Task:
         await engine.calls.tell(place.path)
         entry = place.new_entry()
         self._open(engine, entry)
-        # From here on somebody may be at it: so there has to be a token of the wait.
+        # From this flush on somebody may complete the task, for which the wait must have a token.
         await engine.parking.flush()
         return await self.resume(engine, entry)
 
@@ -121,7 +121,7 @@ class _Task:
         engine.outside.open_task(row, place.location)
 
     async def resume(self, engine: Engine, entry: Entry) -> Entry:
-        """Wait until it is done or the deadline is past; record which."""
+        """Wait until the task is completed or its deadline is over, and record which of the two."""
         place, data = self._place, entry.data
         assert isinstance(data, TaskData), "a task is known by its id"
         token = token_of(place.location, entry)
@@ -149,7 +149,7 @@ class _Task:
             wait = wait.anew()
 
     async def _expire(self, engine: Engine, entry: Entry, id: str) -> Entry | None:
-        """Take the task off the list, and record that nobody did it in time; None if somebody has."""
+        """Expire the task, and record that nobody has completed it in time; None if somebody has."""
         place = self._place
         error = ListenTimeoutError(f"{place.what}: nobody completed it in time")
         error.path = place.path
@@ -161,7 +161,7 @@ class _Task:
         return effect.entry if await engine.outside.expire_task(id, effect) else None
 
     def _problem(self, engine: Engine, done: TaskDone) -> str | None:
-        """Why a result is not what was asked for, or None."""
+        """Why a result does not fit the task; None if it does."""
         try:
             engine.codec.decode_checked(done.result, self._asked.type)
         except CodecError as error:

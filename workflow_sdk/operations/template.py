@@ -1,4 +1,4 @@
-"""How every operation goes: it takes its place, is done or replayed, and gives its outcome.
+"""The template of every operation: it takes its place, is done or replayed, and gives its outcome.
 
 A verb says what is done; whether it is done is up to the run. One that goes on with the instance does what is new, and
 gives the recorded outcome of what is not. One that only walks over a history ends where there is no outcome.
@@ -32,7 +32,7 @@ _ALWAYS_ELSEWHERE = frozenset(
         *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"),
     }
 )
-"""What no instruction follows."""
+"""The instructions after which the next one is never reached directly."""
 
 
 def is_called_in_a_loop() -> bool:
@@ -105,7 +105,7 @@ def open_place(place: Place, *, covered: bool = False) -> bool:
 
 
 def _is_plain(place: Place, entry: Entry | None) -> bool:
-    """Whether it is finished, and nothing but its name and kind tells it from others. Mostly it is so in a replay."""
+    """Whether the recorded operation is finished, and only name and kind have to match. In a replay most are so."""
     if entry is None or entry.kind is not place.kind or not entry.is_final:
         return False
     return not place.arguments and place.branches is None and not place.scope.doubtful
@@ -212,7 +212,7 @@ async def perform(place: Place, verb: Verb) -> Any:
         elif not entry.is_final:
             entry = await engine.resume(verb, entry)
         elif place.ordinal % BREATH == BREATH - 1:
-            # It may be one of thousands, none of which waits for anything.
+            # A replay may come to thousands of recorded operations without waiting: let other tasks run in between.
             await anyio.lowlevel.checkpoint()
         place.close(entry)
         return verb.outcome(entry)

@@ -61,7 +61,7 @@ async def _attempt(work: FunctionVerb, engine: Engine) -> BaseException | None:
     except CodecError as error:
         return about(f"the value of {place.what}", error)
     except BaseException as error:
-        # Whatever the author's function raises is the failure.
+        # Anything that the author's function raises is a failure of the transaction.
         if not is_failure(error):
             raise
         return error
@@ -85,7 +85,7 @@ def _call(place: Place, fn: Callable[..., Any], args: tuple[Any, ...], transacti
 
 
 class _Outcome:
-    """What becomes of a value, once for every try of the store: the last one counts."""
+    """The record of a value. Each try of the store makes it anew, and that of the last try counts."""
 
     def __init__(self, place: Place, engine: Reader, entry: Entry, options: StepOptions, hint: object) -> None:
         self.entry = entry
@@ -105,7 +105,7 @@ class _Outcome:
         self.entry.complete(raw, engine.clock.time())
         rows = [engine.journal.history.row_of(place.location, self.entry)]
         if handler is not None:
-            # Another try keeps the number of the first: steps that completed since then have later ones.
+            # Each try uses the sequence number of the first one: steps that completed since then have later ones.
             before = self._compensation
             sequence = None if before is None else before.sequence
             self._compensation = compensation_of(place, engine, handler, self.value, self._hint, sequence)
@@ -113,6 +113,6 @@ class _Outcome:
         return rows
 
     def stored(self) -> None:
-        """The rows are in the store."""
+        """Note that the rows are stored."""
         if self._compensation is not None:
             self._engine.journal.compensations.count += 1

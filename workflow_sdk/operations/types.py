@@ -1,4 +1,4 @@
-"""What operations and the run that they are part of tell each other."""
+"""The types that operations and the run around them exchange."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Coro = Coroutine[Any, Any, T]
-"""What each verb of `ctx` gives."""
+"""The awaitable that each verb of `ctx` returns."""
 
 GRAPH_MESSAGE = "~graph"
 """The name of the messages by which a graph is changed from outside. A graph always listens to them, unseen."""
@@ -93,7 +93,7 @@ class Seat(Protocol):
 
 
 class Wakeup:
-    """Wakes the one who waits for it, once. It takes a fifth of the memory of an event, and there may be thousands."""
+    """Wakes one waiting task, once. It takes a fifth of the memory of an event, and there may be thousands."""
 
     __slots__ = ("_has_come", "_waiter")
 
@@ -102,7 +102,7 @@ class Wakeup:
         self._waiter: asyncio.Future[None] | anyio.Event | None = None
 
     def wake(self) -> None:
-        """Let whoever waits go on, now or later."""
+        """Wake the task that waits, now or when it begins to wait."""
         self._has_come = True
         waiter = self._waiter
         if isinstance(waiter, anyio.Event):
@@ -123,7 +123,7 @@ class Wakeup:
 
 
 class Unwound(BaseException):
-    """Unwinds author's code that shields itself from cancellation, where it is over: in its run, or in a lost race."""
+    """Unwinds author's code that shields itself from cancellation, after the end of its run or in a lost race."""
 
 
 class Facts(Struct, frozen=True):
@@ -135,11 +135,11 @@ class Facts(Struct, frozen=True):
     created_at: float
     lenient: bool
     seed: bytes
-    """Of the instance's uuids and random numbers."""
+    """The bytes from which the ids and random numbers of the instance are made."""
     generation: int = 1
-    """How often it has begun: it may start over."""
+    """How often the instance has begun, since it may start over."""
     restarts: int = 0
-    """How often it was restarted after something was undone."""
+    """How often the instance was restarted after something was undone."""
 
 
 class Waiter(Protocol):
@@ -147,7 +147,7 @@ class Waiter(Protocol):
 
     @property
     def location(self) -> bytes:
-        """Where it is recorded."""
+        """The location of its entry."""
         ...
 
     @property
@@ -172,20 +172,20 @@ class Wait(Struct, eq=False):
     """Their names; for a child or a task, the token of the wait."""
     count: int = 1
     entry: Entry | None = None
-    """Of the operation that waits."""
+    """The operation that waits."""
     fit: Fit | None = None
-    """Which of the messages it can take; None: all."""
+    """Tells which messages fit the wait; None if all do."""
     wakeup: Wakeup = field(default_factory=Wakeup)
     parked: bool = False
     fired: bool = False
 
     @property
     def at(self) -> bytes:
-        """The token of the wait; empty where nobody can know it yet."""
+        """The token of the wait; empty as long as the wait is not stored, and nobody can know its token."""
         return token_of(self.who.location, self.entry) if self.entry is not None and self.entry.since else b""
 
     def anew(self) -> Wait:
-        """The same wait, to be parked once more."""
+        """Make the same wait anew, to be parked once more."""
         return Wait(self.who, self.kind, self.until, self.messages, self.count, self.entry, self.fit)
 
 
@@ -194,14 +194,14 @@ class Effect(Protocol):
 
     location: bytes
     is_done: bool
-    """Whether it is in the store."""
+    """Whether the effect and its record are stored."""
 
     def rows(self, version: int, outcome: str) -> list[tuple[bytes, bytes]]:
         """The record: given how many commits have changed the instance with this one, and what came of the effect."""
         ...
 
     def stored(self) -> None:
-        """Both are in the store."""
+        """Note that the effect and its record are stored."""
         ...
 
     def is_wanted(self) -> bool:
@@ -221,7 +221,7 @@ class Start(Struct, frozen=True):
     """
     location: bytes = b""
     is_watched: bool = False
-    """Whether its end is awaited, at the location."""
+    """Whether the operation at the location waits for its end."""
 
 
 class TimeLimit(Protocol):
@@ -242,7 +242,7 @@ class Watch(Protocol):
     """A test that sees what a run calls."""
 
     dry: bool
-    """Nothing is called: whatever comes to a call waits there."""
+    """Whether nothing is called: code that comes to a call waits there for ever."""
 
     def calls(self, path: str, generation: int) -> None:
         """The code of an operation is about to be called, or its effect to be made."""
@@ -262,10 +262,10 @@ class Probe(Watch, Protocol):
 
 
 probe: ContextVar[Probe | None] = ContextVar("workflow_sdk_probe", default=None)
-"""That of the runs which are begun in this context."""
+"""The probe of the runs that are begun in this context."""
 
 
 def new_seed() -> bytes:
-    """What the uuids and random numbers of an instance come from."""
+    """Make the seed of a new instance, from which its ids and random numbers are made."""
     watched = probe.get()
     return (watched.seed if watched is not None else None) or token_bytes(16)

@@ -1,4 +1,4 @@
-"""`ctx.version` and `ctx.removed`: changing code that has instances under way."""
+"""`ctx.version` and `ctx.removed`: changing the code of instances that have not ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start_version(scope: Scope, name: str, latest: int) -> Coroutine[Any, Any, i
 
 
 class _Version:
-    """Which version of a part of the code an instance goes through."""
+    """Decides which version of a part of the code an instance goes through."""
 
     __slots__ = ("_latest", "_place")
 
@@ -34,7 +34,7 @@ class _Version:
 
     def begin(self, engine: Engine) -> Awaitable[Entry]:
         place = self._place
-        # History that the code has not reached yet was written without this version: by the first.
+        # Recorded operations that the code has not reached were written by code without this version: version 1.
         chosen = 1 if place.scope.unvisited else self._latest
         entry = place.new_entry()
         entry.complete(engine.codec.encode(chosen), engine.clock.time())
@@ -49,7 +49,7 @@ class _Version:
 
 
 def start_removed(scope: Scope, name: str, kind: str) -> Coroutine[Any, Any, None]:
-    """Register what was here before; its coroutine passes over it."""
+    """Register an operation that was here before; its coroutine passes over what is recorded of it."""
     kinds = [known.value for known in Kind if known is not Kind.BRANCH]
     place = register(scope, Kind.STEP, name)
     if kind == "continue_with":
@@ -64,7 +64,7 @@ async def _removed(place: Place) -> None:
     """Pass over what is recorded of an operation that the code has no more. Nothing is done, so it is no verb."""
     engine = place.engine
     try:
-        # Where it is not recorded there is nothing to pass over, and nothing new to be refused either.
+        # If it is not recorded, there is nothing to pass over.
         if engine.life.halted or (place.entry is not None and not open_place(place, covered=True)):
             await engine.life.never()
         if place.entry is not None:

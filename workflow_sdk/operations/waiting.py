@@ -21,13 +21,13 @@ from workflow_sdk.rows.wire import AHEAD_SECONDS, shown
 
 
 class Arrived(Struct, frozen=True):
-    """All the messages have come that were waited for."""
+    """The outcome of a wait whose messages have all come."""
 
     messages: list[InboxMessage]
 
 
 class Expired(Struct, frozen=True):
-    """The time is over, and fewer messages have come."""
+    """The outcome of a wait whose time is over before all messages have come."""
 
     messages: list[InboxMessage]
 
@@ -63,11 +63,11 @@ async def wait_for(engine: Engine, wait: Wait) -> Arrived | Expired:
 
 
 async def _has_changed(engine: Engine, wait: Wait, found: list[InboxMessage]) -> bool:
-    """Bring what a wait has to know into memory; whether it is to look again at what there is."""
+    """Read messages that a wait may need; return whether the wait is to look at its messages again."""
     messages = engine.messages
     is_new = False
     if wait.fit is not None and wait.fit.refused and engine.parking.waits.active == 1:
-        # No other branch runs, which could be about to listen to what this one has refused.
+        # No other branch is active, so none can be about to listen to a message that this wait has refused.
         is_new = await messages.set_aside(wait.fit)
     if not is_new and messages.lacks(wait.messages, found, wait.count):
         await messages.read_on(wait.messages)

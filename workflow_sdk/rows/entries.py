@@ -150,7 +150,7 @@ _NEEDED: dict[Kind, type[Data]] = {
     Kind.FIRING: FiringData,
     Kind.SUBMIT: SubmitData,
 }
-"""What an entry of the kind has. One of a step or transaction may have a `RetryData`."""
+"""The class of the data that an entry of each kind has. One of a step or transaction may have a `RetryData`."""
 
 
 class Entry(Packed, Struct, array_like=True, forbid_unknown_fields=True):
@@ -169,9 +169,9 @@ class Entry(Packed, Struct, array_like=True, forbid_unknown_fields=True):
     error: bytes | None = None
     data: Data | None = None
     digest: bytes | None = None
-    """What the operation was given, in a few bytes, encoded as values are; None if it is not compared."""
+    """A digest of the operation's argument, encoded like other values; None if it is not compared."""
     since: Count = 0
-    """The state of the instance, by the number of its commits, that began to wait here; 0 if none did yet."""
+    """The version of the instance that began to wait here; 0 if none has yet."""
 
     def wait(self, data: Data | None = None) -> None:
         """Begin to wait."""
@@ -231,12 +231,12 @@ def _are_sound(branches: BranchesData, entry: Entry) -> bool:
 
 
 def token_of(location: bytes, entry: Entry) -> bytes:
-    """Names exactly this wait: the same on every replay, and another one for each retry, turn or new start."""
+    """The token of exactly this wait: the same in every replay, and another one for each retry, turn or new start."""
     return pack_segment(entry.since) + location
 
 
 def read_token(token: bytes) -> tuple[int, bytes]:
-    """Which state of the instance began to wait, and where."""
+    """The version of the instance that began the wait of a token, and the location of the wait."""
     found = next(segments(token), None)
     if not isinstance(found, int) or found < 0:
         raise damaged("a token")
@@ -246,7 +246,7 @@ def read_token(token: bytes) -> tuple[int, bytes]:
 
 
 class EntryTrouble(Row, frozen=True):
-    """What is worth knowing of an entry that did not succeed at once: how often it failed, and how at last."""
+    """The failed attempts of an entry: how many there were, and the last error."""
 
     WHAT: ClassVar[str] = "a failed attempt"
 

@@ -91,20 +91,20 @@ class Head(Row, frozen=True):
 
     workflow: str
     version: int
-    """Of the workflow's code that ran it last."""
+    """The version of the workflow's code that ran the instance last."""
     fingerprint: str
-    """Of that code. Empty if whoever started it did not know the workflow."""
+    """The fingerprint of that code. Empty if the client that started the instance did not know the workflow."""
     created_at: Moment
     status: Status
     changes: Count
-    """How often the head was written: what tells one `waiting` from the next."""
+    """How often the head was written, so that one `waiting` can be told from the next."""
     changed_at: Moment
     alarm: Due | None = None
-    """When it is due, while nobody runs it."""
+    """When the instance is due, while nobody runs it."""
     purge_at: Due | None = None
-    """When it is to be forgotten, once it has ended."""
+    """When the instance is to be deleted, once it has ended."""
     cancelled: bool = False
-    """It is rolled back because it was cancelled, and ends as cancelled."""
+    """Whether the instance is rolled back because it was cancelled, and so ends as cancelled."""
 
 
 class Birth(Row, frozen=True):
@@ -114,9 +114,9 @@ class Birth(Row, frozen=True):
 
     input: bytes
     seed: bytes
-    """Of its uuids and random numbers."""
+    """The bytes from which its ids and random numbers are made."""
     retention: float | None = None
-    """How many seconds after its end it is forgotten."""
+    """How many seconds after its end the instance is deleted."""
     generation: Count = 1
     """How often it has begun."""
     began_at: Moment | None = None
@@ -124,9 +124,9 @@ class Birth(Row, frozen=True):
     first_input: bytes | None = None
     """The input that it was started with, if it has started over with another."""
     base: bytes | None = None
-    """What it showed when it started over."""
+    """The public state with which it started over."""
     restarts: Count = 0
-    """How often it was restarted after something was undone: what happens again has other idempotency keys."""
+    """How often it was restarted after something was undone: the steps that run again get other idempotency keys."""
     seals: tuple[bytes, ...] = ()
     """A value by each codec that wrote values of it, beside the one that wrote its input."""
 
@@ -140,9 +140,9 @@ class Result(Row, frozen=True):
     error: ErrorRow | None = None
     """What stopped it."""
     original: ErrorRow | None = None
-    """What had made it fail before that, if that is something else."""
+    """If the instance is stuck in a rollback: the error that had made it fail before."""
     failed_operations: tuple[str, ...] = ()
-    """The paths of the operations whose failures it died of."""
+    """The paths of the operations because of which the instance failed."""
 
 
 class Tally(Row, frozen=True):
@@ -151,13 +151,13 @@ class Tally(Row, frozen=True):
     WHAT: ClassVar[str] = "the tally of an instance"
 
     commits: Count = 0
-    """How many have changed it."""
+    """How many commits have changed the instance."""
     taken: int = 0
-    """How many messages they have taken."""
+    """How many messages these commits have taken."""
 
 
 class State(Row, frozen=True):
-    """What an instance shows of its state."""
+    """The state that an instance shows, `ctx.state`."""
 
     WHAT: ClassVar[str] = "the state of an instance"
 
@@ -165,7 +165,7 @@ class State(Row, frozen=True):
 
 
 class Shown(Row, frozen=True):
-    """What else an instance shows."""
+    """The reference and the progress that an instance shows."""
 
     WHAT: ClassVar[str] = "what an instance shows"
 
@@ -212,9 +212,9 @@ class WaitRow(Row, frozen=True):
     takes: int
     """How many messages it takes."""
     promised: int
-    """How many of these are addressed to it already."""
+    """How many of these messages are addressed to the wait already."""
     since: int = 0
-    """Which state of the instance began to wait, by the number of its commits."""
+    """The version of the instance that began to wait."""
 
 
 _CLASSES: Final[Mapping[Field, type[Row]]] = {
@@ -236,7 +236,7 @@ def unpack(field: Field, raw: bytes) -> Row:
     return _CLASSES[field].unpack(raw)
 
 
-# What stands for a row that is absent.
+# The rows that stand for absent ones.
 _NO_RESULT: Final = Result()
 _NO_DEATHS: Final = Deaths()
 _NO_TALLY: Final = Tally()

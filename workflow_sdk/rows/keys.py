@@ -18,7 +18,7 @@ Under the root prefix:
                         (6, reference, time, id), (7, instance, time, id); of all, (8, instance, time, id),
                         and of those that are over, (9, instance, time, id)
     (15, shard, time, id) when an instance that has ended is to be forgotten
-    (14, 1, id)         schedule: see `rows.schedules`
+    (14, 1, id)         schedule: see `features.schedules.rows`
     (14, 2, time, id)   next tick of a schedule that is not paused
     (14, 3)             signal of the schedules: another value after every change of one
     (14, 4, id)         schedule of which ticks wait for the end of the instance before
@@ -102,7 +102,7 @@ class Field(IntEnum):
 
 LEASE = FIELDS + pack_segment(20)
 EVICTED = LEASE + pack_one("evict")
-"""Between the lease and the inbox stamp: whoever looks at these sees it."""
+"""The row of a request to evict. It sorts between the lease and the inbox stamp, so that one scan reads all three."""
 INBOX_STAMP = FIELDS + pack_segment(21)
 
 
@@ -132,7 +132,7 @@ def waits_of(message: str | bytes) -> bytes:
 
 
 SHARDS = 16
-"""Of what is in order of time. The number is part of the format."""
+"""How many shards there are. The number is part of the stored format."""
 
 DIRECTORY: bytes = ROOT + pack((5,))
 ALARMS: list[bytes] = [ROOT + pack((3, shard)) for shard in range(SHARDS)]
@@ -255,7 +255,7 @@ def last_of(key: bytes) -> str:
 
 
 def id_in(key: bytes) -> str | None:
-    """The same; None for a key that nothing here has written."""
+    """The last part of a key, an id; None for a key that this library has not written."""
     try:
         return last_of(key)
     except CodecError:
@@ -263,7 +263,7 @@ def id_in(key: bytes) -> str | None:
 
 
 def worker_of(claim: bytes) -> str:
-    """Whose claim it is."""
+    """The worker in the key of a claim."""
     return _text(claim, 1)
 
 
@@ -302,7 +302,7 @@ class InstanceKeys:
 
     @property
     def stamp(self) -> bytes:
-        """Another value after every message."""
+        """The inbox stamp, which changes with every message."""
         return self.space + INBOX_STAMP
 
     def sent(self, number: int) -> bytes:
@@ -315,7 +315,7 @@ class InstanceKeys:
 
     @property
     def shard_signal(self) -> bytes:
-        """What is rung when an alarm of the instance is set."""
+        """The signal of the shard, which changes when an alarm of the instance is set."""
         return SHARD_SIGNALS[shard_of(self.instance_id)]
 
     def field(self, field: Field) -> bytes:

@@ -1,4 +1,4 @@
-"""What lies outside of an instance and hangs on one of its waits: a child, or a task of a person."""
+"""The rows of what an instance waits for outside of itself: its children, and the tasks of people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROOF_BYTES = 16
 
 
 def proof_of(seed: bytes, instance_id: str, token: bytes) -> bytes:
-    """What only those know who have seen the token of a wait of this instance."""
+    """The part of a token that nobody can guess: only those know it who have seen the token of this wait."""
     about = instance_id.encode("utf-8", "surrogatepass")
     hashed = blake2b(len(about).to_bytes(4, "big"), key=seed, person=b"wait", digest_size=PROOF_BYTES)
     hashed.update(about)
@@ -30,7 +30,7 @@ def shown_token(proof: bytes, token: bytes) -> str:
 
 
 def wait_of(seed: bytes, instance_id: str, shown: str) -> bytes | None:
-    """The wait that such a token is of; None if it is of none that this instance has ever shown."""
+    """The wait that a shown token names; None if this instance has never shown such a token."""
     try:
         raw = bytes.fromhex(shown)
     except ValueError:
@@ -40,20 +40,20 @@ def wait_of(seed: bytes, instance_id: str, shown: str) -> bytes | None:
 
 
 class Hanging(Row, frozen=True):
-    """A child or a task."""
+    """A child or a task for which a wait of the instance waits."""
 
     WHAT: ClassVar[str] = "a child or task of an instance"
 
     kind: Literal["child", "task"]
     id: str
     ends: bool
-    """Whether it is to end with the wait."""
+    """Whether the child or task is to be ended when the wait ends early."""
     since: int
-    """Which state of the instance began to wait; 0 if that is known from the entry alone."""
+    """The version of the instance that began to wait; 0 if only the entry knows it."""
 
 
 class Cleanup(Row, frozen=True):
-    """Something to be ended."""
+    """A child or a task that is to be ended, since nobody waits for it any more."""
 
     WHAT: ClassVar[str] = "a cleanup"
 
@@ -62,13 +62,13 @@ class Cleanup(Row, frozen=True):
     owner: str
     """The instance that does not wait for it any more."""
     token: bytes
-    """Of the wait."""
+    """The token of the wait."""
     rollback: bool
     """Whether a child is to undo what it did."""
 
 
 class Ending(Row, frozen=True):
-    """How an instance ended, as whoever waits for it is told."""
+    """How an instance ended, as it is told to instances that wait for that."""
 
     WHAT: ClassVar[str] = "the end of a child"
 
@@ -78,7 +78,7 @@ class Ending(Row, frozen=True):
 
 
 class TaskDone(Row, frozen=True):
-    """That a task was completed, as whoever waits for it is told."""
+    """How a task was completed, as it is told to the instance that waits for it."""
 
     WHAT: ClassVar[str] = "the end of a task"
 
@@ -153,7 +153,7 @@ class TaskRow(Row, frozen=True):
     instance: str
     path: str
     token: bytes
-    """Of the wait for it."""
+    """The token of the wait for the task."""
     payload: bytes
     assignee: str | None
     roles: tuple[str, ...]
@@ -165,7 +165,7 @@ class TaskRow(Row, frozen=True):
     ended_at: Moment | None = None
     result: bytes | None = None
     proof: bytes = b""
-    """What its token shows beside the wait: see `shown_token`."""
+    """The part of the shown token that nobody can guess: see `shown_token`."""
 
     @classmethod
     def unpack(cls, raw: bytes) -> TaskRow:
@@ -174,7 +174,7 @@ class TaskRow(Row, frozen=True):
         return row
 
     def places(self) -> list[bytes]:
-        """The rows that an open task is found by."""
+        """The keys of the rows by which an open task is found."""
         own = pack((self.created_at, self.id))
         found = [tasks_open(), tasks_of(self.instance), *map(tasks_by_role, self.roles)]
         if self.assignee is not None:
@@ -185,12 +185,12 @@ class TaskRow(Row, frozen=True):
 
     @property
     def own_place(self) -> bytes:
-        """The row that it is found by with its instance, as long as that is there."""
+        """The key of the row by which the task is found from its instance, as long as that exists."""
         return all_tasks_of(self.instance) + pack((self.created_at, self.id))
 
     @property
     def ended_place(self) -> bytes | None:
-        """The row that it is found by once it is over; None as long as it is open."""
+        """The key of the row by which an ended task is found; None as long as it is open."""
         if self.ended_at is None:
             return None
         return ended_tasks_of(self.instance) + pack((self.ended_at, self.id))

@@ -49,7 +49,7 @@ class Backoff:
 
     @property
     def longest(self) -> float:
-        """Seconds that no attempt waits longer than."""
+        """The longest wait before an attempt, in seconds."""
         return seconds(self.maximum, "Backoff.maximum") * (1 + self.jitter)
 
     def delay(self, attempts: int, chance: float) -> float:
@@ -76,9 +76,9 @@ Decision: TypeAlias = RetryAt | GiveUp
 
 
 def decide(*, attempts: int, retries: int, final: bool, backoff: Backoff, now: float, chance: float) -> Decision:
-    """What follows the `attempts`-th failure of a step that may be retried `retries` times.
+    """Decide what follows the `attempts`-th failure of a step that may be retried `retries` times.
 
-    `final` says that the failure is one that another attempt would not mend.
+    `final`: whether another attempt would not mend the failure.
     """
     if final or attempts > retries:
         return GiveUp()

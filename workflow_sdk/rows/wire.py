@@ -24,7 +24,7 @@ MOMENT_MIN, MOMENT_MAX = -62_135_596_800.0, 253_402_300_799.0
 Moment = Annotated[float, Meta(ge=MOMENT_MIN, le=MOMENT_MAX)]
 """A time that can be shown as a `datetime`."""
 Time = Annotated[float, Meta(ge=-1e300)]
-"""Any time. NaN is none."""
+"""Any time, but not NaN."""
 COUNT_MAX = (1 << 62) - 1
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 
@@ -167,7 +167,7 @@ _LATEST = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 AHEAD_SECONDS = 1.0
-"""A recorded time that is so much later than now is one of a clock that is ahead of ours."""
+"""A recorded time that is later than now by more than this comes from a clock that is ahead of ours."""
 
 _AGE = 60_000_000_000.0
 """How many seconds from 1970 on can be told apart in alarms that are due at once: nineteen centuries."""

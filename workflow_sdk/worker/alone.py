@@ -1,4 +1,4 @@
-"""Running one instance without a runtime around it, and the children that it waits for."""
+"""Running one instance, and the children that it waits for, without a runtime around them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from workflow_sdk.worker.lease import lives_here
 from workflow_sdk.worker.stalls import Watched, stalls_watched
 
 AT_ONCE = 64
-"""Children of one instance that are run side by side, each until it waits."""
+"""How many children of one instance are run side by side, each until it waits."""
 LOOK_SECONDS = 0.5
-"""Between two looks at a child that somebody else runs, or nobody can."""
+"""The time between two looks at a child that another worker runs, or that waits."""
 
 
 class Left(Protocol):
@@ -38,12 +38,12 @@ class Left(Protocol):
 
     @property
     def status(self) -> Status:
-        """What it is doing, or how it ended."""
+        """What the instance is doing, or how it ended."""
         ...
 
     @property
     def waits(self) -> list[Wait]:
-        """What it waits for."""
+        """What the instance waits for."""
         ...
 
 
@@ -52,7 +52,7 @@ RunOne = Callable[[Workflow[Any, Any], InstanceKeys, Callable[[str], bool]], Awa
 
 
 class Family:
-    """The workflows that one call knows, and the children that it runs."""
+    """The workflows that one call of `run_workflow` knows, and the children that it runs."""
 
     def __init__(self, driver: Driver, clock: Clock, workflows: Iterable[Workflow[Any, Any]]) -> None:
         self._driver = driver
@@ -63,7 +63,7 @@ class Family:
         self._begun: set[str] = set()
         self._is_left = False
         self._heard: dict[str, tuple[bytes, float]] = {}
-        """The heartbeats of others, and since when they are like this, by `monotonic`."""
+        """For each other worker: its heartbeat as last read, and since when it has not changed, by `monotonic`."""
         for workflow in workflows:
             if not isinstance(workflow, Workflow):
                 raise DefinitionError(f"workflows are functions decorated with @workflow, not {workflow!r}")
@@ -71,13 +71,13 @@ class Family:
                 raise DefinitionError(f"two workflows are called {workflow.name!r}; give one of them another name")
 
     def meet(self, workflow: Workflow[Any, Any]) -> None:
-        """The code has named this workflow: then its instances can be run."""
+        """Note a workflow that the author's code has named: from now on its instances can be run here."""
         self._known.setdefault(workflow.name, workflow)
 
     async def run_child(self, id: str, run: RunOne[L]) -> L | None:
-        """Run a child once; None if nobody can here, or somebody else does."""
+        """Run a child once; None if its workflow is not known here, or another worker runs it."""
         if probe.get() is not None:
-            return None  # a test watches this instance, and no other one
+            return None  # a test watches the instance of this call, and no other one
         keys = InstanceKeys(id)
         found = await read_snapshot(self._driver, keys)
         workflow = self._known.get(found.about.head.workflow) if found.about else None
@@ -92,7 +92,10 @@ class Family:
             return None
 
     async def _may_live(self, worker: str) -> bool:
-        """Whether a worker may be alive. Taking a child over by mistake is no harm: this call does so with its own."""
+        """Whether a worker may be alive. A wrong guess does no harm: the lease fences the worker that loses a child.
+
+        It is taken for dead once its heartbeat is too old by our clock, or has not changed for as long as its lease.
+        """
         here = lives_here(worker)
         if here is not None or self._clock.is_alive(worker):
             return here is not False
@@ -108,7 +111,7 @@ class Family:
     # Until they wait.
 
     async def as_far_as_they_go(self, left: L, run: Callable[[str], Awaitable[L | None]]) -> list[L]:
-        """Run the children that an instance waits for, each until it waits itself; return how they were left."""
+        """Run the children that an instance waits for, each until it waits itself; return how their runs left them."""
         found: list[L] = []
         limiter = anyio.CapacityLimiter(AT_ONCE)
 
@@ -127,9 +130,11 @@ class Family:
     # Until they end.
 
     async def together(self, root: Callable[[], Awaitable[L]], run: RunOne[L]) -> L:
-        """Run an instance, and beside it all children that it begins, until all have ended."""
+        """Run an instance, and beside it all children that it starts, until all have ended."""
 
         async def begin(id: str) -> None:
+            # A child may be evicted, be taken over, or wait for something else. So it is run again and again, until it
+            # has ended, or its parent has and nobody here can run it on.
             while True:
                 child = await self.run_child(id, run)
                 found = await read_snapshot(self._driver, InstanceKeys(id))
@@ -138,6 +143,7 @@ class Family:
                 if self._is_left and (child is None or child.status is Status.STUCK):
                     return
                 with anyio.move_on_after(LOOK_SECONDS):
+                    # The head as it was read above: if it has changed since, `changed` returns at once.
                     await self._driver.changed(InstanceKeys(id).field(Field.HEAD), found.about.raw[Field.HEAD])
 
         self._begin = begin
@@ -146,13 +152,13 @@ class Family:
             left = await root()
             self._is_left = True
             if not left.status.is_terminal:
-                # It was evicted, and so are its children.
+                # The instance was evicted or is stuck: its children do not go on in this call either.
                 self._group.cancel_scope.cancel()
         assert left is not None, "what ends early is raised"
         return left
 
     def see(self, children: Iterable[str]) -> None:
-        """An instance has these children now."""
+        """Begin to run those of an instance's children that are not run yet."""
         if self._group is None or self._begin is None:
             return
         for id in children:
@@ -162,13 +168,13 @@ class Family:
 
 
 HEAR_AFTER_SECONDS = 0.01
-"""From when on a run hears of what others ask for."""
+"""After how long a run begins to watch for requests of others: most runs are over before that."""
 GRACE_SECONDS = 10.0
-"""What an evicted instance has under way may take so long to end."""
+"""How long running steps may go on when the instance is evicted."""
 
 
 class Alone:
-    """One run without a runtime around it."""
+    """The host of one run that has no runtime around it: it keeps the time, and writes the heartbeat, of this run."""
 
     beats = False
     crowded = False
@@ -185,7 +191,7 @@ class Alone:
         self._signal = anyio.Event()
         self._watching = False
         self._hears = False
-        """It hears of everything, and not only of the messages that are awaited."""
+        """Whether the inbox stamp is watched even if no message is awaited: each request of others changes it, too."""
         self._evicted = False
         self._group: TaskGroup | None = None
         self._starter: asyncio.Task[Any] | None = None
@@ -193,11 +199,11 @@ class Alone:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the task that has started the run was cancelled since."""
+        """Whether the task that has started the run was cancelled since then."""
         return self._starter is not None and self._starter.cancelling() > self._cancelled_before
 
     async def run(self, guest: Guest, root: Root) -> None:
-        """Run an execution, and what it takes beside it."""
+        """Run an execution, and beside it what it needs: its timers, its heartbeat and the watch of its inbox stamp."""
         self._starter = asyncio_task()
         self._cancelled_before = 0 if self._starter is None else self._starter.cancelling()
         async with (
@@ -207,7 +213,7 @@ class Alone:
             self._group.start_soon(self._keep_time, guest)
             self._group.start_soon(self._beat, guest)
             self._group.start_soon(self._hear, watched)
-            # A task of its own: then whoever cancels this run cancels a scope around the author's code.
+            # In a task of its own, so that a cancellation of this run reaches the author's code through a cancel scope.
             self._group.start_soon(self._run, guest, root)
 
     async def _run(self, guest: Guest, root: Root) -> None:
@@ -226,7 +232,8 @@ class Alone:
                     self.spawn(lambda: self._watch(guest))
                 await self._clock.wait(signal, guest.parking.next_time, guest.activity)
         finally:
-            # Also if the run was cancelled from outside.
+            # This loop ends only by cancellation, when the run is over or was cancelled from outside. Nothing wakes the
+            # branches any more.
             guest.life.abandon()
 
     async def _watch(self, guest: Guest) -> None:
@@ -235,59 +242,59 @@ class Alone:
         self._signal.set()
 
     async def _hear(self, watched: Watched) -> None:
-        """The instance may be cancelled, evicted, woken or taken over at any time: each changes its inbox stamp."""
-        # A run that is soon over is not worth it.
+        """Watch the inbox stamp: it changes when the instance is cancelled, evicted, woken or taken over."""
+        # A run that is soon over does not need that.
         await anyio.sleep(HEAR_AFTER_SECONDS)
         self._hears = True
         self._signal.set()
         await watched.go_round()
 
     def evict(self, guest: Parked) -> None:
-        """Evict it, as it was asked for."""
+        """Evict the instance, as somebody has asked for it."""
         if not self._evicted:
             self._evicted = True
             guest.evict()
             self.spawn(lambda: self._insist(guest))
 
     async def _insist(self, guest: Parked) -> None:
-        """What is under way when the instance is evicted may end within the time of grace."""
+        """Release the evicted instance when its time of grace is over, whatever is still under way."""
         await pause(self._clock, GRACE_SECONDS)
         guest.give_back()
 
     async def _beat(self, guest: Guest) -> None:
-        """Say that this run is alive, as long as it is."""
+        """Write a heartbeat for this run, again and again."""
 
         numbers = count(1)
 
         async def beat() -> None:
             heartbeat = Heartbeat(self._clock.time(), self._ttl, next(numbers)).pack()
-            # A beat that fails is no failure of the run: its commits will tell.
+            # A heartbeat that fails does not end the run: if the lease is lost, the next commit finds out.
             with suppress(Exception):
                 await guest.beat(self._worker, heartbeat)
 
         await self._clock.beat(self._ttl / 3, beat)
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have something done in the group of the run."""
+        """Run a function in a task of the run's group."""
         assert self._group is not None, "it runs in the group"
         self._group.start_soon(fn)
 
     def waits_changed(self, guest: Waiting) -> None:
-        """Look at it again."""
+        """Compute the time of the next timer anew, and whether to watch the inbox."""
         self._signal.set()
 
     def rests(self, guest: Waiting, idle: bool) -> None:
-        """Look at it again."""
+        """Compute the time of the next timer anew, and whether to watch the inbox."""
         self._signal.set()
 
     def meet(self, workflow: Workflow[Any, Any]) -> None:
-        """Then its instances can be run here."""
+        """Note a workflow that the author's code has named: from now on its instances can be run here."""
         self._family.meet(workflow)
 
     def may_go_on(self, guest: Waiting) -> bool:
-        """There is nobody else."""
+        """Answer yes: no other instance competes for a slot."""
         return True
 
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
-        """There is nobody else."""
+        """Go on at once: no other instance competes for a slot."""
         go_on()

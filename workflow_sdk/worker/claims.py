@@ -1,8 +1,8 @@
-"""Claiming one instance: in turn with what runs already, one at a time, and not again at once after a failure.
+"""Claiming one instance: when it gets a slot, one at a time, and after a failure only after a pause.
 
-A claim takes long compared with everything else that a worker does in memory. Meanwhile a message may come for the
-instance, somebody here may start it, or the worker may be told to stop. So what is under way is noted before the first
-`await`, and every note is taken back in a `finally`.
+A claim takes long compared with everything else that a worker does in memory. During the claim, a message may come for
+the instance, a client in this process may start it, or the worker may be told to stop. So each claim is noted before
+its first `await`, and each note is taken back in a `finally`.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from workflow_sdk.worker.residents import Residents
 _log = logging.getLogger("workflow_sdk.runtime")
 
 RETRY_SECONDS = 1.0
-"""After something has failed, until it is tried again."""
+"""The pause between a failure and the next try."""
 UNREADABLE_SECONDS = 300.0
-"""The same for what can't be read, should nobody see that it is mended."""
+"""The same pause for an instance that can't be read, in case nothing shows that its rows have changed."""
 WATCHED_MAX = 64
-"""So many unreadable instances are tried again as soon as they are mended."""
+"""How many unreadable instances are watched, so as to try them again as soon as their rows change."""
 
 _NEXT = ""
-"""Who waits for a turn for the next instance that is claimed. No instance has this id."""
+"""The id under which the next claim waits for a slot, whichever instance it is of. No instance has this id."""
 
 TakesOver = Callable[[str], bool]
-"""Whether an instance is claimed that this worker has."""
+"""Whether an instance is claimed although the worker with this id has it."""
 
 
 def only_free(worker: str) -> bool:
-    """Claim only what nobody has."""
+    """Take no instance from any worker: claim only those that nobody has."""
     return False
 
 
@@ -59,19 +59,20 @@ class Failures:
         self._clock = clock
         self._residents = residents
         self._until: dict[str, float] = {}
-        """When each may be tried again, by `monotonic`."""
+        """When each instance may be tried again, by `monotonic`."""
         self._watched: set[str] = set()
-        """What can't be read, and is tried again as soon as that has changed."""
+        """Unreadable instances that are tried again as soon as the unreadable row changes."""
         self.dropped: set[str] = set()
-        """What may still be ours in the store though its run is over: the store failed when it was to be given back."""
+        """Instances whose run is over, and which may still be ours in the store, since releasing them may have
+        failed."""
         self.told: list[Callable[[], None]] = []
-        """Told when something is to be tried again at another time than before."""
+        """Called when an instance gets another time for its next try."""
 
     def add(self, id: str, error: BaseException | None = None) -> None:
-        """The run of an instance has failed, or its claim."""
+        """Note that the run or the claim of an instance has failed: it is not tried again before a pause is over."""
         pause = RETRY_SECONDS
         if isinstance(error, CodecError):
-            # Nothing would come of it until the row has changed; or until this worker is of a newer version.
+            # It would fail again until the row changes, or until this worker gets newer code.
             pause = UNREADABLE_SECONDS
             if isinstance(error, SealedError):
                 _log.error(
@@ -85,13 +86,13 @@ class Failures:
         self._tell()
 
     def _watch(self, id: str) -> None:
-        """Try an instance again as soon as the row has changed for which it can't be read."""
+        """Try an instance again as soon as the row that can't be read changes."""
         if id in self._watched or len(self._watched) >= WATCHED_MAX:
             return
         self._watched.add(id)
 
         async def watch() -> None:
-            with suppress(Exception):  # the store failed: it is looked at again after a while
+            with suppress(Exception):  # the store failed: the instance is tried again at once, and may fail again
                 await self._driver.changed(*await find_unreadable(self._driver, InstanceKeys(id)))
             self._watched.discard(id)
             if id in self._until:
@@ -105,20 +106,20 @@ class Failures:
             tell()
 
     def pauses(self, id: str) -> bool:
-        """Whether an instance is not to be tried now."""
+        """Whether the pause of an instance is not over yet."""
         return self._until.get(id, -inf) > self._clock.monotonic()
 
     def until(self, id: str) -> float:
-        """When an instance may be tried, by `monotonic`."""
+        """When an instance may be tried again, by `monotonic`; now, if it has not failed."""
         return self._until.get(id, self._clock.monotonic())
 
     @property
     def first(self) -> float | None:
-        """When the first of them may be tried again, by `monotonic`."""
+        """When the first of the failed instances may be tried again, by `monotonic`."""
         return min(self._until.values(), default=None)
 
     def take_due(self) -> list[str]:
-        """Take out those whose pause is over."""
+        """Remove the instances whose pause is over, and return their ids."""
         now = self._clock.monotonic()
         over = [id for id, time in self._until.items() if time <= now]
         for id in over:
@@ -127,7 +128,7 @@ class Failures:
 
 
 class Claims:
-    """The claims of one worker."""
+    """Claims instances for one worker, each in a task of its own, and has them run."""
 
     def __init__(
         self,
@@ -152,21 +153,24 @@ class Claims:
         self.watch: Watch = watch
         self.failures: Failures = Failures(driver, clock, residents)
         self.on_due: Callable[[str], None] = lambda id: None
-        """Told when something is not in memory any more that was due meanwhile."""
+        """Called when an instance that became due while it was here is not in memory any more."""
         self._known = known
         self._retention = retention
         self._claiming: set[str] = set()
-        """What is being claimed now."""
+        """The instances that are being claimed now."""
         self._starting: set[str] = set()
-        """What is being started and claimed in one. It has a slot, and shows only later whether it is ours."""
+        """The instances that are being started and claimed in one commit. Each has a slot already, and is ours once it
+        is applied."""
         self._claimed = anyio.Event()
-        """Set when one of them is done."""
+        """Set when a claim is over, whatever came of it."""
         self._missed: dict[str, bool] = {}
-        """What a signal came for while it was being claimed, and whether it is to be evicted."""
+        """The instances for which a signal came while they were being claimed or started, and whether it evicts
+        them."""
         self._later: set[str] = set()
-        """What was due while it was in memory still, or being claimed or started."""
+        """The instances that were found due while they were still in memory, or being claimed or started."""
         self._place = anyio.Lock()
-        """Who stands at the one place in the queue: what is due and what was left are claimed one at a time."""
+        """Held while a claim waits for a slot: only one does at a time, so that the one id `_NEXT` is enough for both
+        loops of `claiming`."""
         residents.on_failure = self.failures.add
         residents.on_end.append(self._ended)
 
@@ -180,27 +184,28 @@ class Claims:
         return id in self._claiming or id in self._starting or id in self.residents.runs
 
     def look_later(self, id: str) -> None:
-        """An instance is due that is here: look at it again when it is not any more."""
-        # What is due is nobody's: ours is being given back, or was taken over while we looked away.
+        """Note an instance that is due and is here: look at it again once it is not here any more."""
+        # Only an instance that nobody has is due. So ours was just released, or was taken over without our noticing.
+        # The signal makes its run read the lease, and find out.
         self._later.add(id)
         if id in self.residents.runs:
             self.residents.runs[id].execution.parking.arrivals.signal()
 
     def missed(self, id: str, *, evict: bool) -> None:
-        """A signal came for an instance that is not in memory. It may be about to be."""
+        """Keep a signal for an instance that is not in memory, in case it is being claimed or started just now."""
         if id in self._claiming or id in self._starting:
             self._missed[id] = evict or self._missed.get(id, False)
 
     async def begin_in_turn(
         self, id: str, takes_over: TakesOver = only_free, on_unknown: Callable[[], None] | None = None
     ) -> bool:
-        """Claim an instance when it is the turn of something new; False if it is here by then, or nothing is begun.
+        """Wait for a slot and begin to claim an instance; False if it is here by then, or the worker is stopping.
 
-        `on_unknown`: told if it is left to others, since its workflow is not known here.
+        `on_unknown` is called if the instance is left to other workers, since its workflow is not known here.
         """
         async with self._place:
             await self._in_turn()
-            # Others may have begun it while we waited for a turn.
+            # While this waited for a slot, a client in this process may have started the instance.
             if self.is_here(id) or self.residents.stopping:
                 self.residents.slots.leave(_NEXT)
                 return False
@@ -219,10 +224,10 @@ class Claims:
                 raise
 
     def _begin(self, id: str, takes_over: TakesOver, on_unknown: Callable[[], None] | None) -> None:
-        """Claim an instance and run it, in a task of its own, and with the turn that was taken."""
+        """Claim an instance and run it, in a task of its own and in the slot that was taken for it."""
         residents = self.residents
-        # All of this is noted before the task begins: whoever asks meanwhile finds the instance here, and the turn
-        # passes on without a gap in which somebody else could take it.
+        # All of this is noted before the task begins: `is_here` is true from now on, and the slot passes from `_NEXT`
+        # to the instance without a moment in which another instance could take it.
         residents.slots.pass_on(_NEXT, id)
         residents.busy += 1
         self._claiming.add(id)
@@ -233,11 +238,12 @@ class Claims:
                 run = await self._claim(id, takes_over, on_unknown)
             except CodecError as error:
                 self.failures.add(id, error)
-            except Exception:  # noqa: BLE001  # the store failed: others are served all the same
+            except Exception:  # noqa: BLE001  # the store failed: other instances are served all the same
                 _log.exception("instance %s could not be claimed; it is tried again in %s s", id, RETRY_SECONDS)
                 self.failures.add(id)
             finally:
-                # Also if this was cancelled: else the turn would be lost for good, and the runtime wait for us to end.
+                # Also if this was cancelled: otherwise the slot would be lost for good, and the runtime, when it
+                # closes, would wait for this claim.
                 self._claiming.discard(id)
                 self._claimed.set()
                 residents.one_less()
@@ -251,7 +257,7 @@ class Claims:
         residents.host.spawn(claim_and_run)
 
     async def _claim(self, id: str, takes_over: TakesOver, on_unknown: Callable[[], None] | None) -> Run | None:
-        """The run of an instance that was claimed; None if someone else has it, or its workflow is not known here."""
+        """Claim an instance and return its run; None if somebody else has it, or nothing of it can be run here."""
         keys = InstanceKeys(id)
         claimant = Claimant(
             keys,
@@ -266,7 +272,7 @@ class Claims:
             retention=self._retention,
         )
         claimed: Claim | None = None
-        # Not to be cancelled between the claim and the run: nobody would give the instance back.
+        # A cancellation between the claim and the run would leave the instance claimed, with nobody to release it.
         with anyio.CancelScope(shield=True):
             claimed = await claim(self.driver, claimant)
         if claimed is None or claimed.workflow is None:
@@ -279,36 +285,37 @@ class Claims:
         return Run(flow, self.driver, keys, self.codec, self._known, self.clock, claimed, "live", self.residents.host)
 
     def _serve(self, id: str, run: Run) -> None:
-        """Run an instance that is ours, and have it look at what has come for it while it was being claimed."""
+        """Run an instance that is ours, and pass on the signals that came while it was being claimed."""
         evict = self._missed.pop(id, None)
         if evict is not None:
             run.execution.parking.arrivals.signal()
-        # In memory from now on: what comes next finds it there, and not among what is being claimed.
+        # Set before the task begins, without an `await` since the signals were taken out above: a signal that comes
+        # from now on finds the run here.
         self.residents.runs[id] = run
-        # In a task of its own: nothing of the claim is kept while it runs.
+        # In a task of its own, so that the frames and rows of the claim are not kept in memory while the instance runs.
         self.residents.host.spawn(partial(self.residents.serve, id, run, evict=bool(evict)))
 
     async def until_claimed(self) -> None:
-        """Return when what is being claimed now has been, or could not be."""
+        """Return when the claims that are under way now are over, whatever came of them."""
         now = set(self._claiming)
         while now & self._claiming:
             self._claimed = anyio.Event()
             await self._claimed.wait()
 
-    # What is started here is claimed in the commit that starts it.
+    # An instance that is started in this process is claimed in the commit that starts it.
 
     def starts(self, id: str) -> None:
-        """An instance is about to be started and claimed in one, and has a turn. Until then nothing else claims it."""
+        """Note that an instance, which has a slot, is about to be started and claimed in one commit."""
         self._starting.add(id)
 
     def starts_not(self, id: str) -> None:
-        """It was not. Whoever started it instead may have left it to us."""
+        """Note that the instance was not started here. Somebody else may have started it, and then we may claim it."""
         self._starting.discard(id)
         self._missed.pop(id, None)
         self._ended(id)
 
     def begin_claimed(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> None:
-        """Run what has been started and claimed in one, with the turn that it has."""
+        """Run an instance that was started and claimed in one commit, in the slot that it has."""
         run, id = self._run(flow, keys, claimed), keys.instance_id
         self._starting.discard(id)
         self._serve(id, run)

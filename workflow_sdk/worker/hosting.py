@@ -1,9 +1,9 @@
-"""The task group of a runtime, which another task may close than the one that has opened it.
+"""The task group of a runtime. One task may open it, and another task may close it.
 
 A task group of anyio belongs to the task that it was entered in. But a runtime may be opened at the start of a test or
-of a server and closed at its end, by a fixture or a hook that has got a task of its own each time. On asyncio the group
-therefore lives in a task of its own. What makes it worth having stays: nothing in it outlives it, and an error that it
-lets out ends the block around which it was opened. On trio it is the group itself.
+of a server and closed at its end, by a fixture or a hook that runs in a new task each time. On asyncio the group
+therefore lives in a task of its own. It still does what a task group is for: no task in it outlives it, and an error
+that leaves the group ends the block around which it was opened. On trio, the plain group of anyio is used.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from anyio.lowlevel import current_token
 
 # Tasks for what a runtime runs: as in a task group, but with a fraction of its time and memory.
 #
-# A task group keeps a record of each task: when it began and ended, and with what. Nobody asks for that here, and there
-# is a task for every instance. What makes a task group worth having stays: no task outlives it, cancelling it cancels
-# them, shields hold, and an error in one task ends them all.
+# A task group of anyio keeps a record of each task: when it began and ended, and with what. Nobody needs that here, and
+# there is a task for every instance. What a task group promises still holds: no task outlives it, cancelling it cancels
+# them, shields work, and an error in one task ends them all.
 
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -35,12 +35,12 @@ class Crew(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Cancel all tasks, and those that come later."""
+        """Cancel all tasks, and those that are spawned later."""
         ...
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether all tasks are being cancelled; also if asyncio does so, past every cancel scope."""
+        """Whether all tasks are being cancelled, by `cancel` or by asyncio itself, which knows no cancel scopes."""
         ...
 
 
@@ -82,7 +82,7 @@ class _AsyncioCrew:
         self._failed = asyncio.Event()
         self._is_over = False
         self._supervisor: asyncio.Task[Any] | None = None
-        self._ends = self._done  # one for all
+        self._ends = self._done  # one bound method for all tasks, instead of a new one for each
         group.start_soon(self._supervise)
 
     def spawn(self, fn: Work) -> None:
@@ -92,11 +92,12 @@ class _AsyncioCrew:
 
     async def _run(self, fn: Work) -> None:
         work = fn()
-        del fn  # what it holds is not needed any more
+        del fn  # it may hold large objects, which are not needed while the work runs
         with anyio.CancelScope() as scope:
             task = asyncio.current_task()
             assert task is not None, "this is one"
             self._scopes[task] = scope
+            # `cancel` was called before this task had its first turn, and so had a scope.
             if self._is_over:
                 scope.cancel()
             await work
@@ -121,12 +122,13 @@ class _AsyncioCrew:
         return self._is_over or (self._supervisor is not None and self._supervisor.cancelling() > 0)
 
     async def _supervise(self) -> None:
-        """Wait for the first error or for the end of the group; end all tasks; raise what they raised."""
+        """Wait for the first error or for the end of the group; cancel all tasks; raise what they raised."""
         self._supervisor = asyncio.current_task()
         try:
             await self._failed.wait()
         finally:
             self.cancel()
+            # Shielded, since the group is being cancelled now: no task may outlive it. A task may spawn another one.
             with anyio.CancelScope(shield=True):
                 while self._scopes:
                     await asyncio.wait(list(self._scopes))
@@ -140,25 +142,25 @@ _log = logging.getLogger("workflow_sdk.runtime")
 
 
 class Hosting(Protocol):
-    """A task group, opened and closed."""
+    """Opens and closes one task group."""
 
     async def open(self) -> TaskGroup:
-        """Open it."""
+        """Open the group."""
         ...
 
     async def close(self) -> None:
-        """Cancel what is in it, return once that has ended, and raise what it has let out."""
+        """Cancel the tasks of the group, return once they have ended, and raise the error that left the group."""
         ...
 
 
 def new_hosting() -> Hosting:
-    """One that is not open yet."""
+    """Make a hosting for the event loop that runs now. Its group is not open yet."""
     native = current_token().native_token
     return _AsyncioHosting() if isinstance(native, asyncio.AbstractEventLoop) else _GroupHosting()
 
 
 class _GroupHosting:
-    """The group itself."""
+    """A plain task group, for event loops other than asyncio's."""
 
     def __init__(self) -> None:
         self._group = anyio.create_task_group()
@@ -172,7 +174,7 @@ class _GroupHosting:
 
 
 class _AsyncioHosting:
-    """A group in a task of its own."""
+    """A task group that lives in a task of its own, so that any task may close it."""
 
     def __init__(self) -> None:
         self._owner = asyncio.current_task()
@@ -180,7 +182,7 @@ class _AsyncioHosting:
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
         self._has_cancelled = False
-        """The group has failed, and its owner was told so."""
+        """Whether the group has failed, and the task that opened it was cancelled for that."""
 
     async def open(self) -> TaskGroup:
         opened = asyncio.Event()
@@ -204,7 +206,7 @@ class _AsyncioHosting:
             return
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            # Whoever has opened it may be over, as the task of a fixture is, and is then told only when it is closed.
+            # The task that opened the group may have ended, as that of a fixture does. Then only `close` raises this.
             _log.error("a runtime has stopped, since one of its tasks failed", exc_info=error)
         if self._owner is not None and not self._owner.done():
             self._has_cancelled = True
@@ -217,12 +219,15 @@ class _AsyncioHosting:
         self._group.cancel_scope.cancel()
         cancelled: asyncio.CancelledError | None = None
         with anyio.CancelScope(shield=True):
+            # A shield does not keep off a cancellation by asyncio itself. So that is caught, and raised once the group
+            # ended.
             while not task.done():
                 try:
                     await asyncio.wait([task])
                 except asyncio.CancelledError as error:
                     cancelled = error
         if self._has_cancelled and self._owner is not None and self._owner is asyncio.current_task():
+            # `_ended` has cancelled this task, only to end the block around the group. That block is over.
             self._owner.uncancel()
         if not task.cancelled() and (failure := task.exception()) is not None:
             raise failure

@@ -1,4 +1,4 @@
-"""Claiming an instance, whoever cancels meanwhile; and which workers of this process are alive."""
+"""Claiming an instance so that a cancellation leaves nothing claimed; and which workers of this process are alive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workflow_sdk.driver import Driver
 from workflow_sdk.operations.calling import come_what_may
 
 REMEMBERED_MAX = 10_000
-"""Workers of this process that have ended and are remembered."""
+"""How many workers of this process are remembered after they have ended."""
 
 _living: set[str] = set()
 _ended: OrderedDict[str, None] = OrderedDict()
@@ -25,7 +25,7 @@ _ended: OrderedDict[str, None] = OrderedDict()
 
 @contextmanager
 def living(worker: str) -> Generator[None]:
-    """A worker of this process is alive as long as this lasts."""
+    """Count a worker of this process as alive while the block runs, and as dead after it."""
     _living.add(worker)
     try:
         yield
@@ -37,7 +37,7 @@ def living(worker: str) -> Generator[None]:
 
 
 def lives_here(worker: str) -> bool | None:
-    """Whether a worker of this process is alive; None if it is not one of this process, or ended long ago."""
+    """Whether a worker is alive, if it is one of this process; None if it is not, or ended long ago."""
     return True if worker in _living else False if worker in _ended else None
 
 
@@ -47,16 +47,16 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # The workers of the parent are not those of the child.
+    # In the child of a fork no worker of the parent runs.
     os.register_at_fork(after_in_child=_forget)
 
 
 LOOK_AGAIN_SECONDS = 0.05
-"""Between two looks at workers that may be alive."""
+"""The time between two looks at the heartbeats of workers that may be alive."""
 
 
 async def claim(driver: Driver, who: Claimant) -> Claim:
-    """Claim an instance: see `workflow_sdk.changes.claim`. If that is cancelled or fails, nobody has it."""
+    """Claim an instance, as `workflow_sdk.changes.claim` says. If that is cancelled or fails, nobody has it."""
     heard: dict[str, bytes] = {}
     until: float | None = None
     while True:
@@ -66,7 +66,8 @@ async def claim(driver: Driver, who: Claimant) -> Claim:
             claimed = await apply(driver, changes.claim(who, heard, has_waited=has_waited), committed.append)
         except (Exception, anyio.get_cancelled_exc_class()):
             if committed:
-                # It may have been applied; and whoever asked for it will not run the instance.
+                # The claim may be stored, and the caller will not run the instance: so release it, and finish that even
+                # if it is cancelled again.
                 await come_what_may(partial(_give_back, driver, who))
             raise
         if not claimed.heartbeats:
@@ -78,11 +79,11 @@ async def claim(driver: Driver, who: Claimant) -> Claim:
 
 
 async def _give_back(driver: Driver, who: Claimant) -> None:
-    with suppress(Exception):  # the store failed: others take it over when they hear nothing of us
+    with suppress(Exception):  # the store failed: others take the instance over, if we don't claim it again
         await apply(driver, changes.give_back(who.keys, who.lease, who.now(), forgets_worker=who.beats))
 
 
 def lives(worker: str, *, is_alive: bool) -> bool | None:
-    """Whether a worker is alive: as this process knows of its own, or because the clock says so; None if unknown."""
+    """Whether a worker is alive, as this process knows of its own workers, or the clock of its; None if unknown."""
     here = lives_here(worker)
     return (is_alive or None) if here is None else here

@@ -1,4 +1,4 @@
-"""What clients in the process of a runtime need not go to the store for."""
+"""What a client learns from the runtime in its own process, without asking the store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from workflow_sdk.worker.residents import Residents
 
 
 class Nearby:
-    """The instances of the runtime in this process."""
+    """Tells clients about the instances of the runtime in this process, and the runtime about what clients stored."""
 
     def __init__(self, residents: Residents, claiming: Claiming) -> None:
         self._residents = residents
         self._claiming = claiming
         residents.host.here = self
         self.answers: dict[bytes, Callable[[bytes], None]] = residents.host.answers
-        """Who in this process waits for which answer, by its key."""
+        """The callbacks of those in this process who wait for an answer, by the key of the answer."""
         self.inbox_max: int = INBOX_MAX_DEFAULT
 
     def resident(self, id: str) -> Resident | None:
@@ -28,11 +28,11 @@ class Nearby:
         return None if run is None else run.execution.messages
 
     def is_worker(self, worker: str) -> bool:
-        """Whether that is the worker here."""
+        """Whether this is the id of the worker in this process."""
         return worker == self._claiming.worker
 
     def message_came(self, id: str) -> None:
-        """A message was stored for an instance that the worker here has."""
+        """Pass on that a message was stored for an instance that the worker in this process has."""
         run = self._residents.runs.get(id)
         if run is not None:
             run.execution.parking.arrivals.signal(lease=False)
@@ -40,9 +40,9 @@ class Nearby:
             self._claiming.missed(id)
 
     def is_due(self, id: str) -> None:
-        """An instance was made due: the runtime looks for it at once."""
+        """Have the runtime look at once for an instance that was made due."""
         self._claiming.look_for(id)
 
     async def until_ended(self, id: str) -> InstanceRows | None:
-        """Wait for an instance in memory; return its rows if it ended, None if it is not in memory (any more)."""
+        """Wait for an instance in memory; return its rows if it ended, None if it is not in memory or left it."""
         return await self._residents.until_ended(id)

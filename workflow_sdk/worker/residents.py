@@ -1,4 +1,4 @@
-"""The instances that a runtime has in memory: it wakes them, gives them their turns, and evicts them."""
+"""The instances that a runtime has in memory: they are woken, given slots and evicted here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger("workflow_sdk.runtime")
 
 
 class _Ending:
-    """Somebody here waits for an instance to end."""
+    """The end of one instance, for which at least one client in this process waits."""
 
     __slots__ = ("about", "event", "waiting")
 
@@ -37,26 +37,26 @@ class _Ending:
 
 
 class RuntimeHost:
-    """What runs the executions of one runtime: the host that each of them sees."""
+    """The host of all executions of one runtime."""
 
     beats = True
 
     def __init__(self, clock: Clock, concurrency: int, threads: int, surplus: Callable[[], None]) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
-        """Who in this process waits for which answer, by its key."""
+        """The callbacks of those in this process who wait for an answer, by the key of the answer."""
         self.here: Near | None = None
-        """The runtime."""
+        """The runtime, as its executions know it."""
         self.slots: Slots = Slots(concurrency)
         self.threads: Threads = Threads(threads)
         self.timers: Timers = Timers()
         self.idle: OrderedDict[str, float] = OrderedDict()
-        """Those that wait in memory, the longest idle first, and since when."""
+        """Since when each idle instance has been idle, by `monotonic`, the longest idle first."""
         self.signal: anyio.Event = anyio.Event()
-        """Set when another time is the first."""
+        """Set when the time for which `Residents.keep_time` waits may have changed."""
         self.crew: Crew | None = None
         self._clock = clock
         self._surplus = surplus
-        """Evicts those that are too many."""
+        """Evicts idle instances if there are too many in memory."""
 
     @property
     def is_cancelled(self) -> bool:
@@ -65,32 +65,32 @@ class RuntimeHost:
 
     @property
     def crowded(self) -> bool:
-        """Whether others wait for their turn."""
+        """Whether some instance waits for a slot."""
         return self.slots.crowded
 
     def run(self, guest: Guest, root: Root) -> Awaitable[None]:
-        """Run an execution, in the task that serves it."""
+        """Run an execution in the calling task, which serves only this instance."""
         return guest.life.run(root)
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have something done in a task of its own."""
+        """Run a function in a task of its own."""
         assert self.crew is not None, "a runtime that runs instances is open"
         self.crew.spawn(fn)
 
     def waits_changed(self, guest: Waiting) -> None:
-        """Keep its first time."""
+        """Set a timer for the time at which the execution is due next."""
         time = guest.next_time
         if time is not None and self.timers.set(guest.instance_id, time):
             self.signal.set()
 
     def keep(self, guest: Waiting) -> None:
-        """Keep its next time. One that is over already waits for a slot."""
+        """Set a timer for the time at which the execution is due next. If that is over, it waits for a slot already."""
         time = guest.next_time
         if time is not None and time > self._clock.time():
             self.waits_changed(guest)
 
     def rests(self, guest: Waiting, idle: bool) -> None:
-        """It waits in memory now, or goes on. Those that wait and are too many are evicted, the longest idle first."""
+        """Note that an execution is idle, or goes on. If too many are in memory, the longest idle are evicted."""
         id = guest.instance_id
         if not idle:
             self.idle.pop(id, None)
@@ -102,13 +102,14 @@ class RuntimeHost:
             self.signal.set()
 
     def may_go_on(self, guest: Waiting) -> bool:
-        """Whether it has a slot; if not, it waits for one."""
+        """Whether an execution has a slot. If not, it is queued for one, and fired again when it has it."""
         id = guest.instance_id
         if self.slots.take(id):
             return True
 
         def go_on() -> None:
             guest.fire()
+            # Nobody was woken, so it is still idle and does not need the slot: a message was gone, say.
             if id in self.idle:
                 self.slots.leave(id)
             self.keep(guest)
@@ -117,17 +118,17 @@ class RuntimeHost:
         return False
 
     def meet(self, workflow: Workflow[Any, Any]) -> None:
-        """It runs those that it was given."""
+        """Do nothing: a runtime runs only the workflows that it was given."""
 
     def evict(self, guest: Parked) -> None:
-        """A signal says so as well."""
+        """Do nothing: the request to evict also comes as a signal to the worker, and `Signals` evicts it."""
 
     def queue(self, guest: Waiting, go_on: Callable[[], None]) -> None:
-        """It waits for its next slot."""
+        """Give up the slot of an execution, and queue it for the next one."""
         self.slots.queue_up(guest.instance_id, go_on)
 
     def leaves(self, id: str) -> None:
-        """It is not in memory any more."""
+        """Forget an instance that is not in memory any more."""
         self.idle.pop(id, None)
         self.timers.discard(id)
         self.slots.leave(id)
@@ -146,32 +147,33 @@ class Residents:
         self.slots: Slots = self.host.slots
         self.runs: dict[str, Run] = {}
         self.stopping: bool = False
-        """Nothing new is begun."""
+        """Whether the worker is stopping: nothing new is begun."""
         self.busy: int = 0
-        """What is done for instances that are not in memory yet."""
+        """How many claims and starts are under way, of instances that are not in memory yet."""
         self.looking: int = 0
-        """How many are looking whether there is something to be done."""
+        """How many loops are reading the store right now, to see whether there is something to do."""
         self.on_failure: Callable[[str, BaseException], None] = lambda id, error: None
-        """Told when a run has ended without giving its instance back, and of what."""
+        """Called with the id and the error when a run has failed. Its instance may not have been released."""
         self.on_end: list[Callable[[str], None]] = []
-        """Told when an instance is not in memory any more."""
+        """Called with the id of each instance that is not in memory any more."""
         self._leaving: set[str] = set()
-        """Those that are being evicted."""
+        """The instances that are being evicted."""
         self._endings: dict[str, _Ending] = {}
         self._ended = anyio.Event()
         self._patience: anyio.CancelScope | None = None
-        """In which all are evicted."""
+        """The scope in which `evict_all` waits for what is under way."""
 
     def open(self, group: TaskGroup) -> None:
-        """Run everything in this group from now on."""
+        """Run the tasks of all instances in this group from now on."""
         self.host.crew = crew_of(group)
 
     # What runs beside the instances.
 
     async def keep_time(self) -> None:
-        """Wake those whose time has come, and evict those that have been idle for long. It does not return."""
+        """Wake the instances whose time has come, and evict those that were idle for too long. Does not return."""
         host = self.host
         while True:
+            # A new event before the timers are read: a timer that is set while they are handled sets this one.
             host.signal = signal = anyio.Event()
             now = self._clock.time()
             for id in host.timers.due(now):
@@ -185,7 +187,7 @@ class Residents:
             await self._clock.wait(signal, host.timers.next, self.activity, lazily=idle)
 
     def activity(self) -> Activity:
-        """What is under way in all of them."""
+        """What is under way in all instances together."""
         found = {run.execution.activity() for run in self.runs.values()}
         if Activity.THREAD in found:
             return Activity.THREAD
@@ -193,7 +195,7 @@ class Residents:
 
     @contextmanager
     def looks(self) -> Generator[None]:
-        """While somebody looks whether there is something to be done."""
+        """Mark the block as one that reads the store to see whether there is something to do."""
         self.looking += 1
         try:
             yield
@@ -211,15 +213,15 @@ class Residents:
     # What the runtime asks for.
 
     def evict_one(self, id: str) -> None:
-        """Evict one once what is under way in it has ended."""
+        """Evict an instance as soon as what is under way in it has ended."""
         self._leaving.add(id)
         self.host.idle.pop(id, None)
-        # A step that is under way may end first; until then it counts.
+        # It does not get another slot. One that it has it keeps until the steps that are under way have ended.
         self.slots.stop_waiting(id)
         self.runs[id].execution.parking.evict()
 
     async def serve(self, id: str, run: Run, *, evict: bool = False) -> None:
-        """Run an instance until it has ended, or is not ours any more."""
+        """Run an instance until it has ended, is stuck, was evicted or is not ours any more."""
         self.runs[id] = run
         if self.stopping or evict:
             run.execution.parking.evict()
@@ -231,7 +233,7 @@ class Residents:
         except LeaseLostError:
             _log.info("instance %s was taken over", id)
         except BaseException as error:
-            # Whatever ended the run: the others go on, and this one is tried again, though not at once.
+            # Whatever ended this run, the other instances go on. This one is tried again, after a pause.
             if not self._is_left_over(error):
                 raise
             if not isinstance(error, CodecError):
@@ -251,17 +253,19 @@ class Residents:
                 tell(id)
 
     def _is_left_over(self, error: BaseException) -> bool:
-        """Whether it comes of an author's code, which no failure could be made of; it ends nothing but the run."""
+        """Whether an error ends only the run that raised it. If not, it is the worker that is being ended."""
         if isinstance(error, BaseExceptionGroup):
             return all(map(self._is_left_over, cast("BaseExceptionGroup[BaseException]", error).exceptions))
         if isinstance(error, (Exception, GeneratorExit)):
             return True
         if not isinstance(error, anyio.get_cancelled_exc_class()):
             return False
+        # A cancellation. If neither the worker nor a cancel scope around this run is cancelled, the author's code did
+        # it.
         return not self.host.is_cancelled and anyio.current_effective_deadline() != -inf
 
     async def until_ended(self, id: str) -> InstanceRows | None:
-        """Wait for an instance that is in memory; return its rows if it is over, None if it only went away."""
+        """Wait for an instance in memory; return its rows if it ended or is stuck, None if it only left the memory."""
         if id not in self.runs:
             return None
         ending = self._endings.get(id)
@@ -277,7 +281,7 @@ class Residents:
         return ending.about
 
     async def evict_all(self, grace: float) -> None:
-        """Begin nothing new, and let what is under way end, as far as it does in this time."""
+        """Begin nothing new, give what is under way `grace` seconds to end, and cancel what is left."""
         self.stopping = True
         for id in list(self.runs):
             self.evict_one(id)
@@ -288,20 +292,21 @@ class Residents:
         for run in list(self.runs.values()):
             run.execution.life.abandon()
         if self.host.crew is not None:
-            # At the same moment: what is cancelled is given back, and what only ends is not.
+            # Without an `await` in between. `abandon` wakes code that shields itself from being cancelled; the
+            # cancellation also reaches claims, and runs that are still loading.
             self.host.crew.cancel()
 
     def hurry(self) -> None:
-        """Wait no longer for what is under way."""
+        """Have `evict_all` wait no longer for what is under way."""
         if self._patience is not None:
             self._patience.cancel()
 
     def look_again(self) -> None:
-        """Have every one look at whether it is still ours."""
+        """Have every run read its messages and its lease, and so find out whether its instance is still ours."""
         for run in list(self.runs.values()):
             run.execution.parking.arrivals.signal()
 
     def one_less(self) -> None:
-        """Something that was done for an instance is over."""
+        """Note that one of the claims or starts that count as `busy` is over."""
         self.busy -= 1
         self._ended.set()

@@ -93,14 +93,14 @@ async def run_workflow(
 ) -> RunResult[Any]:
     """Run an instance until it ends or, in `mode="yield"`, until all it does is wait; go on where it was.
 
-    An id that is new starts an instance; an old one goes on with the input it was started with. The run takes the
-    instance over at once, whoever has it: of two runs of one id, the older can't write any more, and raises
-    `LeaseLostError`. How the workflow ended is in the result, failure included; what is raised is a mistake of the
-    call, a failure of the store, or the cancellation of the run. `handlers` are functions that undo steps, and that
-    the store may name: beside those in the module of the workflow, and those that are decorated with `@step`.
+    A new id starts an instance; a known one goes on with the input it was started with. The run takes the instance
+    over at once, whoever has it: of two runs of one id, the older can't write any more, and raises `LeaseLostError`.
+    The result says how the workflow ended, even if it failed. What is raised is a mistake of the call, a failure of the
+    store, or the cancellation of the run. `handlers` are functions that undo steps. They are needed only for functions
+    that are neither in the module of the workflow nor decorated with `@step`.
 
-    Its children are run by the same call: in `mode="yield"` as far as they go, in `mode="live"` until they end.
-    `workflows` are those of children that the code starts by name. A child that another worker runs is left to it.
+    The same call runs the children of the instance: in `mode="yield"` as far as they go, in `mode="live"` until they
+    end. `workflows` are those of children that the code starts by name. A child that another worker runs is left to it.
     """
     _check_call(workflow, instance_id, mode, max_value_bytes)
     if not is_driver(driver):
@@ -134,7 +134,7 @@ def _nobody(worker: str) -> bool:
 
 
 class _Call(Struct, frozen=True):
-    """What one call of `run_workflow` runs its instance and the children of that with."""
+    """The arguments of one call of `run_workflow`, with which its instance and its children are run."""
 
     driver: Driver
     clock: Clock
@@ -159,7 +159,7 @@ class _Call(Struct, frozen=True):
             children = await self.family.as_far_as_they_go(left, self._run_child)
             if not any(child.status.is_terminal for child in children):
                 break
-            # It goes on by itself, unless somebody else has it by now.
+            # A child has ended, so the instance can go on. It is run again, unless somebody else has claimed it by now.
             takes_over, creates = _nobody, False
         times = [child.wake_at for child in (left, *children) if child.wake_at is not None]
         waits = [wait for child in (left, *children) for wait in child.waits]
@@ -180,7 +180,7 @@ class _Call(Struct, frozen=True):
         """Run one instance until it ends or waits."""
         driver, clock, codec, worker = self.driver, self.clock, self.codec, worker_keys(uuid4().hex)
         known = self.known.beside(workflow)
-        # Before the first heartbeat is stored, since others may see that at once.
+        # The worker counts as alive before its first heartbeat is stored, since others may read that at once.
         with clock.life(worker.worker), living(worker.worker):
             while True:
                 claimant = Claimant(
@@ -214,7 +214,7 @@ class _Call(Struct, frozen=True):
         return new_rows(workflow, Status.RUNNING, raw, self.clock.time(), new_seed())
 
     async def _shown(self, result: RunResult[Any]) -> RunResult[Any]:
-        """With what is awaited."""
+        """The result, with what the instance waits for added."""
         if result.status.is_terminal or result.status is Status.STUCK:
             return result
         keys = InstanceKeys(result.instance_id)
@@ -225,9 +225,10 @@ class _Call(Struct, frozen=True):
 
 
 async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: WorkerKeys) -> bool:
-    """After the lease was lost: whether that was a decision about the instance, and nobody else runs it.
+    """After the lease was lost: wait until the instance is to be run again, and return whether this call is to do that.
 
-    Returns when it is to be looked at again. Who was asked for an instance also runs what a decision makes of it.
+    A client may have taken the lease away to cancel or change the instance. Then nobody runs it, and this call runs it
+    on. If another worker has taken it over, or it is not to be run, the answer is no.
     """
     while True:
         found = await read_snapshot(driver, keys)
@@ -235,14 +236,14 @@ async def _goes_on(driver: Driver, clock: Clock, keys: InstanceKeys, worker: Wor
             return False
         status, due = found.about.status, found.about.head.alarm
         if status is Status.CANCELLED:
-            # Nothing of this run is left that would clear them.
+            # The run that wrote the worker's heartbeat and signals was fenced, and could not clear them.
             await apply(driver, leave(worker))
             return True
         if status not in (Status.RUNNING, Status.ROLLING_BACK) or due is None:
             return False
         if due <= clock.time():
             return True
-        # It was taken away to be changed, which takes another commit.
+        # A client took the lease away first, and changes the instance with a second commit.
         await _until_changed(driver, clock, keys.field(Field.HEAD), found.about.raw[Field.HEAD], due)
 
 
@@ -255,6 +256,7 @@ async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes,
         told.set()
 
     async with anyio.create_task_group() as group:
+        # `clock.wait` returns when `told` is set or the time has come; the task that watches is then not needed.
         group.start_soon(tell)
         await clock.wait(told, due, lambda: Activity.NONE)
         group.cancel_scope.cancel()

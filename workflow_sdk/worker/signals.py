@@ -1,4 +1,4 @@
-"""The signals that others set for a worker: which of its instances are to look for messages, or are to be evicted."""
+"""Reading the signals to a worker: each names an instance that is to look for messages, or is to be evicted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from workflow_sdk.worker.residents import Residents
 _log = logging.getLogger("workflow_sdk.runtime")
 
 KEPT_MAX = 1000
-"""So many signals that were read stay in the store until the next heartbeat, and no more."""
+"""How many signals may stay in the store after they were read. If there are more, the next heartbeat is not awaited."""
 
 
 class Signals:
-    """The signals of one worker.
+    """Reads the signals to one worker, and passes them on to its instances.
 
-    Signals sort in the order of their commits: what is new comes after the last one that was read. So none has to be
-    forgotten before the next can be told from it, and a message costs no commit more. The next heartbeat forgets them.
+    Signals sort in the order of their commits: a new one sorts after the last one that was read. So signals that were
+    read need not be deleted at once, which would cost a commit for each message. The next heartbeat deletes them.
     """
 
     def __init__(self, worker: WorkerKeys, residents: Residents, missed: Callable[[str, bool], None]) -> None:
@@ -33,14 +33,15 @@ class Signals:
         self._missed = missed
         """Told of a signal for an instance that is not in memory, and whether that is to be evicted."""
         self.last: bytes | None = None
-        """The key of the last one that was read."""
+        """The key of the last signal that was read."""
         self.kept: int = 0
-        """How many that were read are still in the store."""
+        """How many signals that were read are still in the store."""
 
     async def listen(self, driver: Driver) -> None:
-        """Tell residents of the signals that are there; if there are none, return once there may be one."""
+        """Pass on all new signals; if there are none, return once there may be one."""
         begin, end = subtree(self._worker.signals)
         with self._residents.looks():
+            # The stamp is read before the signals: a signal that comes between the two reads changes the stamp again.
             stamp = await driver.get(self._worker.stamp)
             found = await driver.scan(begin if self.last is None else self.last + b"\x00", end)
             for key, raw in found:
@@ -58,7 +59,7 @@ class Signals:
         try:
             signal = SignalRow.unpack(raw)
         except CodecError as error:
-            # It was for one of them.
+            # The signal was for some instance of this worker, and nobody knows for which.
             _log.error("a signal to this worker can't be read; every instance in memory looks for messages: %s", error)
             self._residents.look_again()
             return

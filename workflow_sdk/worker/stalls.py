@@ -1,12 +1,12 @@
-"""An event loop that is blocked, by a step or a workflow that does not give way: seen, and lived through.
+"""Stalls: a step or a workflow that does not give way blocks the event loop of a worker whose process lives.
 
-While the loop is blocked, nothing that runs in it can say that the worker lives. So a thread watches: for as long as
-a third of a lease nothing has gone round, it says so in the log, with the stack of the loop's thread, and beats for the
-worker, by a handle of the store that is its own. If that lasts too long, it gives back what the worker has. Nobody has
-died then, and others run it.
+While the loop is blocked, no task in it can write the heartbeat. So the watchdog, a thread, looks at the loop. If it
+was blocked for a third of the lease, another thread logs the stack of the loop's thread, and writes the heartbeat with
+a driver of its own. If the stall lasts too long, that thread releases the worker's instances, so that others run them,
+and no death is counted.
 
-A driver offers such a handle with a method `sibling`; see `workflow_sdk.driver.Sibling`. On one that has none, the
-lease runs out, and the worker takes its death back when its loop goes on: see `survivors`.
+Such a driver comes from the method `sibling`; see `workflow_sdk.driver.Sibling`. Without it, the lease runs out, others
+take the instances over, and the worker takes its deaths back when its loop goes on: see `take_back_death`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from workflow_sdk.rows.keys import WorkerKeys, last_of
 _log = logging.getLogger("workflow_sdk.runtime")
 
 STALL_SECONDS = 60.0
-"""How long a worker keeps what it has while its event loop is blocked, where nobody says otherwise."""
+"""How long a worker whose event loop is blocked keeps its instances, by default."""
 PART_OF_LEASE: Final = 3
-"""A loop that has not gone round for this part of a lease is blocked."""
+"""A loop counts as blocked if it has not gone round for the length of a lease divided by this."""
 TICKS: Final = 10
-"""So often it goes round, and is looked at, in that time."""
+"""How often in that time the loop is to go round, and is looked at."""
 
 
 async def watch_for_stalls(
     driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, stall_max: float
 ) -> None:
-    """Keep the worker alive while its event loop is blocked. It does not return."""
+    """Keep the worker alive while its event loop is blocked. Does not return."""
     async with stalls_watched(driver, clock, worker, lease_ttl, stall_max) as watched:
         await watched.go_round()
 
@@ -54,10 +54,10 @@ async def watch_for_stalls(
 async def stalls_watched(
     driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, stall_max: float = STALL_SECONDS
 ) -> AsyncGenerator[Watched]:
-    """Keep the worker alive while its event loop is blocked; somebody has to `go_round` meanwhile."""
+    """Keep the worker alive while its event loop is blocked. Inside the block, some task has to run `go_round`."""
     watched = Watched(driver, clock, worker, lease_ttl, stall_max)
     if clock.is_alive(worker.worker):
-        # Whoever is on this clock knows that without heartbeats.
+        # The workers on this clock know without heartbeats who is alive.
         yield watched
         return
     _watchdog.add(watched)
@@ -68,13 +68,13 @@ async def stalls_watched(
         watched.goes_on.set()
         holder = watched.holder
         if holder is not None and holder.is_alive():
-            # It is closing its handle of the store.
+            # The thread is about to close its driver.
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(holder.join)
 
 
 class Watched:
-    """One worker, and when its event loop has gone round last."""
+    """One worker, and when its event loop last went round."""
 
     def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, stall_max: float) -> None:
         self.worker = worker
@@ -89,7 +89,7 @@ class Watched:
         self._thread = get_ident()
 
     async def go_round(self) -> None:
-        """Show that the event loop is not blocked, for ever."""
+        """Show again and again that the event loop is not blocked. Does not return."""
         if self._clock.is_alive(self.worker.worker):
             return
         while True:
@@ -99,14 +99,16 @@ class Watched:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether its loop has not gone round for too long."""
+        """Whether the loop of the worker has not gone round for too long."""
         return monotonic() - self.seen > self.lease_ttl / PART_OF_LEASE
 
     def look(self) -> None:
-        """Begin to live through a stall, if there is one."""
+        """Start a thread that keeps the worker alive, if its loop is blocked and no such thread runs yet."""
         if not self.is_blocked or (self.holder is not None and self.holder.is_alive()):
             return
         self.goes_on.clear()
+        # Looked at once more: the loop may have gone round just before `goes_on` was cleared, and nobody would set it
+        # again until it goes round next.
         if not self.is_blocked:
             return
         self.holder = Thread(target=self._live_through, name="workflow_sdk stalled worker", daemon=True)
@@ -121,7 +123,7 @@ class Watched:
                 anyio.run(self._keep, sibling, seen)
             else:
                 self._wait_and_tell(seen)
-        except Exception:  # noqa: BLE001  # whatever the store raises: then the lease runs out
+        except Exception:  # noqa: BLE001  # whatever the store raises, the lease then runs out
             _log.warning("a worker whose event loop is blocked could not say that it lives", exc_info=True)
         if self.goes_on.is_set():
             _log.info("the event loop goes on, after %.1f s", monotonic() - seen)
@@ -137,14 +139,14 @@ class Watched:
         )
 
     def _wait_and_tell(self, seen: float) -> None:
-        """It is told again each time that twice the time has passed."""
+        """Log the stall again each time that it has lasted twice as long."""
         told = monotonic() - seen
         while not self.goes_on.wait(told):
             told = monotonic() - seen
             self._tell(seen)
 
     async def _keep(self, sibling: Sibling, seen: float) -> None:
-        """Beat, as long as the worker may keep what it has; then give it back."""
+        """Write heartbeats as long as the worker may keep its instances; then release them."""
         store = await sibling.sibling()
         told = monotonic() - seen
         try:
@@ -167,7 +169,7 @@ class Watched:
         await apply(store, beat_while_there(self.worker, heartbeat))
 
     async def _give_back(self, store: Driver, seen: float) -> None:
-        """Have others run what the worker has: it lives, but gets nothing done."""
+        """Release the worker's instances, so that others run them: this worker lives, but gets nothing done."""
         rows = await store.scan(*self.worker.all_claimed())
         if rows:
             _log.warning(
@@ -181,7 +183,7 @@ class Watched:
 
 
 class _Watchdog:
-    """One thread of the process, which looks at all of them. It ends when there is none for a while."""
+    """One thread for all workers of the process. It looks at each of them, and ends after a while without any."""
 
     def __init__(self) -> None:
         self._watched: list[Watched] = []
@@ -189,7 +191,7 @@ class _Watchdog:
         self._thread: Thread | None = None
 
     def add(self, watched: Watched) -> None:
-        """Look at this one, too."""
+        """Look at this worker, too."""
         with self._lock:
             self._watched.append(watched)
             if self._thread is None:
@@ -197,7 +199,7 @@ class _Watchdog:
                 self._thread.start()
 
     def remove(self, watched: Watched) -> None:
-        """Not any more."""
+        """Stop looking at this worker."""
         with self._lock:
             self._watched.remove(watched)
 
@@ -211,21 +213,22 @@ class _Watchdog:
                     return
                 for watched in self._watched:
                     watched.look()
-                # A worker that is added while nobody looks is not waited for: it would cost its start more than a look.
+                # A worker that is added now does not wake the thread: it is first looked at after this pause at the
+                # latest.
                 pause = min((watched.tick for watched in self._watched), default=LOOK_SECONDS)
             sleep(min(pause, LOOK_SECONDS))
 
 
 LOOK_SECONDS = 0.1
-"""Between two looks, at most."""
+"""The longest time between two looks."""
 IDLE_LOOKS = 50
-"""So often it looks without anything to watch before the thread ends."""
+"""After how many looks without any worker the thread ends."""
 
 _watchdog = _Watchdog()
 
 
 def _forget() -> None:
-    _watchdog.__init__()  # type: ignore[misc]  # the child of a fork has no such thread, and the lock may be held
+    _watchdog.__init__()  # type: ignore[misc]  # a forked child has no such thread, and the lock may be held for ever
 
 
 if hasattr(os, "register_at_fork"):

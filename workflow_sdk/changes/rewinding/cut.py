@@ -1,8 +1,8 @@
-"""What a rewind forgets of a history so that a part of it happens again, and what it keeps.
+"""What a rewind deletes of a history, so that a part of it happens again, and what it keeps.
 
-A restart forgets what is at the target and what came after it. Loops can't forget just anything: what they keep of
-their turns decides which of them they can begin again with. So each loop around the target, or beside it, gets a turn
-to begin again with, and that in turn decides what more is forgotten in it.
+A restart deletes the target and what came after it. A loop can begin again only with some of its turns: with which ones
+depends on what it has kept of them. So for each loop around the target, or beside it, a turn is chosen with which it
+begins again, and then everything in later turns of that loop is deleted, too.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _SIDE_BY_SIDE = (Kind.JOIN, Kind.RACE, Kind.MAP)
 
 
 def cut_failures(record: Record, failed_operations: tuple[str, ...]) -> Cut:
-    """Forget the failures at these paths, so that they are tried again."""
+    """Delete the failures at these paths, so that they are tried again."""
     paths = record.tree.paths
     return Cut(record.tree, {paths[path] for path in failed_operations if path in paths})
 
 
 def cut_from(record: Record, path: str) -> Cut:
-    """Forget the entry at a path, or the turn of a loop, and all that finished after it."""
+    """Delete the entry at a path, or the turn of a loop, and all that finished after it."""
     tree = record.tree
     target = tree.locate(path)
     cut = Cut(tree, target=target)
-    # In this order: each step asks what the ones before have forgotten. Loops beside the target come last: of what is
-    # to be forgotten in them, they may have to keep some.
+    # The order matters: each step uses what the steps before have marked as deleted. Loops beside the target come last,
+    # since they may have to keep some of what is marked in them.
     cut.begin_around(target, path)
     cut.dropped |= _came_after(tree, target) | record.orphans()
     cut.drop_undone(record)
@@ -44,22 +44,22 @@ def cut_from(record: Record, path: str) -> Cut:
 
 
 class Cut(Struct):
-    """What a rewind forgets."""
+    """The part of a history that a rewind deletes."""
 
     tree: Tree
     dropped: set[bytes] = field(default_factory=set[bytes])
-    """The entries that are forgotten."""
+    """The locations of the entries that are deleted."""
     target: bytes | None = None
-    """What is restarted from: an entry, or a turn of a loop, or a branch that is under way."""
+    """The location of what is restarted: an entry, a turn of a loop, or a branch that is under way."""
     loops: dict[bytes, LoopStart] = field(default_factory=dict[bytes, LoopStart])
-    """The loops that begin again with one of their turns."""
+    """The loops that begin again with one of their turns, by location."""
 
     def is_dropped(self, location: bytes) -> bool:
-        """Whether a location, or something around it, is forgotten."""
+        """Whether a location, or a scope around it, is deleted."""
         return not self.dropped.isdisjoint([location, *scopes_around(location)])
 
     def begin_around(self, location: bytes, path: str) -> None:
-        """Have the loops around a location begin again with the turns that it is in, or with earlier ones."""
+        """Have the loops around a location begin again with the turns that contain it, or with earlier ones."""
         for around in scopes_around(location):
             if self.tree.is_loop(around):
                 start = self.loops.get(around)
@@ -68,7 +68,7 @@ class Cut(Struct):
                     self.loops[around] = self.tree.start(around, turn, path)
 
     def drop_undone(self, record: Record) -> None:
-        """Forget what was undone, since it has to happen again, and what finished after it."""
+        """Delete the steps that were undone, since they have to happen again, and what finished after them."""
         for compensation in record.compensations:
             at, path = compensation.location, compensation.path
             if compensation.progress is not Progress.DONE or self.is_dropped(at):
@@ -83,14 +83,14 @@ class Cut(Struct):
                 ) from None
             if at in self.tree.entries:
                 self.dropped |= _came_after(self.tree, at)
-        # What was undone before a loop takes the loop with it, even the one that is restarted from.
+        # If a step that came before a loop was undone, the loop is deleted with it, even if it holds the target.
         for location in self.loops.keys() & self.dropped:
             del self.loops[location]
 
     def begin_beside(self) -> None:
-        """Have loops that are not around the target begin again with the first turn in which something is forgotten."""
+        """Have loops that are not around the target begin again with the first turn in which something is deleted."""
         beside = {around for at in self.dropped for around in scopes_around(at) if self.tree.is_loop(around)}
-        # Outer loops first: what they forget takes the loops in it along.
+        # Outer loops first: what they delete may contain inner loops.
         for location in sorted(beside - self.loops.keys(), key=len):
             if location not in self.dropped:
                 self._begin_again(location)
@@ -99,10 +99,10 @@ class Cut(Struct):
         turns = {at: turn_of(location, at) for at in self.tree.inside(location)}
         hit = [turn for at, turn in turns.items() if at in self.dropped]
         if not hit:
-            return  # a loop around it has kept all of it
+            return  # a loop around this one has kept all of it after all
         start = self.tree.loop(location).first_start(min(hit))
         if start is None:
-            # It can begin again with none of them: it goes on from where it is, and nothing of it is forgotten.
+            # The loop can't begin again with any of these turns. So it goes on from where it is, and keeps everything.
             self.dropped -= turns.keys()
             return
         self.dropped -= {at for at, turn in turns.items() if turn < start.turn}
@@ -115,7 +115,7 @@ def _came_after(tree: Tree, location: bytes) -> set[bytes]:
     target = _Target(tree, location)
     dropped: set[bytes] = set()
     for at, entry in tree.entries.items():
-        # Sorted by location: what is around an entry comes before it.
+        # Entries are sorted by location, so the scopes around an entry come before it.
         if not dropped.isdisjoint(scopes_around(at)) or target.is_before(at, entry):
             dropped.add(at)
     return dropped
@@ -130,9 +130,9 @@ class _Target:
         self._ended = _ended(tree, location)
 
     def is_before(self, at: bytes, entry: Entry) -> bool:
-        """Whether an entry came after this place, or is at or under it.
+        """Whether this place comes before an entry, or contains it.
 
-        The innermost scope that is around both says how their order is known.
+        How their order is known depends on the innermost scope that is around both.
         """
         if at.startswith(self._line[-1]):
             return True
@@ -149,9 +149,9 @@ class _Target:
         return entries[fork + _first_segment(at[len(fork) :])].ordinal > entries[own].ordinal
 
     def _saw_the_end(self, entry: Entry) -> bool:
-        """Whether an entry of another branch began or finished after what is here had ended: it may depend on it.
+        """Whether an entry of another branch began or finished after this place had ended, and so may depend on it.
 
-        Of a scope that began before, only what is in it is asked; the scope itself may go on.
+        For a scope that began before that, this is asked of the entries in it. The scope itself is kept, and goes on.
         """
         if entry.created_at > self._ended:
             return True
@@ -159,14 +159,14 @@ class _Target:
 
 
 def _ended(tree: Tree, location: bytes) -> float:
-    """When what is at a location ended; if it has not, when it began."""
+    """When the entry or turn at a location ended; if it has not ended, when it began."""
     entry = tree.entries.get(location)
     if entry is not None:
         return entry.created_at if entry.finished_at is None else entry.finished_at
     around, _ = split_last(location)
     if tree.is_loop(around):
         return tree.loop(around).ended(turn_of(around, location))
-    return inf  # a branch that is under way: nothing came after it
+    return inf  # a branch that is under way: nothing came after its end
 
 
 def _first_segment(packed: bytes) -> bytes:
@@ -178,20 +178,20 @@ class Remainder(Struct, frozen=True):
 
     entries: dict[bytes, Entry]
     reopened: set[bytes]
-    """Scopes that had ended, and that go on since something in them happens again."""
+    """The scopes that had ended, and that go on since something in them happens again."""
     loops: dict[bytes, LoopData]
-    """The loops that begin again with one of their turns, as they are stored then."""
+    """The data to be stored of the loops that begin again with one of their turns."""
 
     @classmethod
     def after(cls, cut: Cut) -> Remainder:
-        """What a cut leaves."""
+        """The history that this cut leaves."""
         entries = {at: entry for at, entry in cut.tree.entries.items() if at not in cut.dropped}
         reopened: set[bytes] = set()
         again = cut.dropped if cut.target is None else {*cut.dropped, cut.target}
         for around in {around for at in again for around in scopes_around(at)} & entries.keys():
             entry = entries[around]
             if entry.kind is Kind.BRANCH:
-                del entries[around]  # it is nothing but an outcome
+                del entries[around]  # the entry of a branch holds only its outcome, which is open again
             elif entry.is_final:
                 reopened.add(around)
                 entries[around] = _reopened(entry)
@@ -203,7 +203,7 @@ class Remainder(Struct, frozen=True):
 
 
 def _reopened(entry: Entry) -> Entry:
-    """A scope that had ended, as it is before its outcome."""
+    """The entry of a scope that had ended, without its outcome."""
     data = entry.data
     if isinstance(data, BranchesData):
         data = BranchesData(data.names, data.count)  # which branch won, and in what order they ended, is open again

@@ -1,7 +1,7 @@
-"""A recorded loop that is to begin again with one of its turns: which turns there are, and what they began with.
+"""A recorded loop that is to begin again with one of its turns: which turns are possible, and with which states.
 
-A turn can be begun again if its history is kept, and the state that it began with is known. It is enough to know the
-state of an earlier turn whose history is kept: the turns from there on are repeated out of that.
+A loop can begin again with a turn if the history of the turn is kept, and the state with which it began is known. It is
+enough to know the state of an earlier turn, if the history is kept from there on: then those turns are replayed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workflow_sdk.rows.location import pack_pair, segments, split_last, subtree
 from workflow_sdk.rows.status import EntryStatus
 
 Row: TypeAlias = tuple[int, list[Base]]
-"""A row of states: the last turn that it is for, and the states."""
+"""A row of states: the last turn for which it holds, and the states."""
 
 
 def turn_of(loop: bytes, location: bytes) -> int:
@@ -30,7 +30,7 @@ def turn_of(loop: bytes, location: bytes) -> int:
 
 
 class LoopTape:
-    """One loop, with the history of its turns."""
+    """One loop, and the history of its turns."""
 
     def __init__(
         self, location: bytes, entry: Entry, inside: Mapping[bytes, Entry], rows: Iterable[tuple[bytes, bytes]]
@@ -61,21 +61,21 @@ class LoopTape:
         return self.location + pack_pair(index, turn)
 
     def startable(self) -> list[int]:
-        """The turns that it can begin again with."""
+        """The turns with which the loop can begin again."""
         return [turn for turn in range(self.data.first, self._last + 1) if self.start(turn) is not None]
 
     def first_start(self, turn: int) -> LoopStart | None:
-        """Begin again with this turn, or with the first one after it that can be begun with; None if there is none."""
+        """Begin again with the first possible turn from this one on; None if there is none."""
         starts = map(self.start, range(max(turn, self.data.first), self._last + 1))
         return next((start for start in starts if start is not None), None)
 
     def start(self, turn: int) -> LoopStart | None:
-        """Begin again with this turn; None if it can't be begun with."""
+        """Begin again with this turn; None if that is not possible."""
         data = self.data
         if not data.first <= turn <= self._last:
             return None
         if turn >= data.turn and self._entry.status is not EntryStatus.COMPLETED:
-            # What it has stored begins with this turn, or with one before it.
+            # The entry of the loop already has the state of this turn, or of one before it.
             return LoopStart(self, turn, data)
         exact = next((base for base, last in self._bases() if base.first <= turn <= last), None)
         if exact is None:
@@ -84,7 +84,7 @@ class LoopTape:
         return LoopStart(self, turn, self._begun_with(exact, turn, at))
 
     def _repeated(self, turn: int) -> LoopStart | None:
-        """Begin with the nearest earlier turn whose state is known, to repeat the turns up to this one from history."""
+        """Begin with the nearest earlier turn whose state is known. The turns up to this one are replayed."""
         before = [base for base, _ in self._bases() if self.data.first <= base.turn <= turn]
         if not before:
             return None
@@ -96,7 +96,7 @@ class LoopTape:
         return replace(self.data, turn=turn, state=base.state, at=at, since=base.first, coarse=coarse)
 
     def _bases(self) -> list[tuple[Base, int]]:
-        """Every state that is known, with the last turn that began with it."""
+        """All known states, each with the last turn that began with it."""
         found: list[tuple[Base, int]] = []
         for last, bases in self._rows:
             ends = [*(following.first - 1 for following in bases[1:]), last]
@@ -106,11 +106,12 @@ class LoopTape:
         return found
 
     def _began(self, turn: int) -> float:
-        """When a turn began: when everything in the turns before it had ended, as far as that is still known."""
+        """When a turn began: at the end of all that is known of the turns before it."""
         known = [base.at for base, _ in self._bases() if base.turn <= turn]
         before = [entry.finished_at or 0.0 for number, found in self._turns.items() if number < turn for entry in found]
         if turn and turn - 1 not in self._turns:
-            # Nothing of the turn before is known. The first operation of this one began at once, or nearly.
+            # Nothing is known of the turn before. So take the time of the first operation in this one, which began
+            # soon.
             before += [min((entry.created_at for entry in self._turns.get(turn, [])), default=0.0)]
         return max([self._entry.created_at, *known, *before])
 
@@ -124,7 +125,7 @@ class LoopTape:
         return min((entry.created_at for entry in found), default=self._began(turn))
 
     def rewind(self, turn: int, data: LoopData, keys: InstanceKeys) -> list[Write]:
-        """The writes that forget the turns after this one, and the states that `data` takes the place of."""
+        """The writes that delete the turns after this one, and the states that `data` replaces."""
         begin, end = self.turn_location(turn + 1), subtree(self.location)[1]
         spaces = [keys.space + part for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED)]
         writes: list[Write] = [ClearRange(space + begin, space + end) for space in spaces]
@@ -144,10 +145,10 @@ class LoopStart(NamedTuple):
 
     loop: LoopTape
     turn: int
-    """The turn that happens again, from its beginning or, if only a part of it is forgotten, from there."""
+    """The turn that happens again: from its beginning, or from the part of it that is deleted."""
     data: LoopData
-    """What is stored of the loop then. If its turn is an earlier one, history is repeated from there."""
+    """The data to be stored of the loop. If its turn is an earlier one, the turns between the two are replayed."""
 
     def rewind(self, keys: InstanceKeys) -> list[Write]:
-        """The writes that forget what the loop has recorded of later turns."""
+        """The writes that delete what the loop has recorded of later turns."""
         return self.loop.rewind(self.turn, self.data, keys)

@@ -1,4 +1,4 @@
-"""What is recorded of one instance, as a rewind reads it: a tree of entries, and the rows that go with them."""
+"""The history of one instance, as a rewind reads it: a tree of entries, and the rows that belong to them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from workflow_sdk.rows.status import Kind
 from workflow_sdk.rows.wire import damaged
 
 DIGITS_MAX = 18
-"""No turn has a number of more digits; nor would Python read it."""
+"""The number of a turn never has more digits. Python would refuse to read very long ones."""
 
 
 def scopes_around(location: bytes) -> list[bytes]:
-    """The locations of the scopes that a location is in, outermost first: the root's is empty."""
+    """The locations of the scopes around a location, outermost first. The first is that of the workflow: empty."""
     found: list[bytes] = []
     while location:
         location, _ = split_last(location)
@@ -58,7 +58,7 @@ class Tree:
         """The text of every name, by its index."""
         self.entries: SortedDict[bytes, Entry] = SortedDict(entries)
         self.bases: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        """The rows of the states that turns began with, by the location of their loop."""
+        """The rows of the states with which turns began, by the location of their loop."""
         self.paths: dict[str, bytes] = {}
         """The location of every entry, and of every branch that is under way, which has no entry yet."""
         for location in self.entries:
@@ -99,11 +99,11 @@ class Tree:
         return LoopTape(location, self.entries[location], inside, self.bases.get(location, []))
 
     def locate(self, path: str) -> bytes:
-        """The location of an entry, or of a turn of a loop; DefinitionError, if there is none."""
+        """The location of an entry, or of a turn of a loop; DefinitionError if there is none."""
         if path in self.paths:
             return self.paths[path]
-        # A turn has no entry of its own; and if its history was pruned, there is none under it either. So the longest
-        # part of the path that is a loop is looked for, to say which turns of it can be restarted from.
+        # A turn has no entry of its own, and if its history was pruned, there is none under it either. So look for the
+        # longest part of the path that is a loop: the error then says from which of its turns one can restart.
         parts = path.split("/")
         for size in range(len(parts) - 1, 0, -1):
             around, label = self.paths.get("/".join(parts[:size])), parts[size]
@@ -116,7 +116,7 @@ class Tree:
         raise DefinitionError(f"there is no entry {path!r} to restart from; `history()` shows those that there are")
 
     def start(self, location: bytes, turn: int, path: str) -> LoopStart:
-        """Begin the loop at a location again with a turn; DefinitionError, which names `path`, if that can't be."""
+        """Begin the loop at a location again with a turn; DefinitionError, which names `path`, if it can't."""
         loop = self.loop(location)
         start = loop.start(turn)
         if start is None:
@@ -130,17 +130,17 @@ class Tree:
 
 
 class LeftChild(Struct, frozen=True):
-    """A child that a cancel left running. It tells the instance of its end, though nobody waits for that any more."""
+    """A child that a cancel left running. It still tells the instance of its end, though nobody waits for that now."""
 
     hanging: Hanging
     token: bytes
     ending: Ending | None
-    """How it ended, if it has."""
+    """How the child ended; None if it has not."""
     at: float
-    """When it was last written."""
+    """When the head of the child was last written."""
 
     def wait_again(self, keys: InstanceKeys, location: bytes) -> list[Writing]:
-        """Wait for the end of the child at this location again; if it has ended, take that as it is."""
+        """The writes that have the instance wait for the child again, and that tell it of the end if that has come."""
         writes: list[Writing] = [Set(keys.space + OUTSIDE + location, self.hanging.pack())]
         return (
             writes if self.ending is None else writes + put(keys, NewMessage(self.token, self.ending.pack()), self.at)
@@ -148,33 +148,33 @@ class LeftChild(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """What is recorded of one instance. Unless said otherwise, locations are those of entries."""
+    """The history of one instance. Unless said otherwise, locations are those of entries."""
 
     keys: InstanceKeys
     tree: Tree
     compensations: list[Compensation]
     takings: list[bytes]
-    """The messages that open races have taken: the location of the listen and a number, as their keys end."""
+    """The ends of the keys of messages that open races have taken: the location of the listen, and a number."""
     outside: dict[bytes, Hanging]
-    """The children and tasks that are waited for, by the location of the wait."""
+    """The children and tasks that the instance waits for, by the location of the wait."""
     changed: list[bytes]
-    """Finished scopes that have changed the shown state."""
+    """The locations of finished scopes that have changed the public state."""
     folded: dict[bytes, bytes]
-    """The same for scopes inside finished ones and for turns of loops, with the rows."""
+    """The rows of changes of the public state by scopes inside finished ones and by turns of loops, by location."""
     archive: list[bytes]
-    """What losers of races have left for their compensations."""
+    """The locations of entries in the archive: the history of race losers that compensations need."""
     addressed: list[bytes]
-    """Waits that messages in the inbox are addressed to."""
+    """The locations of waits to which messages in the inbox are addressed."""
     left: dict[bytes, LeftChild]
     """Children that a cancel left running, by the location of the wait that it ended."""
 
     @property
     def undoes_again(self) -> bool:
-        """Whether something was undone already: what happens again is not what happened before."""
+        """Whether something was undone already. If it happens again, that is a new step for the outside."""
         return any(compensation.progress is Progress.DONE for compensation in self.compensations)
 
     def orphans(self) -> set[bytes]:
-        """Waits for children and tasks that a cancel has ended, and that have to begin anew."""
+        """The locations of waits for children and tasks that a cancel has ended, and that have to begin anew."""
         return {
             at
             for at, entry in self.tree.entries.items()
@@ -186,7 +186,7 @@ class Record(Struct, frozen=True):
 
 
 def read_record(keys: InstanceKeys) -> Steps[Record]:
-    """Read everything that is recorded of an instance."""
+    """Read the history of an instance, and the rows that belong to it."""
     texts = texts_in((yield from _part(keys, NAMES)))
     history = yield from _part(keys, HISTORY)
     tree = Tree(texts, ((at, Entry.unpack(raw)) for at, raw in history))
@@ -210,7 +210,7 @@ def read_record(keys: InstanceKeys) -> Steps[Record]:
 
 
 def _part(keys: InstanceKeys, part: bytes) -> Steps[list[tuple[bytes, bytes]]]:
-    """Read the rows of a part of the instance's space, each with the rest of its key."""
+    """Read the rows of a part of the instance's space; each comes with the end of its key, after that part."""
     start = len(keys.space) + len(part)
     return [(key[start:], raw) for key, raw in (yield from scan(*keys.range(part)))]
 
@@ -235,7 +235,7 @@ def _number(packed: bytes) -> int:
 def _read_addressed(keys: InstanceKeys) -> Steps[list[bytes]]:
     found: list[bytes] = []
     begin, end = keys.range(INBOX)
-    # Payloads may be large: nobody needs all of a long inbox at once.
+    # In pages, since payloads may be large.
     while rows := (yield from scan(begin, end, limit=INBOX_PAGE)):
         for _, raw in rows:
             if (only_for := InboxMessage.unpack(b"", raw).only_for) is not None:
@@ -259,10 +259,10 @@ def _find_left(keys: InstanceKeys, at: bytes, entry: Entry, data: ChildData) -> 
     child = InstanceKeys(data.id)
     about = (yield from find(child)).about
     token = token_of(at, entry)
-    # A child that is cancelled with its parent was told to end: that it did so is no outcome.
+    # A child that is cancelled with its parent was told to end: its end is not a result to wait for again.
     if data.cancels or not about or (keys.instance_id, token) not in about.watchers:
         return None
-    # The head changes when the child ends: then the ending below is another one.
+    # The head changes when the child ends, and then the ending below would be wrong: so the commit checks it.
     yield Get(child.field(Field.HEAD))
     return LeftChild(
         Hanging("child", data.id, data.cancels, entry.since),

@@ -31,11 +31,11 @@ from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import MOMENT_MAX, shown
 
-# The times at which a schedule ticks: by an expression of cron, or every so often.
+# The times at which a schedule ticks: by a cron expression, or at equal intervals.
 #
-# Cron is read by `cronsim`, which does as Debian's cron does, also when the clocks are changed: a time that does not
-# exist on a day comes as soon as the clocks were put forward; one that exists twice comes the first time only. That
-# holds where the minute and the hour are given. What comes every minute or hour (`*`) goes on evenly.
+# Cron expressions are read by `cronsim`, which does as Debian's cron when the clocks change. A time that does not exist
+# on a day ticks right after the clocks were put forward, and a time that exists twice ticks only once. That holds if
+# the minute and the hour are given. Ticks of every minute or hour (`*`) go on evenly.
 
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 MICROSECONDS = 1_000_000
 EVERY_MICROSECONDS_MIN = 1000
-"""Ids tell ticks apart by their times, and each costs a commit."""
+"""The shortest time between ticks: their instances' ids contain the time, and each tick costs a commit."""
 
 
 def ticks_of(row: ScheduleRow) -> After:
@@ -55,18 +55,18 @@ def ticks_of(row: ScheduleRow) -> After:
 
 
 def _every_after(since: float, every: int, when: float) -> float | None:
-    # In whole microseconds: all workers come to the same times, however many ticks there were.
+    # In whole microseconds, so that all workers compute the same times, however many ticks there were.
     begin = round(since * MICROSECONDS)
     passed = round(when * MICROSECONDS) - begin
     number = max(1, passed // every + 1)
     found = (begin + number * every) / MICROSECONDS
-    if found <= when:  # in some centuries, a float will not tell one microsecond from the next
+    if found <= when:  # in some centuries, a float can't tell one microsecond from the next
         found = (begin + (number + 1) * every) / MICROSECONDS
     return found if found <= MOMENT_MAX else None
 
 
 def _cron_after(cron: str, zone: tzinfo, when: float) -> float | None:
-    # In the hour that exists twice, what has been may come again: it is passed over.
+    # In the hour that exists twice, cronsim may give a past time again, which is skipped.
     try:
         for found in _parsed(cron, datetime.fromtimestamp(when, zone)):
             if found.timestamp() > when:
@@ -74,7 +74,7 @@ def _cron_after(cron: str, zone: tzinfo, when: float) -> float | None:
     except DefinitionError:
         raise
     except (OverflowError, ValueError):
-        pass  # no calendar goes further
+        pass  # the calendar has no later times
     return None
 
 
@@ -85,7 +85,7 @@ def _parsed(cron: str, begin: datetime) -> CronSim:
         raise DefinitionError("schedules with cron= need `pip install workflow-sdk[cron]`") from None
     try:
         return CronSim(cron, begin)
-    except Exception as error:  # whatever it trips over
+    except Exception as error:  # cronsim may raise anything for a wrong expression
         raise DefinitionError(
             f"cron is five fields: minute, hour, day of the month, month, day of the week, "
             f'such as "0 3 * * *", not {shown(cron)}: {error}'
@@ -93,7 +93,7 @@ def _parsed(cron: str, begin: datetime) -> CronSim:
 
 
 def check_cron(cron: object) -> str:
-    """Return an expression of cron; DefinitionError if it is none."""
+    """Check a cron expression, and return it; DefinitionError if it is wrong."""
     if not isinstance(cron, str):
         raise DefinitionError(f'cron is a text such as "0 3 * * *", not {shown(cron)}')
     _parsed(cron, datetime(2000, 1, 1, tzinfo=UTC))
@@ -101,7 +101,7 @@ def check_cron(cron: object) -> str:
 
 
 def check_every(every: Duration) -> int:
-    """Return a duration in microseconds; DefinitionError if it is none, or too short."""
+    """Return a duration in microseconds; DefinitionError if it is not valid, or too short."""
     found = round(seconds(every, "every") * MICROSECONDS)
     if found < EVERY_MICROSECONDS_MIN:
         raise DefinitionError(f"every is a millisecond or more, not {shown(every)}")
@@ -145,7 +145,7 @@ def _not_found(id: str) -> ScheduleNotFoundError:
 
 @change
 def put(id: str, wanted: ScheduleRow, is_same_input: Callable[[bytes, bytes], bool]) -> Steps[ScheduleRow]:
-    """Store a schedule, unless it is there with the same definition; return it as it is stored then.
+    """Store a schedule, unless it exists with the same definition; return the stored one.
 
     If it replaces another one, it is still paused if that was, and ticked last when that did; waiting ticks are gone.
     """
@@ -169,7 +169,7 @@ def put(id: str, wanted: ScheduleRow, is_same_input: Callable[[bytes, bytes], bo
 
 @change
 def update(id: str, fn: Callable[[ScheduleRow], ScheduleRow]) -> Steps[ScheduleRow]:
-    """Change the row of a schedule with `fn`; return it as it is then."""
+    """Change the row of a schedule with `fn`; return the new row."""
     before = yield from read_schedule(id)
     after = fn(before)
     if after != before:
@@ -179,18 +179,18 @@ def update(id: str, fn: Callable[[ScheduleRow], ScheduleRow]) -> Steps[ScheduleR
 
 @change
 def delete(id: str) -> Steps[None]:
-    """Forget a schedule. The instances that it began stay as they are."""
+    """Delete a schedule. The instances that it started stay as they are."""
     raw = yield from get(schedule_key(id))
     if raw is None:
         raise _not_found(id)
     row: ScheduleRow | None = None
-    with suppress(CodecError):  # whoever comes upon what else there is of it finds it gone
+    with suppress(CodecError):  # rows by which it is found are cleared later, when somebody finds it gone
         row = unpack_schedule(id, raw)
     yield _store(id, row, None)
 
 
 def _store(id: str, before: ScheduleRow | None, after: ScheduleRow | None) -> list[Writing]:
-    """The writes that store a schedule, or forget it, with the rows by which it is found when something is due."""
+    """The writes that store or delete a schedule, with the rows by which it is found when a tick is due."""
     writes: list[Writing] = []
     if before is not None and before.next_at is not None:
         writes.append(Clear(due_schedule(before.next_at, id)))
@@ -211,7 +211,7 @@ def _store(id: str, before: ScheduleRow | None, after: ScheduleRow | None) -> li
 
 
 class Kept(Struct, frozen=True):
-    """A schedule, after what was due has been begun."""
+    """A schedule after its due ticks were handled."""
 
     row: ScheduleRow
     head_key: bytes | None

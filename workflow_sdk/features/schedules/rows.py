@@ -1,4 +1,4 @@
-"""The row of a schedule, and the decision what becomes of its ticks.
+"""The row of a schedule, and the decision about what is done with its ticks.
 
 A tick is a time at which the schedule is to begin an instance. Each tick is decided on once: it begins an instance, it
 waits until the last instance has ended, or it is left out.
@@ -22,13 +22,13 @@ from workflow_sdk.rows.wire import Moment, Row, damaged
 
 SCHEDULES: bytes = ROOT + pack((14, 1))
 SCHEDULES_DUE: bytes = ROOT + pack((14, 2))
-"""What the next ticks begin with; a time and an id follow."""
+"""The prefix of the rows of next ticks; a time and an id follow."""
 SCHEDULES_SIGNAL: bytes = ROOT + pack((14, 3))
 SCHEDULES_WAITING: bytes = ROOT + pack((14, 4))
 
 
 def schedule_key(schedule_id: str) -> bytes:
-    """Where a schedule is."""
+    """The key of a schedule."""
     return SCHEDULES + pack((schedule_id,))
 
 
@@ -38,7 +38,7 @@ def due_schedule(when: float, schedule_id: str) -> bytes:
 
 
 def waiting_schedule(schedule_id: str) -> bytes:
-    """The row of a schedule of which ticks wait."""
+    """The key of the row that a schedule has as long as ticks of it wait."""
     return SCHEDULES_WAITING + pack((schedule_id,))
 
 
@@ -64,7 +64,7 @@ WAITING_MAX = 100
 STARTS_MAX = 20
 """How many instances one commit begins at most."""
 LATE_SECONDS_MAX = 60.0
-"""How late a tick may be decided on with `catch_up="none"`, and still begin an instance."""
+"""How many seconds late a tick may be decided on with `catch_up="none"`, and still start an instance."""
 
 
 class ScheduleRow(Row, frozen=True):
@@ -86,7 +86,7 @@ class ScheduleRow(Row, frozen=True):
     since: Moment
     """When it got this definition. `every` counts from then."""
     next_at: Moment | None
-    """The first tick that is not decided on yet; None while it is paused, and if there are no more ticks."""
+    """The first tick that is not decided on yet; None while the schedule is paused, or if there are no more ticks."""
     last_at: Moment | None
     """The last tick that began an instance."""
     last_instance: str | None
@@ -107,11 +107,11 @@ class ScheduleRow(Row, frozen=True):
         return (self.workflow, self.cron, self.every, self.timezone, self.overlap, self.catch_up)
 
 
-# -- What becomes of the ticks ----------------------------------------------------------------------------------------
+# Deciding about ticks.
 
 
 class Plan(Struct, frozen=True):
-    """What is to be done about the ticks now."""
+    """What is to be done about the ticks of a schedule now."""
 
     starts: tuple[float, ...]
     """The ticks that begin an instance, in order."""
@@ -132,7 +132,8 @@ def decide(row: ScheduleRow, now: float, after: After, *, is_busy: bool) -> Plan
     if row.overlap == "allow":
         return Plan(due, (), next_at)
     if row.overlap == "skip" and (is_busy or row.waiting):
-        # They have come before the last instance has ended. What waits with `skip` was missed, and is made up for.
+        # These ticks came before the last instance had ended. With `skip` they are dropped, but ticks that already wait
+        # are ones that were missed, and are still caught up on.
         due = ()
     line = (*row.waiting, *due)
     starts = () if is_busy else line[:1]
@@ -154,14 +155,14 @@ def _due(row: ScheduleRow, now: float, after: After) -> tuple[tuple[float, ...],
 
 def _all_due(first: float, now: float, after: After, *, allows: bool) -> tuple[tuple[float, ...], float | None]:
     """The ticks from `first` on that have come, as many as can be used, and the next one to decide on."""
-    # Where they wait for each other, one more than there is room for: so that it is noticed.
+    # If ticks wait for each other, collect one more than there is room for, to notice that some are left out.
     most = STARTS_MAX if allows else WAITING_MAX + 2
     ticks, following = [first], after(first)
     while following is not None and following <= now and len(ticks) < most:
         ticks.append(following)
         following = after(following)
     if following is not None and following <= now and not allows:
-        # There is no room for those between: they are left out.
+        # There is no room for the ticks in between: they are left out.
         following = after(latest(following, now, after))
     return tuple(ticks), following
 

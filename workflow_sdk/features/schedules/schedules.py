@@ -1,4 +1,4 @@
-"""Listing, changing and deleting schedules. The loop that begins what they start is in `ticking`."""
+"""Listing, changing and deleting schedules. The loop that starts their instances is in `ticking`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ID_CHARACTERS_MAX = NAME_CHARACTERS_MAX - len("/2026-11-18T03:00:00.000000Z")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """When a schedule ticks, and what becomes of its ticks."""
+    """When a schedule ticks, and what is done with its ticks."""
 
     cron: str | None
     every: Duration | None
@@ -57,12 +57,12 @@ class ScheduleOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule, as it was when it was looked at."""
+    """A schedule, at the moment it was read."""
 
     id: str
     workflow: str
     input: Any
-    """Plain data."""
+    """The input of the instances, as plain data."""
     cron: str | None
     every: timedelta | None
     timezone: str
@@ -71,23 +71,23 @@ class Schedule:
     paused: bool
     created_at: datetime
     next_at: datetime | None
-    """The next tick; None while it is paused, and if none will come any more."""
+    """The next tick; None while the schedule is paused, or if no more ticks come."""
     last_at: datetime | None
     """The last tick that began an instance."""
     last_instance: str | None
     """The id of that instance."""
     waiting: tuple[datetime, ...]
-    """Ticks that wait for the end of that instance."""
+    """The ticks that wait for the end of that instance."""
 
 
 class Schedules:
-    """The schedules of a store, to be listed, paused, resumed and deleted."""
+    """Lists, pauses, resumes and deletes the schedules of a store."""
 
     def __init__(self, access: Access) -> None:
         self._access: Access = access
 
     async def list(self) -> Page[Schedule]:
-        """All of them, by their ids. One that can't be read is left out, and logged: `get` raises the error."""
+        """All schedules, sorted by id. One that can't be read is left out and logged; `get` raises the error."""
         found: list[Schedule] = []
         for key, raw in await self._access.looking.scan(*subtree(SCHEDULES)):
             id = last_of(key)
@@ -100,18 +100,18 @@ class Schedules:
         return Page(found)
 
     async def get(self, id: str) -> Schedule:
-        """One of them; ScheduleNotFoundError, if there is none with this id."""
+        """The schedule with this id; ScheduleNotFoundError if there is none."""
         raw = await self._access.looking.get(_key(id))
         if raw is None:
             raise ScheduleNotFoundError(f"there is no schedule {id!r}")
         return self._seen(id, unpack_schedule(id, raw))
 
     async def pause(self, id: str) -> Schedule:
-        """Start nothing any more until it is resumed. Ticks that come meanwhile are left out; pausing twice is fine."""
+        """Pause a schedule: until it is resumed, its ticks are left out. To pause twice is fine."""
         return await self._change(id, lambda row: replace(row, paused=True, next_at=None))
 
     async def resume(self, id: str) -> Schedule:
-        """Go on after a pause, with the next tick from now on, and with ticks that waited before it."""
+        """Go on after a pause: with the next tick from now on, and with ticks that waited when it began."""
 
         def resumed(row: ScheduleRow) -> ScheduleRow:
             return replace(row, paused=False, next_at=ticks_of(row)(self._now())) if row.paused else row
@@ -119,7 +119,7 @@ class Schedules:
         return await self._change(id, resumed)
 
     async def delete(self, id: str) -> None:
-        """Forget a schedule. The instances that it began stay as they are."""
+        """Delete a schedule. The instances that it started stay as they are."""
         _key(id)
         await apply(self._access.driver, changes.delete(id))
 

@@ -1,4 +1,4 @@
-"""Keeping schedules: every runtime looks at all of them, and whoever comes first begins what is due.
+"""Keeping schedules: every worker looks at all of them, and the first one starts the instances that are due.
 
 One commit begins the instances of a tick and moves the schedule on. It checks that the schedule is as it was read, so
 that of any number of runtimes only one begins them. The row by which a tick is found only says where to look; what is
@@ -60,41 +60,44 @@ class Ticking:
         self._clock = clock
         self._watch = watch
         self._looked = clock.monotonic()
-        """When it looked last."""
+        """When the loop last looked, by `monotonic`."""
         self._residents = residents
         self._workflows = workflows
         self._retention = retention
         self._on_start = on_start
-        """Told of every instance that was begun."""
+        """Called with the id of every instance that was started."""
         self._unreadable: dict[str, bytes] = {}
-        """Schedules that can't be kept here, with their rows when that was logged: it is logged once for each."""
+        """The schedules that this worker can't keep, each with its row when that was logged, so that it is logged
+        once."""
         self._awaited: set[str] = set()
-        """Instances that have to end before something waiting begins."""
+        """The instances for whose end ticks wait."""
         self._rung = anyio.Event()
         """Set when there may be something to do."""
         self._signal: bytes | None = None
-        """What the signal held when the schedules were read."""
+        """The value of the signal when the schedules were read."""
         self._heard = anyio.Event()
         """Set when it was read."""
         residents.on_end.append(self._ended)
 
     def _ended(self, id: str) -> None:
-        # What ends here needs no way through the store.
+        # An instance that ends in this process is noticed at once, without the store.
         if id in self._awaited:
             self._rung.set()
 
     async def listen(self) -> None:
-        """Notice that a schedule was changed."""
+        """Return once a schedule was changed, and the signal that said so was read again."""
         await self._driver.changed(SCHEDULES_SIGNAL, self._signal)
         self._rung.set()
-        # The signal is read before the schedules are.
+        # Called again before the signal was read again, `changed` would return at once, for the same change.
         heard = self._heard = anyio.Event()
         await heard.wait()
 
     async def start_what_is_due(self) -> None:
-        """Begin what is due, and what has waited for its turn; return when there may be more."""
+        """Start the instances of ticks that are due or have waited; return when there may be more."""
         rung = self._rung = anyio.Event()
         with self._residents.looks():
+            # The signal is read before the schedules: a change between the two reads changes it again, and is not
+            # missed.
             self._signal = await self._driver.get(SCHEDULES_SIGNAL)
             self._heard.set()
             until, ends = await self._look()
@@ -113,7 +116,7 @@ class Ticking:
             group.cancel_scope.cancel()
 
     async def _look(self) -> tuple[float | None, dict[bytes, bytes | None]]:
-        """Begin what is due; return when to look again, and the heads of instances whose end ticks wait for."""
+        """Handle due ticks; return when to look again, and the heads of instances for whose end ticks wait."""
         await self._watch.until_looked()
         now, began = self._clock.time(), self._clock.monotonic()
         judge = self._watch.judge(now, began - self._looked)
@@ -122,7 +125,7 @@ class Ticking:
         self._awaited.clear()
         found = await self._find((begin, to_come), subtree(SCHEDULES_WAITING))
         order = list(found)
-        # Others look at the same schedules. If all began with the first, they would be in each other's way.
+        # Other workers look at the same schedules. If all began with the first, their commits would conflict.
         shuffle(order)
         times: list[float] = []
         ends: dict[bytes, bytes | None] = {}
@@ -131,12 +134,12 @@ class Ticking:
             if kept is None:
                 continue
             if kept.row.next_at is not None and kept.row.next_at <= now:
-                # A commit does not begin any number of instances; or it is not due by the clocks of the others.
+                # More is due than one commit may start; or it is not due yet by the clocks of the other workers.
                 times.append(now + max(0.0, kept.row.next_at - judge(kept.row.next_at)))
             if kept.row.waiting and kept.head_key is not None:
                 ends[kept.head_key] = kept.head
         self._unreadable = {id: raw for id, raw in self._unreadable.items() if id in found}
-        # What is left of the past is not ours to keep.
+        # Only ticks after now: rows before that are of schedules that this worker can't keep, or are in `times`.
         first = await first_time(self._driver, to_come, end, lambda key: scheduled(key)[0])
         self._looked = began
         return min(times if first is None else [*times, first], default=None), ends
@@ -152,7 +155,7 @@ class Ticking:
         return found
 
     async def _keep(self, id: str, rows: list[bytes], judge: Callable[[float], float]) -> Kept | None:
-        """Begin what is due of one schedule, in one commit; return the schedule, or None if it is not kept here."""
+        """Start what is due of one schedule, in one commit; return the schedule, None if it can't be kept here."""
         try:
             kept = await apply(self._driver, keep(id, rows, judge, self._workflows, self._new_rows))
         except (CodecError, DefinitionError) as error:
