@@ -23,6 +23,7 @@ WORDS = {
     "testing": "the testing kit",
     "doors": "Client and Runtime",
     "features": "schedules, retention, checking replays",
+    "graphs": "workflows of steps and arcs, and their pictures",
     "worker": "runs many instances",
     "client": "starts and reaches them",
     "instance": "one run of one instance",

@@ -16,8 +16,8 @@ DOORS = {"Context", "Client"}
 """What authors and operators hold in their hands may have as many methods as they need."""
 
 LIMITS: dict[str, float] = {
-    "modules": 163,
-    "lines": 34_700,
+    "modules": 178,
+    "lines": 36_400,
     "longest module": 400,
     "modules over 400 lines": 0,
     "longest function": 50,

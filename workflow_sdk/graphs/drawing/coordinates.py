@@ -10,7 +10,7 @@ from workflow_sdk.graphs.drawing.levels import Levels
 
 ROUNDS: Final = 4
 _FAR_LEFT, _FAR_RIGHT = -(1 << 40), 1 << 40
-_BOX_WEIGHT, _LINE_WEIGHT, _LOOSE_WEIGHT, _SHARED_WEIGHT = 3, 8, 1, 5000
+_BOX_WEIGHT, _LINE_WEIGHT, _LOOSE_WEIGHT, _SHARED_WEIGHT = 3, 8, 1, 10_000_000
 """How much it counts where a box, a line, something without links, and a line that is shared by others want to be."""
 
 
@@ -37,9 +37,9 @@ def across(levels: Levels) -> list[int]:
 
 
 def _pulls(levels: Levels, linked: Sequence[list[int]], is_shared: Sequence[bool]) -> list[list[int]]:
-    """By what each stop is drawn: a line that others share only by its own way, else it would wander to their boxes."""
+    """By what each stop is drawn. A line that others share and their boxes don't draw each other: they would wander."""
     return [
-        [other for other in others if is_shared[other]] if shared else others
+        [other for other in others if is_shared[other] == shared]
         for others, shared in zip(linked, is_shared, strict=True)
     ]
 
@@ -47,12 +47,14 @@ def _pulls(levels: Levels, linked: Sequence[list[int]], is_shared: Sequence[bool
 def _align_shared(levels: Levels, at: list[int], is_shared: Sequence[bool]) -> None:
     """Begin with shared lines straight: else the boxes of one row after the other push them further and further out."""
     is_done = [False] * len(at)
+    # A row of labels is short: where a line is in it says little.
+    has_boxes = [any(stop < levels.boxes for stop in row) for row in levels.stops]
     for way in sorted(levels.ways.values(), key=len, reverse=True):
         fresh = [stop for stop in way if is_shared[stop] and not is_done[stop]]
-        if fresh:
-            place = _median([at[stop] for stop in fresh])
-            for stop in fresh:
-                at[stop], is_done[stop] = place, True
+        telling = [at[stop] for stop in fresh if has_boxes[levels.level[stop]]]
+        for stop in fresh:
+            is_done[stop] = True
+            at[stop] = _median(telling) if telling else at[stop]
 
 
 def _pack(row: Sequence[int], levels: Levels, at: list[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -22,23 +22,32 @@ class Lane(NamedTuple):
 
 def apart_from_long(links: Sequence[Link], rows: Rows) -> tuple[list[Link], list[Link]]:
     """The lines that go from level to level, and those that are too long for it, which are taken out first."""
+    spans = {link.number: rows.row[link.lower] - rows.row[link.upper] for link in links}
+    costs = [(_cost(group, spans), group) for group in _shared(links, rows)]
+    left = sum([cost for cost, _ in costs])
+    most = STOPS_EACH * (len(rows.row) + len(links)) + STOPS_FREE
+    long: dict[int, Link] = {}
+    for cost, group in sorted(costs, key=lambda each: -each[0]):
+        if left <= most:
+            break
+        left -= cost
+        long.update((link.number, link) for link in group if spans[link.number] > 1)
+    return [link for link in links if link.number not in long], [long[number] for number in sorted(long)]
+
+
+def _cost(group: Sequence[Link], spans: Mapping[int, int]) -> int:
+    """How many stops lines need that share them."""
+    return max([spans[link.number] for link in group]) - 1
+
+
+def _shared(links: Sequence[Link], rows: Rows) -> Iterable[list[Link]]:
+    """The lines, those together that share their stops."""
     groups: dict[tuple[object, ...], list[Link]] = {}
     for link in links:
         share = sharing_of(link, rows.is_broken)
         key = (link.number,) if share is None else (*share, link.kind, link.is_turned)
         groups.setdefault(key, []).append(link)
-    costs = [
-        (max([rows.row[link.lower] - rows.row[link.upper] for link in group]) - 1, group) for group in groups.values()
-    ]
-    left = sum([cost for cost, _ in costs])
-    most = STOPS_EACH * (len(rows.row) + len(links)) + STOPS_FREE
-    is_long: dict[int, bool] = {}
-    for cost, group in sorted(costs, key=lambda each: -each[0]):
-        if left <= most:
-            break
-        left -= cost
-        is_long.update((link.number, True) for link in group if rows.row[link.lower] - rows.row[link.upper] > 1)
-    return [each for each in links if each.number not in is_long], [each for each in links if each.number in is_long]
+    return groups.values()
 
 
 def lanes_of(links: Sequence[Link], level: Sequence[int]) -> tuple[dict[int, int], list[Lane]]:

@@ -11,14 +11,16 @@ All is done in whole numbers and in the order of the drawing, so that the same d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from workflow_sdk.graphs.drawing.model import Box, Drawing, Layout, Path
-from workflow_sdk.graphs.drawing.parts import Node, Part, place_part
+from workflow_sdk.graphs.drawing.model import Box, Drawing, Layout, Line, Path
+from workflow_sdk.graphs.drawing.parts import Node, Part, Route, place_part
 from workflow_sdk.graphs.drawing.ranks import ROW_WIDTH_MIN, row_width
 from workflow_sdk.graphs.drawing.sizes import Sized, label_width, sized
 
 PART_GAP: Final = 36
+
+Thing = TypeVar("Thing")
 
 
 def layout(drawing: Drawing) -> Layout:
@@ -43,17 +45,20 @@ def layout_of(drawing: Drawing, sizes: Sequence[Sized]) -> Layout:
         for node, (left, top), rank in zip(group.nodes, part.corners, part.ranks, strict=True):
             size = sizes[node]
             boxes[node] = Box(size.shape.name, x + left, y + top, size.width, size.height, rank)
-        for number, (points, at) in part.routes.items():
-            line = drawing.lines[number]
-            moved = tuple([(x + across, y + down) for across, down in points])
-            label_at = None if at is None else (x + at[0], y + at[1])
-            paths[number] = Path(line.source, line.target, moved, line.label, label_at, line.kind, widths[number])
-    return Layout(
-        tuple([boxes[number] for number in range(len(boxes))]),
-        tuple([paths[number] for number in range(len(paths))]),
-        width,
-        height,
-    )
+        for number, route in part.routes.items():
+            paths[number] = _path(drawing.lines[number], route, x, y, widths[number])
+    return Layout(_in_order(boxes), _in_order(paths), width, height)
+
+
+def _path(line: Line, route: Route, x: int, y: int, label_width: int) -> Path:
+    """The path of a line in a part whose corner is there."""
+    points = tuple([(x + across, y + down) for across, down in route.points])
+    label_at = None if route.label_at is None else (x + route.label_at[0], y + route.label_at[1])
+    return Path(line.source, line.target, points, line.label, label_at, line.kind, label_width)
+
+
+def _in_order(found: Mapping[int, Thing]) -> tuple[Thing, ...]:
+    return tuple([found[number] for number in range(len(found))])
 
 
 def _numbered(drawing: Drawing) -> Mapping[str, int]:

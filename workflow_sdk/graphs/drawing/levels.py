@@ -52,9 +52,13 @@ class Levels:
         self.level = [self._level_of_row[row] for row in rows.row]
         for link, share, label_row in zip(links, sharing, label_rows, strict=True):
             self._add(link, share, -1 if label_row < 0 else self._level_of_row[label_row] + 1)
-        self.stops: list[list[int]] = [[] for _ in range(self.count)]
+        self.stops = self._by_level()
+
+    def _by_level(self) -> list[list[int]]:
+        stops: list[list[int]] = [[] for _ in range(self.count)]
         for stop, level in enumerate(self.level):
-            self.stops[level].append(stop)
+            stops[level].append(stop)
+        return stops
 
     def _number_levels(self, rows: int, label_rows: Sequence[int]) -> None:
         """A row of labels only where there are any."""

@@ -16,7 +16,7 @@ CAPTION_HEIGHT, NAME_HEIGHT, SMALL_HEIGHT = 14, 20, 16
 LABEL_HEIGHT: Final = 16
 _PADDING_ACROSS, _PADDING_ALONG = 16, 9
 _WIDTH_MIN: Final = 96
-_WIDTH_MIN_WITH_STATUS: Final = 156
+_WIDTH_MIN_WITH_STATUS: Final = 166
 
 SIGNS: Final[Mapping[str, str]] = {
     "completed": "✓",
