@@ -46,15 +46,26 @@ def _pulls(levels: Levels, linked: Sequence[list[int]], is_shared: Sequence[bool
 
 def _align_shared(levels: Levels, at: list[int], is_shared: Sequence[bool]) -> None:
     """Begin with shared lines straight: else the boxes of one row after the other push them further and further out."""
+    has_boxes = _with_boxes(levels)
     is_done = [False] * len(at)
-    # A row of labels is short: where a line is in it says little.
-    has_boxes = [any(stop < levels.boxes for stop in row) for row in levels.stops]
     for way in sorted(levels.ways.values(), key=len, reverse=True):
         fresh = [stop for stop in way if is_shared[stop] and not is_done[stop]]
+        # A row of labels is short: where a line is in it says little.
         telling = [at[stop] for stop in fresh if has_boxes[levels.level[stop]]]
+        if telling:
+            _put(fresh, _median(telling), at)
         for stop in fresh:
             is_done[stop] = True
-            at[stop] = _median(telling) if telling else at[stop]
+
+
+def _with_boxes(levels: Levels) -> list[bool]:
+    """For each level whether it has boxes, or only labels and lines."""
+    return [any(stop < levels.boxes for stop in row) for row in levels.stops]
+
+
+def _put(stops: Sequence[int], place: int, at: list[int]) -> None:
+    for stop in stops:
+        at[stop] = place
 
 
 def _pack(row: Sequence[int], levels: Levels, at: list[int]) -> None:
@@ -121,9 +132,7 @@ def straighten(levels: Levels, at: list[int], starts: Mapping[int, int], ends: M
             for place, run in enumerate(runs):
                 wanted = [starts[number]] if place == 0 else []
                 wanted += [ends[number]] if place == len(runs) - 1 else []
-                found = _straight(run, wanted, at)
-                for stop in run.stops:
-                    at[stop] = found
+                _put(run.stops, _straight(run, wanted, at), at)
 
 
 class _Run(NamedTuple):

@@ -32,7 +32,7 @@ def apart_from_long(links: Sequence[Link], rows: Rows) -> tuple[list[Link], list
             break
         left -= cost
         long.update((link.number, link) for link in group if spans[link.number] > 1)
-    return [link for link in links if link.number not in long], [long[number] for number in sorted(long)]
+    return [link for link in links if link.number not in long], list(long.values())
 
 
 def _cost(group: Sequence[Link], spans: Mapping[int, int]) -> int:
