@@ -24,6 +24,7 @@ WORDS = {
     "doors": "Client and Runtime",
     "graphs": "workflows described as data",
     "features": "schedules, retention, checking replays",
+    "graphs": "workflows of steps and arcs, and their pictures",
     "worker": "runs many instances",
     "client": "starts and reaches them",
     "instance": "one run of one instance",

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
+from tests.benchmarks.drawing import draw_graphs
 from tests.benchmarks.machine import machine
 from tests.benchmarks.many import MEASUREMENTS
 from tests.benchmarks.measuring import measured, timed
@@ -85,6 +86,9 @@ def main() -> None:
     with open(chosen.out, "w") if chosen.out else tempfile.TemporaryFile("w") as file:
         output = Output(file)
         output.line({"machine": machine(), "date": datetime.now(UTC).date().isoformat()})
+        if not chosen.scenario or "draw_graph" in chosen.scenario:
+            for figures in draw_graphs():
+                output.line({"subject": "workflow_sdk", "version": VERSION, "store": "none", **figures})
         asyncio.run(ours(chosen.scenario, output, "workflow_sdk"))
         if chosen.no_peers:
             return

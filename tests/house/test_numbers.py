@@ -16,8 +16,8 @@ DOORS = {"Context", "Client"}
 """What authors and operators hold in their hands may have as many methods as they need."""
 
 LIMITS: dict[str, float] = {
-    "modules": 177,
-    "lines": 37_200,
+    "modules": 220,
+    "lines": 44_000,
     "longest module": 400,
     "modules over 400 lines": 0,
     "longest function": 50,
