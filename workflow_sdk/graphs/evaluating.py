@@ -1,7 +1,7 @@
-"""What expressions of a graph see, and what came of them: each is evaluated once, and recorded.
+"""What expressions of a graph see, and what came of them.
 
-An event of a run is made of what happened, and of what guards, rules and arguments came to then. With both, the marking
-can be made again: nothing is evaluated a second time.
+What the guards and arguments of a step's arcs come to when it ends is recorded with its end. So where a run went can be
+made again from its record: no guard is evaluated a second time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ Functions = Mapping[str, Callable[..., Any]]
 class Chooser(Protocol):
     """Says what the expressions of an event come to."""
 
+    made: list[Any]
+    """What they came to in this event, in order; the message of one that failed, in a list of its own."""
+
     def test(self, condition: Condition, sees: Sees) -> bool:
         """Whether a guard is true. ExpressionError, if it has no answer."""
         ...
@@ -35,7 +38,6 @@ class Evaluated:
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
         self.made: list[Any] = []
-        """What expressions came to in this event, in order; the message of one that failed, in a list of its own."""
 
     def test(self, condition: Condition, sees: Sees) -> bool:
         """Whether a guard is true."""
@@ -56,10 +58,14 @@ class Evaluated:
         return kept if isinstance(kept, bool) else [found]
 
 
+_CHANGED = "the graph asks for more than was recorded when this step ended: it is not the graph that was run"
+
+
 class Remembered:
     """Gives what expressions came to when the event happened."""
 
     def __init__(self, made: list[Any]) -> None:
+        self.made: list[Any] = []
         self._made = iter(made)
 
     def test(self, condition: Condition, sees: Sees) -> bool:
@@ -71,7 +77,8 @@ class Remembered:
         return self._next()[""]
 
     def _next(self) -> Any:
-        found = next(self._made)
+        found = next(self._made, [_CHANGED])
+        self.made.append(found)
         if isinstance(found, list):
             raise ExpressionError(found[0])
         return found

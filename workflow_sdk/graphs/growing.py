@@ -83,10 +83,6 @@ class GraphGrows(Protocol):
         """What evaluates the expressions of one event."""
         ...
 
-    def made(self, chooser: Evaluated) -> bytes:
-        """What expressions came to, as it is stored."""
-        ...
-
     def record(self, effects: Effects) -> None:
         """Put what an event has come to beside what has caused it."""
         ...
@@ -144,7 +140,7 @@ class Growing:
         seat.used = run.interpreter.moves.used(seat.firing.depth)
         verdict = Verdict.allow if isinstance(made, Batch) else made
         entry.complete(engine.codec.encode(verdict), engine.clock.time())
-        entry.data = SubmitData(run.interpreter.marking.head.events, data, run.made(chooser))
+        entry.data = SubmitData(run.interpreter.marking.head.events, data)
         run.record(effects)
         entry = await place.store(engine, entry)
         run.spawn(effects.started)

@@ -36,6 +36,8 @@ class Interpreter:
         self.plan = plan
         self.marking = marking
         self.moves = Moves(plan, marking, codec, workload, now, state)
+        self.is_rebuilt = False
+        """What was recorded happens again: steps are started by their record only."""
         self._joins = Joins(self.moves)
         self.moves.joins = self._joins
         self._starting = Starting(self.moves, self._finish)
@@ -67,10 +69,31 @@ class Interpreter:
         self._finish(self.marking.drop_firing(ended.number), ended)
         return self._close()
 
+    def again(self, chooser: Chooser, firing: Firing, ended: Ended | None) -> None:
+        """What was recorded happens again: a step takes its token, and ends if that was recorded. Nothing begins.
+
+        LookupError, if there is no token for it: what gave it one has not happened again.
+        """
+        self.moves.open(chooser)
+        number = next(
+            (number for number, token in self.marking.tokens.items() if token.step == firing.step), None
+        )
+        if number is None:
+            raise LookupError(firing.step)
+        token = self._starting.take(number, firing)
+        if ended is not None:
+            self._finish(token, ended)
+        self._rest()
+
     def patch(self, chooser: Chooser, values: Mapping[str, Any]) -> Effects:
         """The context is changed from outside."""
         self.moves.open(chooser)
         self.moves.patch(values)
+        return self._close()
+
+    def tick(self, chooser: Chooser) -> Effects:
+        """Start what can start."""
+        self.moves.open(chooser)
         return self._close()
 
     def submit(
@@ -93,13 +116,15 @@ class Interpreter:
     # The end of a firing.
 
     def _finish(self, firing: Firing, ended: Ended) -> None:
-        node = self.plan.nodes[firing.step]
+        node, made = self.plan.nodes[firing.step], self.moves.choose.made
+        before, asked = len(made), ended
         try:
             arcs = self._route(node, firing, ended)
         except ExpressionError as error:
             # A guard without an answer is no "no": the firing has failed, whatever its body came to.
             ended = self._rerouted(ended, error)
             arcs = self._route_failure(node, firing, ended)
+        asked.made = ended.made = made[before:]
         if ended.is_done and ended.patches:
             self.moves.patch(ended.patches)
         self._record(firing, node, ended, is_handled=bool(arcs))
@@ -173,13 +198,21 @@ class Interpreter:
     # The end of an event, and of the run.
 
     def _close(self) -> Effects:
-        self._starting.open()
-        self._starting.advance()
-        while self._joins.look() or self._comes_to_rest():
+        if self.is_rebuilt:
+            self._rest()
+        else:
+            self._starting.open()
             self._starting.advance()
+            while self._joins.look() or self._comes_to_rest():
+                self._starting.advance()
         effects = self.moves.effects
         effects.is_over = not (self.marking.firings or self.marking.tokens)
         return effects
+
+    def _rest(self) -> None:
+        """Do what comes of an event by itself, but for starting steps: their record says that they have started."""
+        while self._joins.look() or self._comes_to_rest():
+            pass
 
     def _comes_to_rest(self) -> bool:
         """Whether all has come to rest, and something goes on for that reason: a join, or the final step."""

@@ -30,6 +30,8 @@ class Ended(Struct):
     """The failure as it is recorded."""
     event: str = "step"
     """`step`, or `loop` for one that ran items or turns."""
+    made: list[Any] = field(default_factory=list[Any])
+    """What the guards and arguments of its arcs came to."""
 
     @property
     def reason(self) -> str:

@@ -71,7 +71,7 @@ class _Graph:
         chooser = run.chooser()
         effects = run.interpreter.begin(chooser, graph.context)
         context = engine.codec.encode(graph.context) if graph.context else b""
-        entry.data = GraphData(b"", context, run.made(chooser))
+        entry.data = GraphData(b"", context)
         place.put(entry)
         run.record(effects)
         return await self._go(engine, entry, run, effects)

@@ -68,10 +68,6 @@ class GraphRun:
         """What evaluates the expressions of one event."""
         return Evaluated(self._names.functions)
 
-    def made(self, chooser: Evaluated) -> bytes:
-        """What expressions came to, as it is stored."""
-        return self.engine.codec.encode(chooser.made) if chooser.made else b""
-
     def write(self) -> None:
         """Have the rows written that have changed."""
         write, prefix = self.engine.journal.unwritten.write, marking_of(self.place.location)
@@ -84,17 +80,18 @@ class GraphRun:
         event = self.marking.head.events
         for firing, ended in effects.passed:
             if ended.number >= 0:
-                self.put_firing(firing, ended, event, b"")
+                self.put_firing(firing, ended, event)
         self.write()
 
-    def put_firing(self, firing: Firing, ended: Ended, event: int, made: bytes) -> None:
+    def put_firing(self, firing: Firing, ended: Ended, event: int) -> None:
         """Record a firing that has ended."""
         engine = self.engine
         entry = Entry(Kind.FIRING, max(ended.number, 0), firing.at)
         patches = None if ended.patches is None else engine.codec.encode(dict(ended.patches))
+        made = engine.codec.encode(ended.made) if ended.made else b""
         entry.data = FiringData(firing.args, firing.began, event, firing.depth, patches, made)
         entry.attempts = firing.attempts
-        if ended.is_done:
+        if ended.is_done and ended.raw_error is None:
             entry.complete(ended.output, engine.clock.time())
         else:
             raw = ended.raw_error or pack_error(self._told(ended), engine.codec)
@@ -255,9 +252,10 @@ class GraphRun:
         effects = self.interpreter.end(chooser, ended)
         event = self.marking.head.events
         if effects.rerouted is not None:
-            ended = Ended(ended.number, is_done=False, raw_error=pack_error(effects.rerouted, engine.codec))
+            raw = pack_error(effects.rerouted, engine.codec)
+            ended = Ended(ended.number, is_done=ended.is_done, output=ended.output, raw_error=raw, made=ended.made)
         cleanups = await self._cancel(effects)
-        self.put_firing(firing, ended, event, self.made(chooser))
+        self.put_firing(firing, ended, event)
         if not self.place.scope.in_race:
             engine.journal.takings.settle(self.location_of(firing), give_back=False)
         self.record(effects)
@@ -303,7 +301,7 @@ class GraphRun:
 
     async def _take(self, message: Any) -> None:
         engine, place = self.engine, self.place
-        number = self.marking.head.events
+        number = self.marking.head.events + 1
         index = place.scope.names.intern("received")
         location = place.location + pack_segment(index) + pack_pair(index, number)
         entry = Entry(Kind.LISTEN, 0, engine.clock.time())
@@ -311,7 +309,7 @@ class GraphRun:
         chooser = self.chooser()
         effects, batch = self._apply(message, chooser)
         entry.data = ListenData((GRAPH_MESSAGE,), None, 1, (taken,))
-        entry.complete(self.made(chooser) or None, engine.clock.time())
+        entry.complete(None, engine.clock.time())
         engine.journal.takings.take(message)
         engine.journal.history.put(location, entry)
         self.record(effects)

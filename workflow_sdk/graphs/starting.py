@@ -45,6 +45,18 @@ class Starting:
                 marking.drop_token(number)
                 self._moves.note(token.step, "denied", refused, counts=True)
 
+    def take(self, number: int, firing: Firing) -> Firing:
+        """Give a token to the firing that has had it, by the record; returns it as it was."""
+        marking = self._moves.marking
+        token = marking.tokens[number]
+        if number in marking.blocked:
+            del marking.blocked[number]
+        else:
+            marking.ready.remove(number)
+        marking.drop_token(number)
+        marking.fired[token.step] = max(marking.fired.get(token.step, 0), firing.count + 1)
+        return replace(firing, args=token.args, stack=token.stack, depth=token.depth)
+
     def _refused(self, node: Node) -> str | None:
         """Why a step may never start."""
         plan, head = self._moves.plan, self._moves.marking.head

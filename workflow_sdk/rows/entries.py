@@ -92,13 +92,11 @@ class TaskData(Row, frozen=True, tag=7):
 
 
 class GraphData(Row, frozen=True, tag=8):
-    """A run of a graph: which definition it has, and what its first event was made of."""
+    """A run of a graph: which definition it has, and what its context began with."""
 
     definition: bytes
     """The digest of the definition; empty for one that can't be exported."""
     context: bytes = b""
-    made: bytes = b""
-    """What the expressions of the first event came to."""
 
 
 class FiringData(Row, frozen=True, tag=9):
@@ -112,7 +110,7 @@ class FiringData(Row, frozen=True, tag=9):
     depth: Count = 0
     patches: bytes | None = None
     made: bytes = b""
-    """What the expressions of the event came to."""
+    """What the guards and arguments of the step's arcs came to."""
 
 
 class SubmitData(Row, frozen=True, tag=10):
@@ -120,7 +118,6 @@ class SubmitData(Row, frozen=True, tag=10):
 
     event: Count
     nodes: bytes = b""
-    made: bytes = b""
 
 
 Data: TypeAlias = (
