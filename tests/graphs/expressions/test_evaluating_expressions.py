@@ -243,7 +243,8 @@ NAN = float("nan")
     [
         "args.nan < 1", "args.nan + 1", "args.inf - args.inf", "-args.nan", "abs(args.inf)", "round(args.nan)",
         "sum([args.nan])", "max([args.nan])", "min(1, args.nan)", "args.quiet > 1", "args.loud > 1", "args.loud == 1",
-        "args.quiet + 1", "args.vast * args.vast", "round(args.vast)", "args.huge + 1", "args.huge % 7",
+        "args.quiet + 1", "args.vast * args.vast", "args.long * 2", "args.d == args.vaster", "args.vaster < args.d",
+        "round(args.vast)", "args.huge + 1", "args.huge % 7",
         "args.huge * 1.5", "-args.huge", "abs(args.huge)", "args.big * args.big", "args.big / 3.5", "args.big + 0.5",
         "round(args.d, 900)", "args.noon < args.naive", "args.strange == args.strange", "args.strange < args.noon",
         "args.strange", "args.naive < args.day", "args.set", "1 in args.set", "args.set == 1", "args.odd_keys",
@@ -261,7 +262,8 @@ def test_odd_values_are_errors(text: str) -> None:
 
     args = {
         "nan": NAN, "inf": float("inf"), "quiet": Decimal("NaN"), "loud": Decimal("sNaN"), "d": Decimal("1.5"),
-        "vast": Decimal("1e999999"), "huge": 1 << 8_000, "big": 1 << 4_000, "noon": NOON,
+        "vast": Decimal("1e999999"), "vaster": 1 << 8_000_000, "long": Decimal("1" * 10_000),
+        "huge": 1 << 8_000, "big": 1 << 4_000, "noon": NOON,
         "naive": NOON.replace(tzinfo=None), "strange": NOON.replace(tzinfo=Strange()), "day": NOON.date(),
         "set": {1}, "odd_keys": {(1, 2): 1},
     }  # fmt: skip

@@ -30,6 +30,7 @@ DECIMAL: Final = Context(prec=28, traps=[DivisionByZero, InvalidOperation, Overf
 
 _REAL: Final = frozenset({int, float})
 _DECIMAL: Final = frozenset({int, Decimal})
+_DECIMAL_BYTES_MAX: Final = 1_000
 NUMBERS: Final = frozenset({int, float, Decimal})
 _EXACT: Final = frozenset({str, bool, type(None), bytes, date, timedelta, UUID})
 """Alike only to values of the same type, which can be asked without harm."""
@@ -55,6 +56,8 @@ def in_bounds(value: Value) -> Value:
             raise Fault(f"the number is {value}")
     elif not value.is_finite():
         raise Fault(f"the number is {value}")
+    elif value.__sizeof__() > _DECIMAL_BYTES_MAX:  # a Decimal has no cheaper way to tell how many digits it has
+        raise Fault("the number has too many digits")
     return value
 
 
@@ -158,7 +161,16 @@ def _same_time(left: Value, right: Value) -> bool:
 _PLAIN: Final = SCALARS | LISTS | {dict}
 
 
+def _check_mixed(left: Value, right: Value) -> None:
+    """A Fault if a Decimal meets an int that is so large that turning it into a Decimal would take minutes."""
+    if type(left) is Decimal and type(right) is int:
+        in_bounds(right)
+    if type(left) is int and type(right) is Decimal:
+        in_bounds(left)
+
+
 def _same_number(left: Value, right: Value) -> bool:
+    _check_mixed(left, right)
     try:
         return bool(left == right)
     except ArithmeticError:  # a Decimal that signals
@@ -209,6 +221,7 @@ def _compared(symbol: str, left: Value, right: Value) -> bool:
     kind = kind_of(left)
     other = kind_of(right)
     if kind in NUMBERS and other in NUMBERS:
+        _check_mixed(left, right)
         try:
             if left == left and right == right:
                 return bool(_ORDERS[symbol](left, right))
