@@ -30,6 +30,7 @@ from typing import (
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.rows.retry import Backoff, Duration, seconds
 from workflow_sdk.rows.wire import COUNT_MAX, shown
+from workflow_sdk.values import Codec
 from workflow_sdk.values.hints import parameter_hint, remember_locals, return_hint
 
 __all__ = [
@@ -259,6 +260,10 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
     def input_hint(self) -> object:
         """The annotation of the input."""
         return parameter_hint(self.fn, 1) if self.takes_input else None
+
+    def read_input(self, codec: Codec, raw: bytes) -> Any:
+        """The input that is stored for an instance. CodecError, if it is none of this workflow's."""
+        return codec.decode_checked(raw, self.input_hint)
 
     @property
     def output_hint(self) -> object:

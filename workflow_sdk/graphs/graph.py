@@ -17,9 +17,11 @@ from workflow_sdk.graphs.growing import make_node
 from workflow_sdk.graphs.model import GraphResult, Kind, Limits, Node, Problem
 from workflow_sdk.graphs.names import Names, name_in_data
 from workflow_sdk.graphs.operation import start_graph
+from workflow_sdk.graphs.outside import read_begun
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.wire import shown
+from workflow_sdk.values import Codec
 
 F = TypeVar("F", bound=Callable[..., Any])
 Next = Any
@@ -150,6 +152,10 @@ class Graph(Workflow[Any, GraphResult]):
     def input_hint(self) -> object:
         """The type of the workload."""
         return Any if self.workload is None else self.workload
+
+    def read_input(self, codec: Codec, raw: bytes) -> Any:
+        """The workload; or what another system has begun with it."""
+        return read_begun(codec, raw, self.input_hint)
 
     @property
     def output_hint(self) -> object:

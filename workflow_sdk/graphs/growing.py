@@ -118,7 +118,7 @@ class Growing:
     def start(self, scope: Scope, seat: SubmittingSeat, given: Any) -> Coro[Verdict]:
         """Register a submission; its coroutine makes it."""
         place = register(scope, Kind.SUBMIT, "submit", derived=True)
-        nodes, roots = _taken_apart(given)
+        nodes, roots = taken_apart(given)
         place.arguments = [one.name if isinstance(one, Node) else shown(one) for one in nodes]
         return scope.start(perform(place, _Submit(self, place, seat, nodes, roots)))
 
@@ -219,7 +219,7 @@ def unpack_batch(raw: bytes, find: Callable[[str], object], engine: Engine) -> B
     return Batch(made, tuple((name, args) for name, args in roots), depth)
 
 
-def _taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
+def taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
     """The steps of a batch, or of a graph that is submitted; and those that begin at once, if a graph says so."""
     plan = getattr(given, "plan", None)
     if isinstance(plan, Plan):

@@ -34,6 +34,10 @@ class Names:
     def find(self, name: str, known: KnownHandlers | None = None) -> Any:
         """What a name stands for. DefinitionError, if there is nothing of that name."""
         found = self._by_name.get(name)
+        if found is None and isinstance(name, str) and ":" in name:
+            # As another process says it, which does not know this graph's own names.
+            own = self._by_name.get(name.rpartition(":")[2].rpartition(".")[2])
+            found = own if own is not None and own_name(own) == name else None
         if found is None and known is not None and isinstance(name, str):
             found = known.find(name)
         if found is None:
@@ -52,6 +56,17 @@ class Names:
                 f"graph, or {REMEDY}"
             )
         return found
+
+
+def own_name(given: Any) -> str:
+    """The name of a function that every process knows. DefinitionError, if it has none."""
+    if isinstance(given, Workflow):
+        return given.name
+    fn = given.fn if isinstance(given, Step) else given
+    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str) or "<lambda>" in qualname:
+        raise DefinitionError(f"{shown(given)} has no name by which another process could find it")
+    return f"{module}:{qualname}"
 
 
 def name_in_data(given: Any) -> str:

@@ -50,7 +50,7 @@ class GraphRun:
         self.interpreter = Interpreter(
             plan, self.marking, engine.codec, workload, now=engine.clock.time, state=self._public_state
         )
-        self._growing = Growing(self)
+        self.growing = Growing(self)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._live: dict[int, tuple[anyio.CancelScope, Scope]] = {}
         self._over = anyio.Event()
@@ -138,7 +138,7 @@ class GraphRun:
 
     def submit(self, scope: Scope, seat: FiringSeat, nodes: Any) -> Coro[Verdict]:
         """Add steps to the run."""
-        return self._growing.start(scope, seat, nodes)
+        return self.growing.start(scope, seat, nodes)
 
     def _public_state(self) -> Mapping[str, Any]:
         public = self.engine.state.public
@@ -315,7 +315,7 @@ class GraphRun:
         self.record(effects)
         await engine.parking.flush()
         if message.reply_to is not None:
-            await engine.answer(message.reply_to, self._growing.answer(batch))
+            await engine.answer(message.reply_to, self.growing.answer(batch))
         self.spawn(effects.started)
         if effects.is_over:
             self._over.set()
@@ -327,7 +327,7 @@ class GraphRun:
             raise self.engine.life.misread(error, "what was said to the graph can't be read") from None
         if "patch" in said:
             return self.interpreter.patch(chooser, said["patch"]), Verdict.allow
-        return self._growing.receive(chooser, said.get("submit", []))
+        return self.growing.receive(chooser, said.get("submit", []))
 
     def _show_denied(self) -> None:
         """Let everybody see which tokens wait to be allowed, with the next commit."""
