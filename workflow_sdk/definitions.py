@@ -262,7 +262,7 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         return parameter_hint(self.fn, 1) if self.takes_input else None
 
     def read_input(self, codec: Codec, raw: bytes) -> Any:
-        """The input that is stored for an instance. CodecError, if it is none of this workflow's."""
+        """The input that is stored for an instance."""
         return codec.decode_checked(raw, self.input_hint)
 
     @property
