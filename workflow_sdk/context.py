@@ -286,25 +286,21 @@ class Context:
 
         return start_loop(self._scope, name, body, turn, state, LoopSettings(**how))
 
-    def join(
-        self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], *, limit: int | None = None
-    ) -> Coro[dict[str, T]]:
+    def join(self, name: str, branches: Mapping[str, Part[T]], *, limit: int | None = None) -> Coro[dict[str, T]]:
         """Run all branches side by side, at most `limit` at once, and return their values by name.
 
         All of them finish, even if some fail. The failures are raised together, as `JoinError`.
         """
         return start_join(self._scope, name, branches, _bind, limit)
 
-    def race(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]]) -> Coro[RaceResult[T]]:
+    def race(self, name: str, branches: Mapping[str, Part[T]]) -> Coro[RaceResult[T]]:
         """Run all branches side by side; the first to return wins, and the others are cancelled at once.
 
         A branch that fails can't win. If all fail, this is `RaceError`.
         """
         return start_race(self._scope, name, branches, _bind)
 
-    def map(
-        self, name: str, fn: Callable[[Context, I], Awaitable[T]], items: Iterable[I], *, limit: int | None = None
-    ) -> Coro[list[T]]:
+    def map(self, name: str, fn: Turn[I, T], items: Iterable[I], *, limit: int | None = None) -> Coro[list[T]]:
         """Run `fn(ctx, item)` for every item, at most `limit` at once, and return the values in order."""
 
         def bind(item: I) -> Callable[[Scope], Awaitable[T]]:
@@ -332,10 +328,7 @@ class Context:
         seat_of(self._scope, "patch").patch(values)
 
     def submit(self, nodes: object) -> Coro[Verdict]:
-        """Add steps to the graph that this is a firing of: a list of `node(...)`, or a graph. All of them, or none.
-
-        The verdict is false if they were refused, and says why; the run goes on either way.
-        """
+        """Add a list of `node(...)`, or a graph, to the graph of this firing: all or none. A false verdict says why."""
         return seat_of(self._scope, "submit").submit(self._scope, nodes)
 
     @property
@@ -402,5 +395,5 @@ def _bind(fn: Callable[[Context], Awaitable[Any]]) -> Callable[[Scope], Awaitabl
     return lambda scope: awaited(scope, fn(Context(scope)))
 
 
+Part = Callable[[Context], Awaitable[R]]
 Turn = Callable[[Context, S], Awaitable[R]]
-"""What a loop calls: with a ctx and the state."""

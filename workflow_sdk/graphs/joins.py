@@ -170,28 +170,12 @@ class Joins:
 
     def _possible(self, fork: int) -> set[str]:
         """The steps that can still be done in a fork instance: what is under way there may lead to them."""
-        moves, plan = self._moves, self._moves.plan
-        marking = moves.marking
-        live: list[str] = [token.step for token in marking.tokens.values() if is_in(token.stack, fork)]
+        marking = self._moves.marking
+        live = [token.step for token in marking.tokens.values() if is_in(token.stack, fork)]
         live += [firing.step for firing in marking.firings.values() if is_in(firing.stack, fork)]
         if fork == 0:
             live += [name for name, counts in marking.dag.items() if not counts.is_over]
-        found: set[str] = set()
-        enough: dict[str, int] = {}
-        todo = live
-        while todo:
-            name = todo.pop()
-            if name in found:
-                continue
-            found.add(name)
-            todo += [arc.step for arc in plan.nodes[name].next]
-            for join in plan.dependents.get(name, ()):
-                enough[join] = enough.get(join, _arrived(marking, join, fork)) + (
-                    not _has_arrived(marking, join, fork, name)
-                )
-                if enough[join] >= required(plan.nodes[join]) and not _is_over(marking, join, fork):
-                    todo.append(join)
-        return found
+        return _reached(self._moves.plan, marking, live, fork)
 
     def close(self, stack: Stack) -> None:
         """Something in these fork instances has ended: forget the instances that nothing is left of."""

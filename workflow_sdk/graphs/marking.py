@@ -336,19 +336,26 @@ class Marking:
             case (4, str() as step):
                 state = self.steps[step] = StepState.unpack(raw)
                 self.fired[step] = max(self.fired.get(step, 0), state.firings)
-            case (5, str() as step, int() as fork):
-                stack, depth, is_over = unpack_record(raw)
-                join = JoinState(tuple((around, number) for around, number in stack), depth, {}, is_over)
-                self.joins[step, fork] = join
-                self.forks_open.setdefault(fork, set()).add((step, fork))
-            case (5, str() as step, int() as fork, str() as need):
-                self.joins[step, fork].arrived[need] = Arrival.unpack(raw).output
+            case (5, *place):
+                self._load_join(place, raw)
             case (6, int() as version):
                 self.vars[version] = raw
             case (7, int() as number):
                 added[number] = raw
             case _:
                 raise damaged("a row of a graph")
+
+    def _load_join(self, place: list[Any], raw: bytes) -> None:
+        match place:
+            case [str() as step, int() as fork]:
+                stack, depth, is_over = unpack_record(raw)
+                state = JoinState(tuple((around, number) for around, number in stack), depth, {}, is_over)
+                self.joins[step, fork] = state
+                self.forks_open.setdefault(fork, set()).add((step, fork))
+            case [str() as step, int() as fork, str() as need]:
+                self.joins[step, fork].arrived[need] = Arrival.unpack(raw).output
+            case _:
+                raise damaged("a join of a graph")
 
 
 def packed(changed: Mapping[RowKey, Row | bytes | None]) -> list[tuple[bytes, bytes | None]]:
