@@ -1,4 +1,4 @@
-"""What a graph and the world tell each other while it runs: changes from outside, and steps that wait to be allowed."""
+"""What a graph tells clients while it runs, and what it is told: changes from outside, steps that wait to be allowed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Stack = tuple[tuple[str, int], ...]
 """The fork instances that a token is in, outermost first: the step that has forked, and the number of the instance."""
 
 
-class Head(Row, frozen=True):
+class MarkingHead(Row, frozen=True):
     """What a marking counts."""
 
     WHAT: ClassVar[str] = "the head of a graph's marking"
@@ -158,7 +158,7 @@ class Marking:
     )
 
     def __init__(self) -> None:
-        self.head: Head = Head()
+        self.head: MarkingHead = MarkingHead()
         self.tokens: dict[int, Token] = {}
         self.ready: deque[int] = deque()
         """Tokens whose turn may come, in order."""
@@ -185,7 +185,7 @@ class Marking:
 
     # Changes, each of which is one row.
 
-    def set_head(self, head: Head) -> None:
+    def set_head(self, head: MarkingHead) -> None:
         """Count on."""
         self.head = head
         self.changed[(HEAD,)] = head
@@ -324,7 +324,7 @@ class Marking:
     def _load(self, key: tuple[Any, ...], raw: bytes, added: dict[int, bytes]) -> None:
         match key:
             case (1,):
-                self.head = Head.unpack(raw)
+                self.head = MarkingHead.unpack(raw)
             case (2, int() as number):
                 self.tokens[number] = Token.unpack(raw)
                 self._hold(self.tokens[number].stack, 1)
