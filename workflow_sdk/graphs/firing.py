@@ -24,6 +24,7 @@ from workflow_sdk.errors import (
     StepTimeoutError,
 )
 from workflow_sdk.graphs.bodies import args_hint, arguments_for, output_hint, takes_ctx, unwrapped
+from workflow_sdk.graphs.deadline import Deadline
 from workflow_sdk.graphs.kinds import body_of
 from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.model import Limits, Node, Used
@@ -171,7 +172,8 @@ class FiringWork:
         """Park until the next attempt is due, and count it."""
         if self.firing.retry_at is not None:
             await wait_for(engine, Wait(self, "retry", self.firing.retry_at))
-            self._change(replace(self.firing, retry_at=None, attempts=self.firing.attempts + 1))
+            now = engine.clock.time()
+            self._change(replace(self.firing, retry_at=None, tried_at=now, attempts=self.firing.attempts + 1))
 
     def _change(self, firing: Firing) -> None:
         self.firing = self.seat.firing = firing
@@ -189,7 +191,8 @@ class FiringWork:
         }
         event = "loop" if self.node.kind in ("each", "repeat") else "step"
         raw = pack_error(error, engine.codec)
-        self.ended = Ended(self.number, is_done=False, error=told, raw_error=raw, event=event)
+        unwinds = isinstance(error, RollbackError)
+        self.ended = Ended(self.number, is_done=False, error=told, raw_error=raw, event=event, unwinds=unwinds)
 
     def _outcome(self, engine: Engine, failure: BaseException) -> Exception:
         if isinstance(failure, (*_OF_OPERATIONS, DefinitionError)):
@@ -272,17 +275,19 @@ class FiringWork:
         return await self._in_time(engine, lambda: called(*arguments))
 
     async def _in_time(self, engine: Engine, body: Callable[[], Any]) -> Any:
-        """Run a body with operations in its time. What it has done when the time is over is forgotten."""
-        timeout = self.node.options.timeout
-        if timeout is None:
+        """Run a body in its time. What it has done when the time is over is forgotten."""
+        scope, timeout = self.scope, self.node.options.timeout
+        if timeout is None or scope is None:
             return await body()
-        scope = self.scope
-        assert scope is not None, "a body has a scope"
-        with engine.calls.time_limit(seconds(timeout, "timeout")) as limit:
-            return await body()
-        if not limit.cancelled_caught or engine.life.halted or scope.race.lost:
-            await engine.life.never()
-        scope.forgotten()
+        now, firing = engine.clock.time(), self.firing
+        began = firing.at if firing.tried_at is None else firing.tried_at
+        if not scope.unvisited and now > began:
+            # Nothing is recorded of this attempt: if an earlier run has begun it, it begins anew.
+            began = now
+            self._change(replace(firing, tried_at=now))
+        limit = Deadline(self, engine, scope, began + seconds(timeout, "timeout"))
+        if await limit.run(body):
+            return limit.value
         await self._forget(engine, scope)
         raise TimedOut(f"it took longer than {seconds(timeout, 'timeout'):g} s")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
-from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError
+from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError, RollbackError
 from workflow_sdk.graphs.firing import FiringWork
 from workflow_sdk.graphs.growing import unpack_batch
 from workflow_sdk.graphs.model import GraphResult
@@ -137,7 +137,11 @@ class _Graph:
         place = self._place
         result = await run.go(effects)
         raw = place.encode(result, GraphResult)
-        if result.status == "failed":
+        cleanups = engine.outside.abandon(place.location) if run.unwound is not None else []
+        if run.unwound is not None:
+            entry.fail(run.unwound, engine.clock.time())
+            entry.value = raw
+        elif result.status == "failed":
             error = GraphFailedError(_told(place, result), None, list(self._failed(engine, run)))
             entry.fail(pack_error(error, engine.codec), engine.clock.time())
             entry.value = raw
@@ -147,7 +151,10 @@ class _Graph:
             engine.journal.takings.settle(place.location, give_back=False)
         engine.journal.history.clear_marking(place.location)
         fold(place.scope, place.location)
-        return await place.store(engine, entry)
+        entry = await place.store(engine, entry)
+        if cleanups:
+            await engine.outside.clean_up(cleanups)
+        return entry
 
     def _failed(self, engine: Engine, run: GraphRun) -> Iterator[str]:
         """The paths of what has failed and is tried again by `recover`: firings, and the operations in them."""
@@ -181,6 +188,8 @@ class _Graph:
         result: GraphResult = place.decode(entry.value, GraphResult)
         if entry.error is not None:
             recorded_error = place.failure(entry.error)
+            if isinstance(recorded_error, RollbackError):
+                raise recorded_error
             failed = recorded_error.failed if isinstance(recorded_error, GraphFailedError) else ()
             raise GraphFailedError(_told(place, result), result, failed)
         return result

@@ -54,6 +54,8 @@ class GraphRun:
         self.over = anyio.Event()
         self._handed = False
         self._spawned = self._begun = self._ended = 0
+        self.unwound: bytes | None = None
+        """The RollbackError that has ended the run."""
         self._denied = DeniedTokens(place, engine, self.marking)
         self._settling = anyio.Lock() if plan.cancels else None
         """Where firings can be cancelled: their history is copied before, which takes a while."""
@@ -258,6 +260,9 @@ class GraphRun:
         if not self.place.scope.in_race:
             engine.journal.takings.settle(self.location_of(firing), give_back=False)
         self.record(effects)
+        if ended.unwinds:
+            # Whatever else is under way is cancelled with the graph.
+            self.unwound, effects.is_over = ended.raw_error, True
         if not effects.is_over:
             # The last end goes with that of the graph.
             await engine.parking.flush()
