@@ -32,8 +32,8 @@ class Deadline:
         """Run the body; whether it has ended in time. Raises what it has raised."""
         scope, waits = self._scope, self._engine.parking.waits
         around = scope.race
-        # What it takes while it runs is given back if its time is over, as if it had lost a race.
-        scope.race, scope.in_race = around.branch(), True
+        # Once the time is over, it does nothing any more, as if it had lost a race.
+        scope.race = around.branch()
         waits.active += 1
         waits.unbegun += 1
         try:

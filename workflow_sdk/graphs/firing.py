@@ -160,11 +160,13 @@ class FiringWork:
         error = pack_error_info(describe(_shown(failure), engine.codec), engine.codec)
         engine.journal.history.trouble(self.location, EntryTrouble(self.path, self.firing.attempts, now, error))
         self._change(replace(self.firing, retry_at=when))
-        if when <= now:
+        has_operations = self.scope is not None and self.scope.count > 0
+        if when <= now or has_operations:
+            # No wait may store it: without this, a worker that dies in the next attempt is forgotten.
             await engine.parking.flush()
-        elif self.scope is not None and self.scope.count:
-            # What its operations have recorded is replayed: it is read again.
-            await engine.parking.flush()
+        if has_operations:
+            # What they have recorded is replayed.
+            engine.journal.history.forget_loaded(self.location)
             await engine.stored.load_under(self.location)
         await self.until_due(engine)
 
@@ -275,7 +277,7 @@ class FiringWork:
         return await self._in_time(engine, lambda: called(*arguments))
 
     async def _in_time(self, engine: Engine, body: Callable[[], Any]) -> Any:
-        """Run a body in its time. What it has done when the time is over is forgotten."""
+        """Run a body in its time. What it has recorded stays: the next attempt replays it."""
         scope, timeout = self.scope, self.node.options.timeout
         if timeout is None or scope is None:
             return await body()
@@ -288,18 +290,7 @@ class FiringWork:
         limit = Deadline(self, engine, scope, began + seconds(timeout, "timeout"))
         if await limit.run(body):
             return limit.value
-        await self._forget(engine, scope)
         raise TimedOut(f"it took longer than {seconds(timeout, 'timeout'):g} s")
-
-    async def _forget(self, engine: Engine, scope: Scope) -> None:
-        """Have the next attempt begin afresh: nothing of this one is replayed."""
-        if scope.count:
-            cleanups = engine.outside.abandon(self.location)
-            engine.journal.takings.settle(self.location, give_back=True)
-            engine.journal.history.clear_scope(self.location)
-            engine.parking.fire()
-            await engine.parking.flush()
-            await engine.outside.clean_up(cleanups)
 
     def _succeed(self, engine: Engine, scope: Scope, value: Any) -> BaseException | None:
         node = self.node

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
@@ -180,6 +182,7 @@ class Interpreter:
         else:
             fails = not is_handled and firing.step != self.plan.final
             state = StepState("failed", ended.reason, count, before.output, fails, ended.raw_error)
+            state = replace(state, unwinds=ended.unwinds)
         self.marking.put_step(firing.step, state)
         if node.next or not ended.is_done:
             # Some of its arcs were not taken, or a branch has ended.

@@ -100,6 +100,8 @@ class StepState(Row, frozen=True):
     """Of a failure that counts."""
     is_blocked: bool = False
     """Whether it was denied, and the run has ended without waiting for it."""
+    unwinds: bool = False
+    """Whether its failure ends the run, and the workflow around it."""
 
 
 class Arrival(Row, frozen=True):

@@ -108,7 +108,8 @@ class _Graph:
             await engine.stored.load_under(run.location_of(firing))
         run.write()
         left = Effects(list(run.marking.firings.items()))
-        left.is_over = not (run.marking.firings or run.marking.tokens)
+        run.unwound = next((state.error for state in run.marking.steps.values() if state.unwinds), None)
+        left.is_over = run.unwound is not None or not (run.marking.firings or run.marking.tokens)
         return await self._go(engine, entry, run, left)
 
     async def _rebuild(self, engine: Engine, entry: Entry, run: GraphRun) -> None:

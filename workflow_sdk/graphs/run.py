@@ -256,6 +256,9 @@ class GraphRun:
             raw = pack_error(effects.rerouted, engine.codec)
             ended = Ended(ended.number, is_done=ended.is_done, output=ended.output, raw_error=raw, made=ended.made)
         cleanups = await self._cancel(effects)
+        if not ended.is_done:
+            # Its time was over, while it waited for them.
+            cleanups += engine.outside.abandon(self.location_of(firing))
         self.put_firing(firing, ended, event)
         if not self.place.scope.in_race:
             engine.journal.takings.settle(self.location_of(firing), give_back=False)
