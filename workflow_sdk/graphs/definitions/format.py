@@ -1,0 +1,185 @@
+"""The table of the document: which fields a graph, a step, an arc and a rule have. Everything else is made from it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args
+
+from workflow_sdk.graphs.definitions.shapes import (
+    Arguments,
+    DictOf,
+    Either,
+    ExpressionText,
+    Field,
+    Flag,
+    ListOf,
+    Marked,
+    Number,
+    OneOf,
+    Plain,
+    Record,
+    Schema,
+    Shape,
+    Text,
+    optional,
+)
+from workflow_sdk.graphs.model import Kind
+
+DOCUMENT: Final = "workflow_sdk.graph"
+"""What a document says that it is."""
+FORMAT: Final = 1
+"""The version of the format."""
+SCHEMA_ID: Final = "urn:workflow_sdk:graph:1"
+
+_COUNT: Final = Number(is_whole=True, is_optional=True)
+_NAMES: Final = ListOf(Text())
+_SECONDS: Final = Number(is_optional=True)
+
+ARC: Final = Record(
+    "an arc",
+    {
+        "step": Field(Text(), "the step that it leads to", is_required=True),
+        "when": Field(ExpressionText(), "the condition; without one it is always taken"),
+        "args": Field(Arguments(), "what the next step is given; {} if it is left out"),
+        "on": Field(OneOf(("done", "failed", "any")), "how the step before has ended; done"),
+    },
+    is_named=True,
+)
+RULE: Final = Record(
+    "a rule",
+    {
+        "when": Field(ExpressionText(), "the condition; without one it always holds"),
+        "allow": Field(Flag(), "whether the step may start", is_required=True),
+    },
+    is_named=True,
+)
+_QUORUM: Final = Record(
+    "a quorum", {"quorum": Field(Number(1, is_whole=True), "how many needs have to be done", is_required=True)}
+)
+_BACKOFF: Final = Record(
+    "a backoff",
+    {
+        "initial": Field(Number(), "seconds before the first retry"),
+        "factor": Field(Number(1), "how many times longer each further wait is"),
+        "maximum": Field(Number(), "seconds that no wait is longer than"),
+        "jitter": Field(Number(), "the part of a wait that is left to chance"),
+    },
+)
+OPTIONS: Final = Record(
+    "an options",
+    {
+        "retries": Field(Number(is_whole=True), "attempts after the first"),
+        "backoff": Field(_BACKOFF, "how long to wait before a retry"),
+        "timeout": Field(Number(is_above=True, is_optional=True), "seconds that one attempt may take"),
+        "retry_on_timeout": Field(Flag(), "whether a timeout is retried"),
+        "no_retry": Field(_NAMES, "names of exceptions that are not retried"),
+        "repeatable": Field(Flag(), "whether it may safely run again"),
+        "rollback": Field(
+            optional(Text(), str, expected="the name of a function"), "the name of the function that undoes it"
+        ),
+    },
+    is_named=True,
+)
+
+
+class _Nested:
+    """A step inside the details of another one, whose table is made after this."""
+
+    def check(self, value: Any, where: str) -> Any:
+        """What is wrong with it."""
+        return STEP.check(value, where)
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return STEP.schema()
+
+
+_DETAIL: Final = Marked(
+    {"$args": Arguments(), "$": ExpressionText(), "$step": _Nested(), "$arc": ARC, "$fn": Text()},
+)
+_DETAILS: Final[dict[str, Shape]] = {
+    "message": Either({str: Text(), dict: _DETAIL}, "the name of a message"),
+    "timeout": Either({**dict.fromkeys((int, float, type(None)), _SECONDS), dict: _DETAIL}, "a number of seconds"),
+    "transport": Either({str: Text(), dict: _DETAIL}, "the name of a transport"),
+    "roles": Either({list: _NAMES, dict: _DETAIL}, "a list of texts"),
+    "parallel": Number(1, is_whole=True, is_optional=True),
+    "maximum": Number(1, is_whole=True, is_optional=True),
+}
+"""Details of kinds that have a shape of their own."""
+
+STEP: Final = Record(
+    "a step",
+    {
+        "name": Field(Text(), "its name", is_required=True),
+        "kind": Field(OneOf(get_args(Kind)), "what it does; step: it calls a function"),
+        "fn": Field(Text(), "the name of the function that it calls"),
+        "next": Field(
+            ListOf(Either({str: Text(), dict: ARC}, "the name of a step, or an arc")), "where its tokens go, in order"
+        ),
+        "mode": Field(OneOf(("exclusive", "inclusive")), "whether one arc is taken, or every one that matches"),
+        "needs": Field(_NAMES, "steps that have to be done before it"),
+        "join": Field(
+            Either({str: OneOf(("all", "alive")), dict: _QUORUM}, 'all, alive or {"quorum": n}'),
+            "how many of its needs it waits for; all",
+        ),
+        "admit": Field(
+            Either({str: ExpressionText(), list: ListOf(RULE)}, "an expression, or a list of rules"),
+            "whether it may start",
+        ),
+        "on_deny": Field(OneOf(("wait", "discard")), "what becomes of a token that is denied; wait"),
+        "trust": Field(OneOf(("trusted", "quarantined")), "whether it may write"),
+        "access": Field(OneOf(("read", "write")), "whether it writes"),
+        "args": Field(Arguments(), "its arguments, if it is submitted and needs nothing"),
+        "options": Field(OPTIONS, "how it is run"),
+        "details": Field(DictOf(_DETAIL, _DETAILS), "what is special to its kind"),
+    },
+    is_named=True,
+)
+LIMITS: Final = Record(
+    "a limits",
+    {
+        "running": Field(_COUNT, "firings that are under way at once"),
+        "nodes": Field(_COUNT, "steps that are declared and submitted"),
+        "starts": Field(_COUNT, "firings in all"),
+        "depth": Field(_COUNT, "generations of submitting"),
+    },
+)
+
+
+def _word(default: str, *others: str) -> Shape:
+    return OneOf((default, *others))
+
+
+GRAPH: Final = Record(
+    "a graph",
+    {
+        "kind": Field(OneOf((DOCUMENT,)), "what this document is", is_required=True),
+        "format": Field(Number(1, is_whole=True), "the version of the format", is_required=True),
+        "name": Field(Text(), "its name", is_required=True),
+        "version": Field(Number(1, is_whole=True), "its version; 1"),
+        "entry": Field(Text(), "the step that has the first token"),
+        "final": Field(Text(), "the step that runs when all else is over"),
+        "limits": Field(LIMITS, "how much a run may do"),
+        "status": Field(_word("strict", "lenient", "fail_fast"), "what failures make of the result; strict"),
+        "no_match": Field(_word("end", "error"), "what becomes of a branch of which no arc matches; end"),
+        "when_blocked": Field(_word("wait", "complete"), "what follows if only denied tokens are left; wait"),
+        "final_failure": Field(_word("fail", "partial"), "what follows if the final step fails; fail"),
+        "retention": Field(_SECONDS, "seconds that instances are kept after their end"),
+        "context": Field(DictOf(Plain()), "what the context of a run begins with"),
+        "workload": Field(DictOf(Plain()), "the JSON schema of what a run is given"),
+        "steps": Field(ListOf(STEP), "its steps, in order", is_required=True),
+    },
+)
+
+
+def json_schema() -> Schema:
+    """The JSON schema (2020-12) of documents."""
+    named = (STEP, ARC, RULE, OPTIONS)
+    whole = GRAPH.whole_schema()
+    whole["properties"]["format"] = {"description": GRAPH.fields["format"].about, "const": FORMAT}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "A graph of workflow_sdk",
+        **whole,
+        "$defs": {record.key: record.whole_schema() for record in named},
+    }
