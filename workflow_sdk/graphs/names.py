@@ -8,14 +8,18 @@ from typing import Any
 from workflow_sdk.definitions import Step, Workflow, function_name
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import function_name as expression_name
-from workflow_sdk.operations.handlers import REMEDY, KnownHandlers
+from workflow_sdk.operations.handlers import REMEDY, KnownHandlers, checked_transports
 from workflow_sdk.rows.wire import shown
 
 
 class Names:
     """The functions of one graph, by the names that data has for them."""
 
-    def __init__(self, given: Mapping[str, Any] | Iterable[Any] = ()) -> None:
+    def __init__(
+        self, given: Mapping[str, Any] | Iterable[Any] = (), transports: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
+        self.transports: Mapping[str, Callable[..., Any]] = checked_transports(transports or {})
+        """What makes calls, by name."""
         self._by_name: dict[str, Any] = {}
         self.functions: dict[str, Callable[..., Any]] = {}
         """Those that expressions may call."""
@@ -30,6 +34,12 @@ class Names:
             raise DefinitionError(f"two functions are called {name!r}; give one of them another name")
         if (called := expression_name(given)) is not None:
             self.functions[called] = given
+
+    def meet(self, given: Any) -> None:
+        """Make a function known by its own name, unless another one is called the same."""
+        name = name_in_data(given)
+        if self._by_name.get(name, given) is given:
+            self.add(name, given)
 
     def find(self, name: str, known: KnownHandlers | None = None) -> Any:
         """What a name stands for. DefinitionError, if there is nothing of that name."""
