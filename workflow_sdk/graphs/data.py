@@ -9,6 +9,7 @@ from workflow_sdk.definitions import Step, StepOptions, Workflow, as_step_option
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import Expression, Template, parse, template_of
 from workflow_sdk.graphs.model import Arc, Condition, Join, Kind, Node, Quorum, Rule, as_rules, check_node
+from workflow_sdk.graphs.tasks import Policy, Task, on
 from workflow_sdk.rows.retry import Backoff, seconds
 from workflow_sdk.rows.wire import shown
 
@@ -37,7 +38,7 @@ def node_to_data(node: Node, name_of: NameOf) -> dict[str, Any]:
         data["admit"] = [_rule_to_data(rule) for rule in node.admit]
     if node.args is not None:
         data["args"] = node.args.to_data()
-    if options := _options_to_data(node, name_of):
+    if options := _options_to_data(node.options, node.fn, name_of):
         data["options"] = options
     if node.details:
         data["details"] = {key: _detail_to_data(value, name_of) for key, value in node.details.items()}
@@ -122,9 +123,9 @@ def _join_from_data(data: Any) -> Join:
     return cast("Join", data)
 
 
-def _options_to_data(node: Node, name_of: NameOf) -> dict[str, Any]:
-    """The options that differ from the defaults, or from those of the function itself, which hold if nothing is said."""
-    options, own = node.options, as_step_options(node.fn, {})
+def _options_to_data(options: StepOptions, fn: Any, name_of: NameOf) -> dict[str, Any]:
+    """The options that differ from the defaults, or from the function's own, which hold if nothing is said."""
+    own = as_step_options(fn, {})
     data: dict[str, Any] = {}
     for key, write in _OPTION_WRITERS.items():
         value = getattr(options, key)
@@ -168,6 +169,45 @@ def _options_from_data(data: Mapping[str, Any], fn: Any, find: Find) -> StepOpti
     return as_step_options(fn, cast("Any", given))
 
 
+def _task_to_data(task: Task, name_of: NameOf) -> dict[str, Any]:
+    data: dict[str, Any] = {"label": task.label, "fn": name_of(task.fn)}
+    if task.policy:
+        data["policy"] = [_policy_to_data(one, name_of) for one in task.policy]
+    # Tasks are not retried by themselves: how often they are is said in any case.
+    data["options"] = {**_options_to_data(task.options, task.fn, name_of), "retries": task.options.retries}
+    return data
+
+
+def _task_from_data(data: Mapping[str, Any], find: Find) -> Task:
+    fn = cast("Callable[..., Any]", find(data["fn"]))
+    options = _options_from_data(data.get("options", {"retries": 0}), fn, find)
+    return Task(data["label"], fn, tuple(map(_policy_from_data, data.get("policy", ()))), options)
+
+
+def _policy_to_data(policy: Policy, name_of: NameOf) -> dict[str, Any]:
+    data: dict[str, Any] = {} if policy.when is None else {"when": _condition_to_data(policy.when)}
+    data["do"] = policy.way
+    if policy.way == "retry":
+        data["times"] = policy.times
+        if policy.backoff != Backoff():
+            data["backoff"] = _backoff_to_data(policy.backoff, name_of)
+    if policy.way == "jump":
+        data["to"] = policy.label
+    return data
+
+
+def _policy_from_data(data: Mapping[str, Any]) -> Policy:
+    when = data.get("when")
+    rules = on(when)
+    match data["do"]:
+        case "retry":
+            return rules.retry(data.get("times", 1), backoff=Backoff(**data.get("backoff", {})))
+        case "jump":
+            return rules.jump(data.get("to", ""))
+        case way:
+            return Policy(rules.when, way)
+
+
 def _detail_to_data(value: Any, name_of: NameOf) -> Any:
     """A detail of a step's kind. What is no plain data has a mark that says what it is."""
     if isinstance(value, Template):
@@ -178,6 +218,8 @@ def _detail_to_data(value: Any, name_of: NameOf) -> Any:
         return {"$step": node_to_data(value, name_of)}
     if isinstance(value, Arc):
         return {"$arc": _arc_to_data(value)}
+    if isinstance(value, Task):
+        return {"$task": _task_to_data(value, name_of)}
     if isinstance(value, (list, tuple)):
         return [_detail_to_data(one, name_of) for one in cast("Sequence[object]", value)]
     if isinstance(value, dict):
@@ -203,6 +245,8 @@ def _detail_from_data(value: Any, find: Find) -> Any:
             return node_from_data(step, find)
         case {"$arc": arc}:
             return _arc_from_data(arc)
+        case {"$task": task}:
+            return _task_from_data(task, find)
         case {"$fn": str() as name}:
             return find(name)
         case _:

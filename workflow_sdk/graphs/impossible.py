@@ -4,8 +4,8 @@ An exclusive step takes one of its arcs, so that of what lies behind different a
 only where the step fires once at most in a fork instance: neither in a circle, nor with tokens from several ways. All
 else is taken to be possible.
 
-Every step has the steps that lie on all ways to it, its dominators; they form a tree. A join is looked at from its needs
-upwards in that tree: at an exclusive step counts the arc behind which most of the needs are, elsewhere all count.
+Every step has the steps that lie on all ways to it, its dominators; they form a tree. A join is looked at from its
+needs upwards in that tree: at an exclusive step counts the arc behind which most of the needs are, elsewhere all count.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from workflow_sdk.definitions import Step, Workflow, function_name
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import function_name as expression_name
-from workflow_sdk.operations.handlers import REMEDY, KnownHandlers
+from workflow_sdk.operations.handlers import REMEDY, KnownHandlers, checked_transports
 from workflow_sdk.rows.wire import shown
 
 BUILTINS: Final[Mapping[str, Any]] = {
@@ -23,7 +23,11 @@ BUILTINS: Final[Mapping[str, Any]] = {
 class Names:
     """The functions of one graph, by the names that data has for them."""
 
-    def __init__(self, given: Mapping[str, Any] | Iterable[Any] = ()) -> None:
+    def __init__(
+        self, given: Mapping[str, Any] | Iterable[Any] = (), transports: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
+        self.transports: Mapping[str, Callable[..., Any]] = checked_transports(transports or {})
+        """What makes calls, by name."""
         self._by_name: dict[str, Any] = {}
         self._own: dict[int, str] = {}
         """The first name of each function, by its identity: not everything that can be called can be hashed."""

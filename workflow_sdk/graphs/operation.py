@@ -81,14 +81,14 @@ class _Graph:
         run = GraphRun(place, engine, self._plan, self._workload, self._graph.names)
         added = run.marking.load(await engine.read(marking_of(place.location)))
         for number in sorted(added):
-            batch = unpack_batch(added[number], run.find, engine)
+            batch = unpack_batch(added[number], run.find, engine, self._plan)
             self._plan.add(batch.nodes, batch.depth)
         run.interpreter.restore()
         self._assign_what_is_over(engine, run)
         for firing in run.marking.firings.values():
             await engine.load_under(run.location_of(firing))
         run.write()
-        left = Effects(list(run.marking.firings.items()))
+        left = Effects([(number, one) for number, one in run.marking.firings.items() if one.waits_for is None])
         left.is_over = not (run.marking.firings or run.marking.tokens)
         return await self._go(engine, entry, run, left)
 

@@ -24,7 +24,7 @@ class Serving:
         # All that never ends counts as an end, too: what leads there leads elsewhere.
         endless = [name for name in after if name not in ending]
         self._tree = Shape([*ends, *endless], self._before).dominators if quorums else {}
-        # Arcs to a join serve no quorum. Where there are some, or no end to look from, the way back is gone step by step.
+        # Arcs to a join serve no quorum. Where there are some, or no end, the way back is gone step by step.
         each = [join for join in quorums if join not in ending or sources.get(join)]
         self._quorums = frozenset(quorums) - frozenset(each)
         self._served: dict[str, set[str]] = {}

@@ -23,6 +23,7 @@ from workflow_sdk.graphs.definitions.shapes import (
     optional,
 )
 from workflow_sdk.graphs.model import Kind
+from workflow_sdk.graphs.tasks import WAYS
 
 DOCUMENT: Final = "workflow_sdk.graph"
 """What a document says that it is."""
@@ -93,8 +94,28 @@ class _Nested:
         return STEP.schema()
 
 
+_POLICY: Final = Record(
+    "a policy",
+    {
+        "when": Field(ExpressionText(), "the condition; without one it always holds"),
+        "do": Field(OneOf(WAYS), "what follows", is_required=True),
+        "times": Field(Number(1, is_whole=True), "of retry: how often, at most; 1"),
+        "backoff": Field(_BACKOFF, "of retry: how long to wait before"),
+        "to": Field(Text(), "of jump: the label of the next task"),
+    },
+)
+TASK: Final = Record(
+    "a task",
+    {
+        "label": Field(Text(), "its name among the tasks of the step", is_required=True),
+        "fn": Field(Text(), "the name of the function that it calls", is_required=True),
+        "policy": Field(ListOf(_POLICY), "rules of which the first that holds says how the step goes on"),
+        "options": Field(OPTIONS, "how it is run; it is not retried, if nothing is said"),
+    },
+    is_named=True,
+)
 _DETAIL: Final = Marked(
-    {"$args": Arguments(), "$": ExpressionText(), "$step": _Nested(), "$arc": ARC, "$fn": Text()},
+    {"$args": Arguments(), "$": ExpressionText(), "$step": _Nested(), "$arc": ARC, "$task": TASK, "$fn": Text()},
 )
 _DETAILS: Final[dict[str, Shape]] = {
     "message": Either({str: Text(), dict: _DETAIL}, "the name of a message"),
@@ -173,7 +194,7 @@ GRAPH: Final = Record(
 
 def json_schema() -> Schema:
     """The JSON schema (2020-12) of documents."""
-    named = (STEP, ARC, RULE, OPTIONS)
+    named = (STEP, ARC, RULE, OPTIONS, TASK)
     whole = GRAPH.whole_schema()
     whole["properties"]["format"] = {"description": GRAPH.fields["format"].about, "const": FORMAT}
     return {

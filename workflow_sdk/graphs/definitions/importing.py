@@ -1,4 +1,4 @@
-"""A document as the parts of a graph: checked against the table first, so that everything that is wrong is told at once."""
+"""A document as the parts of a graph: checked against the table first, so that all that is wrong is told at once."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def parts_of(data: Any, functions: Functions, transports: Mapping[str, Any] | No
     settings["limits"] = Limits(**read.get("limits", {}))
     settings["workload"] = _workload(read.get("workload"), given.values())
     settings["functions"] = given
+    settings["transports"] = transports
     return Parts(read["name"], settings, nodes)
 
 
