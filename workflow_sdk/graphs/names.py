@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_origin
 
 from workflow_sdk.definitions import Step, Workflow, function_name
 from workflow_sdk.errors import DefinitionError
@@ -55,7 +55,7 @@ class Names:
         Two functions of one name can be run. Only data can't tell them apart.
         """
         name = name_in_data(given)
-        if id(given) not in self._own and name not in self._by_name:
+        if id(given) not in self._own and name not in self._by_name and get_origin(given) is None:
             self.add(name, given)
 
     def given_name(self, given: Any) -> str | None:

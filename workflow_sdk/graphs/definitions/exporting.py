@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, get_origin
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.checks import Declared, problems_of
@@ -92,10 +92,10 @@ class _Writing:
     def _name_of(self, given: Any) -> str:
         """The name of a function: the one under which it was given, else its own."""
         name = self._names.given_name(given) or name_in_data(given)
-        if "<lambda>" in name:
+        if name == "<lambda>" or (get_origin(given) is not None and self._names.given_name(given) is None):
+            what = "a lambda" if name == "<lambda>" else "made of other types"
             raise DefinitionError(
-                f"{shown(given)} is a lambda, which has no name that leads back to it; write a function, or give it a "
-                "name: functions={name: function}"
+                f"{shown(given)} is {what}, and has no name that leads back to it; give it one: functions={{name: ...}}"
             )
         before = self._given.setdefault(name, self._names.get(name, given))
         if before is not given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
 from workflow_sdk.graphs.definitions.shapes import (
@@ -12,7 +13,6 @@ from workflow_sdk.graphs.definitions.shapes import (
     Field,
     Flag,
     ListOf,
-    Marked,
     Number,
     OneOf,
     Plain,
@@ -22,7 +22,7 @@ from workflow_sdk.graphs.definitions.shapes import (
     Text,
     optional,
 )
-from workflow_sdk.graphs.model import Kind
+from workflow_sdk.graphs.model import Kind, Problem
 from workflow_sdk.graphs.tasks import WAYS
 
 DOCUMENT: Final = "workflow_sdk.graph"
@@ -82,18 +82,6 @@ OPTIONS: Final = Record(
 )
 
 
-class _Nested:
-    """A step inside the details of another one, whose table is made after this."""
-
-    def check(self, value: Any, where: str) -> Any:
-        """What is wrong with it."""
-        return STEP.check(value, where)
-
-    def schema(self) -> Schema:
-        """As a JSON schema."""
-        return STEP.schema()
-
-
 _POLICY: Final = Record(
     "a policy",
     {
@@ -114,18 +102,78 @@ TASK: Final = Record(
     },
     is_named=True,
 )
-_DETAIL: Final = Marked(
-    {"$args": Arguments(), "$": ExpressionText(), "$step": _Nested(), "$arc": ARC, "$task": TASK, "$fn": Text()},
-)
-_DETAILS: Final[dict[str, Shape]] = {
-    "message": Either({str: Text(), dict: _DETAIL}, "the name of a message"),
-    "timeout": Either({**dict.fromkeys((int, float, type(None)), _SECONDS), dict: _DETAIL}, "a number of seconds"),
-    "transport": Either({str: Text(), dict: _DETAIL}, "the name of a transport"),
-    "roles": Either({list: _NAMES, dict: _DETAIL}, "a list of texts"),
-    "parallel": Number(1, is_whole=True, is_optional=True),
-    "maximum": Number(1, is_whole=True, is_optional=True),
+_ARGS: Final = Record("arguments", {"$args": Field(Arguments(), "what they are", is_required=True)})
+_FUNCTION: Final = Record("a function", {"$fn": Field(Text(), "its name", is_required=True)})
+_CONDITION: Final = Record("a condition", {"$": Field(ExpressionText(), "its text", is_required=True)})
+_TASKS: Final = ListOf(Record("a task", {"$task": Field(TASK, "what it is", is_required=True)}))
+_WORKFLOW: Final = Either({str: Text(), dict: _FUNCTION}, "the name of a workflow")
+_TIMEOUT: Final = Number(is_above=True)
+_AT_ONCE: Final = Number(1, is_whole=True)
+
+
+def _details(kind: str, required: Mapping[str, tuple[Shape, str]], others: Mapping[str, tuple[Shape, str]]) -> Record:
+    fields = {key: Field(shape, about, is_required=True) for key, (shape, about) in required.items()}
+    fields |= {key: Field(shape, about) for key, (shape, about) in others.items()}
+    return Record(f"the details of a {kind}", fields)
+
+
+DETAILS: Final[Mapping[str, Record]] = {
+    kind: _details(kind, required, others)
+    for kind, required, others in (
+        ("step", {}, {}),
+        ("noop", {}, {}),
+        ("choose", {}, {}),
+        ("assign", {"values": (_ARGS, "what is put into the context")}, {}),
+        ("pipeline", {"tasks": (_TASKS, "what is run in order")}, {}),
+        ("sequence", {"tasks": (_TASKS, "what is run in order")}, {}),
+        (
+            "task",
+            {},
+            {
+                "payload": (_ARGS, "what the person is shown"),
+                "assignee": (_ARGS, "who is to do it"),
+                "roles": (_ARGS, "who may do it"),
+                "type": (_FUNCTION, "the type of the result"),
+                "timeout": (_TIMEOUT, "seconds that it may take"),
+            },
+        ),
+        (
+            "wait",
+            {},
+            {
+                "message": (_ARGS, "the message that it waits for"),
+                "duration": (_ARGS, "how many seconds it waits"),
+                "until": (_ARGS, "the time that it waits for"),
+                "type": (_FUNCTION, "the type of the message's payload"),
+                "timeout": (_TIMEOUT, "seconds after which no message has come"),
+            },
+        ),
+        (
+            "call",
+            {"transport": (Text(), "the name of what makes the call")},
+            {"payload": (_ARGS, "what it is given"), "result": (Text(), "the key of the context for what it gives")},
+        ),
+        ("child", {"workflow": (_WORKFLOW, "what is started")}, {"input": (_ARGS, "what it is given")}),
+        ("continue", {"workflow": (_WORKFLOW, "what is started")}, {"input": (_ARGS, "what it is given")}),
+        (
+            "repeat",
+            {},
+            {"until": (_CONDITION, "when it ends"), "maximum": (_AT_ONCE, "how often it is called at most")},
+        ),
+        ("each", {"items": (_ARGS, "the list")}, {"parallel": (_AT_ONCE, "how many are under way at once")}),
+        ("fan_out", {"over": (_ARGS, "the list")}, {"then": (_FUNCTION, "what is given all outputs")}),
+        ("best_of", {"n": (_AT_ONCE, "how many"), "judge": (_FUNCTION, "what chooses")}, {}),
+        (
+            "tournament",
+            {"judge": (_FUNCTION, "what compares two")},
+            {"entrants": (ListOf(_FUNCTION), "those that stand for what they give"), "over": (_ARGS, "the list")},
+        ),
+        ("generate_and_filter", {"keep": (_FUNCTION, "what is asked of each")}, {}),
+    )
 }
-"""Details of kinds that have a shape of their own."""
+"""What is special to each kind."""
+CALLING: Final = frozenset({"step", "each", "repeat", "fan_out", "best_of", "generate_and_filter"})
+"""Kinds whose steps have `fn`; the others have none."""
 
 STEP: Final = Record(
     "a step",
@@ -151,10 +199,48 @@ STEP: Final = Record(
         "access": Field(OneOf(("read", "write")), "whether it writes"),
         "args": Field(Arguments(), "its arguments, if it is submitted and needs nothing"),
         "options": Field(OPTIONS, "how it is run"),
-        "details": Field(DictOf(_DETAIL, _DETAILS), "what is special to its kind"),
+        "details": Field(DictOf(Plain()), "what is special to its kind"),
     },
     is_named=True,
 )
+
+
+class StepShape:
+    """A step: a record, with details of its own for each kind."""
+
+    def check(self, value: Any, where: str) -> Iterator[Problem]:
+        """What is wrong with it."""
+        yield from STEP.check(value, where)
+        kind = value.get("kind", "step") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind not in DETAILS:
+            return
+        yield from DETAILS[kind].check(value.get("details", {}), f"{where}.details")
+        if ("fn" in value) != (kind in CALLING):
+            must = "has to have `fn`, the name of the function that it calls" if kind in CALLING else "has no `fn`"
+            yield Problem(where, f"a step of the kind {kind!r} {must}")
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return STEP.schema()
+
+    def whole_schema(self) -> Schema:
+        """As a JSON schema, with what holds for each kind."""
+        return {**STEP.whole_schema(), "allOf": [self._of_kind(kind) for kind in DETAILS]}
+
+    def _of_kind(self, kind: str) -> Schema:
+        details = DETAILS[kind].whole_schema()
+        then: Schema = {"properties": {"details": details}}
+        required = (["details"] if "required" in details else []) + (["fn"] if kind in CALLING else [])
+        if required:
+            then["required"] = required
+        if kind not in CALLING:
+            then["properties"]["fn"] = False
+        is_kind: Schema = {"properties": {"kind": {"const": kind}}}
+        if kind != "step":
+            is_kind["required"] = ["kind"]
+        return {"if": is_kind, "then": then}
+
+
 LIMITS: Final = Record(
     "a limits",
     {
@@ -187,14 +273,14 @@ GRAPH: Final = Record(
         "retention": Field(_SECONDS, "seconds that instances are kept after their end"),
         "context": Field(DictOf(Plain()), "what the context of a run begins with"),
         "workload": Field(DictOf(Plain()), "the JSON schema of what a run is given"),
-        "steps": Field(ListOf(STEP), "its steps, in order", is_required=True),
+        "steps": Field(ListOf(StepShape()), "its steps, in order", is_required=True),
     },
 )
 
 
 def json_schema() -> Schema:
     """The JSON schema (2020-12) of documents."""
-    named = (STEP, ARC, RULE, OPTIONS, TASK)
+    named = {record.key: record.whole_schema() for record in (ARC, RULE, OPTIONS, TASK)}
     whole = GRAPH.whole_schema()
     whole["properties"]["format"] = {"description": GRAPH.fields["format"].about, "const": FORMAT}
     return {
@@ -202,5 +288,5 @@ def json_schema() -> Schema:
         "$id": SCHEMA_ID,
         "title": "A graph of workflow_sdk",
         **whole,
-        "$defs": {record.key: record.whole_schema() for record in named},
+        "$defs": {STEP.key: StepShape().whole_schema(), **named},
     }

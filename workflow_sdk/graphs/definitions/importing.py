@@ -15,12 +15,19 @@ from workflow_sdk.graphs.definitions.problems import TOLD_MAX, InvalidGraphError
 from workflow_sdk.graphs.definitions.schemas import schema_of
 from workflow_sdk.graphs.model import Limits, Node, Problem
 from workflow_sdk.graphs.names import BUILTINS, Names, named
+from workflow_sdk.graphs.tasks import as_tasks
 from workflow_sdk.rows.wire import shown
 
 Functions = Mapping[str, Any] | Iterable[Any]
 _SETTINGS = ("version", "entry", "final", "status", "no_match", "when_blocked", "final_failure", "retention")
 BUILT_IN_TRANSPORTS = frozenset({"http"})
 """Transports that need not be given."""
+_CHOICES: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "wait": (("message", "duration", "until"), 1),
+    "tournament": (("entrants", "over"), 1),
+    "repeat": (("until", "maximum"), 2),
+}
+"""Details of which a step has one, or so many at most."""
 
 
 @dataclass
@@ -136,9 +143,13 @@ class _Reading:
         return find
 
     def _check(self, node: Node) -> None:
-        if node.kind in ("step", "each", "repeat") and node.fn is None:
-            raise DefinitionError(f"a step of the kind {node.kind!r} has to have `fn`, the name of its function")
-        transport = node.details.get("transport")
+        details = node.details
+        if node.kind == "pipeline" or node.kind == "sequence":
+            as_tasks(node.name, details["tasks"])
+        choices, most = _CHOICES.get(node.kind, ((), 1))
+        if choices and not 1 <= len(details.keys() & set(choices)) <= most:
+            raise DefinitionError(f"a step of the kind {node.kind!r} has one of the details {', '.join(choices)}")
+        transport = details.get("transport")
         if self._transports is not None and isinstance(transport, str) and transport not in self._transports:
             raise DefinitionError(f"there is no transport {transport!r:.100}; give it in `transports`")
 

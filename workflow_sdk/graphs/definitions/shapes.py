@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from workflow_sdk.errors import DefinitionError
@@ -179,8 +179,6 @@ class DictOf:
     """A dict with any keys, of things of one shape."""
 
     item: Shape
-    known: Mapping[str, Shape] = field(default_factory=dict[str, Shape])
-    """The shapes of those that have one of their own."""
 
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it, and with its values."""
@@ -188,16 +186,11 @@ class DictOf:
             yield from _expected("a dict", value, where)
             return
         for key, one in cast("dict[str, Any]", value).items():
-            yield from self.known.get(key, self.item).check(one, f"{where}.{key}")
+            yield from self.item.check(one, f"{where}.{key}")
 
     def schema(self) -> Schema:
         """As a JSON schema."""
-        found: Schema = {"type": "object"}
-        if self.known:
-            found["properties"] = {key: shape.schema() for key, shape in self.known.items()}
-        if other := self.item.schema():
-            found["additionalProperties"] = other
-        return found
+        return {"type": "object", "additionalProperties": self.item.schema()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,34 +264,6 @@ class Either:
     def schema(self) -> Schema:
         """As a JSON schema."""
         return {"anyOf": [shape.schema() for shape in self.by_type.values()]}
-
-
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """Plain data; where it is a dict with one key that is a mark, what is behind it has a shape of its own."""
-
-    marks: Mapping[str, Shape]
-
-    def check(self, value: Any, where: str) -> Iterator[Problem]:
-        """What is wrong behind its marks."""
-        if isinstance(value, list):
-            for at, one in enumerate(cast("list[Any]", value)):
-                yield from self.check(one, f"{where}[{at}]")
-        elif isinstance(value, dict):
-            yield from self._dict(cast("dict[str, Any]", value), where)
-
-    def _dict(self, value: dict[str, Any], where: str) -> Iterator[Problem]:
-        shape = self.marks.get(next(iter(value))) if len(value) == 1 else None
-        if shape is not None:
-            (mark, inner), *_ = value.items()
-            yield from shape.check(inner, f"{where}.{mark}")
-            return
-        for key, one in value.items():
-            yield from self.check(one, f"{where}.{key}")
-
-    def schema(self) -> Schema:
-        """As a JSON schema: what is behind marks is left open."""
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
