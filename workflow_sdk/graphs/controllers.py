@@ -92,9 +92,7 @@ class Controllers:
         """A controller has taken its token. Returns its end, if there is nothing to wait for."""
         codec = self._moves.codec
         values = {} if firing.details is None else codec.decode(firing.details, plain=True)
-        return self._make(
-            number, firing, node, next_move(node, self._args(firing), values, None, _Results(self, firing))
-        )
+        return self._make(number, firing, node, next_move(node, self._args(firing), values, None, _Results(self, firing)))
 
     def ended(self, name: str) -> None:
         """A step has ended, in whatever way."""

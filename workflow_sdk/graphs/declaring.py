@@ -12,6 +12,7 @@ from workflow_sdk.graphs.expressions import Template, expression_of, template_of
 from workflow_sdk.graphs.growing import make_node
 from workflow_sdk.graphs.model import Access, Join, Kind, Mode, Node, OnDeny, Trust, as_arcs
 from workflow_sdk.graphs.tasks import Task, as_tasks, in_sequence
+
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
 
@@ -230,7 +231,9 @@ def wait(
     )
 
 
-def child(name: str, workflow: Workflow[Any, Any] | str, input: object = None, **options: Unpack[Placing]) -> Node:
+def child(
+    name: str, workflow: Workflow[Any, Any] | str, input: object = None, **options: Unpack[Placing]
+) -> Node:
     """Start another instance, and wait for its end; its output is that of the step.
 
     Without `input` it is given the arguments of the step.
@@ -317,3 +320,5 @@ def _workflow(name: str, given: object) -> object:
     if not isinstance(given, Workflow) and (not isinstance(given, str) or not given):
         raise DefinitionError(f"step {name!r}: `workflow` is a workflow or the name of one, not {shown(given)}")
     return given
+
+

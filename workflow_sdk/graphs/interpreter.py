@@ -79,7 +79,9 @@ class Interpreter:
         LookupError, if there is no token for it: what gave it one has not happened again.
         """
         self.moves.open(chooser)
-        number = next((number for number, token in self.marking.tokens.items() if token.step == firing.step), None)
+        number = next(
+            (number for number, token in self.marking.tokens.items() if token.step == firing.step), None
+        )
         if number is None:
             raise LookupError(firing.step)
         token = self._starting.take(number, firing)

@@ -51,9 +51,7 @@ async def _wait(work: Work) -> Any:
     if "duration" in values:
         duration = values["duration"]
         if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration < 0:
-            raise ExpressionError(
-                f"step {work.node.name!r} waits for seconds from 0 on, and was given {duration!r:.100}"
-            )
+            raise ExpressionError(f"step {work.node.name!r} waits for seconds from 0 on, and was given {duration!r:.100}")
         return await ctx.sleep("duration", duration)
     return await ctx.sleep_until("until", _moment(work))
 

@@ -168,9 +168,7 @@ def _winner(node: Node, left: Any, right: Any, choice: Any) -> Any:
             return one
     if choice in ("left", "right"):
         return left if choice == "left" else right
-    raise ExpressionError(
-        f'the judge of step {node.name!r} gives one of the two, or "left" or "right", not {choice!r:.100}'
-    )
+    raise ExpressionError(f'the judge of step {node.name!r} gives one of the two, or "left" or "right", not {choice!r:.100}')
 
 
 def _only(node: Node, role: str, results: Results) -> Move:

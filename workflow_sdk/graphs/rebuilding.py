@@ -18,10 +18,10 @@ from workflow_sdk.graphs.interpreter import Interpreter
 from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.operations.engine import Engine
-from workflow_sdk.operations.place import unpack_error
 from workflow_sdk.rows.entries import Entry, FiringData, ListenData, SubmitData
 from workflow_sdk.rows.location import segments
 from workflow_sdk.values.failures import describe
+from workflow_sdk.operations.place import unpack_error
 
 
 class Happened(Struct, frozen=True):

@@ -123,9 +123,7 @@ def as_tasks(name: str, given: object) -> list[Task]:
         raise DefinitionError(f"step {name!r} has two tasks of one label; give each its own")
     for one in tasks:
         if unknown := [rule.label for rule in one.policy if rule.way == "jump" and rule.label not in labels]:
-            raise DefinitionError(
-                f"step {name!r}: task {one.label!r} jumps to {unknown[0]!r}, which is none of its tasks"
-            )
+            raise DefinitionError(f"step {name!r}: task {one.label!r} jumps to {unknown[0]!r}, which is none of its tasks")
     return list(tasks)
 
 
