@@ -98,7 +98,7 @@ class _Graph:
         if rows:
             added = run.marking.load(rows)
             for number in sorted(added):
-                batch = unpack_batch(added[number], run.find, engine)
+                batch = unpack_batch(added[number], run.find, engine, self._plan)
                 self._plan.add(batch.nodes, batch.depth)
             run.interpreter.restore()
         else:
@@ -107,7 +107,7 @@ class _Graph:
         for firing in run.marking.firings.values():
             await engine.stored.load_under(run.location_of(firing))
         run.write()
-        left = Effects(list(run.marking.firings.items()))
+        left = Effects([(number, one) for number, one in run.marking.firings.items() if one.waits_for is None])
         run.unwound = next((state.error for state in run.marking.steps.values() if state.unwinds), None)
         left.is_over = run.unwound is not None or not (run.marking.firings or run.marking.tokens)
         return await self._go(engine, entry, run, left)
