@@ -14,6 +14,7 @@ from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs import declaring
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.declaring import Declares, functions_of
+from workflow_sdk.graphs.definitions.digest import digest as digest_of
 from workflow_sdk.graphs.definitions.exporting import document_of, hash_of
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
 from workflow_sdk.graphs.definitions.settings import check_settings
@@ -183,6 +184,15 @@ class Graph(Workflow[Any, GraphResult]):
         for node in parts.nodes:
             graph.add(node)
         return graph
+
+    @cached_property
+    def pinned(self) -> tuple[bytes, dict[str, Any]] | None:
+        """The digest of the definition and the definition, which instances go on with; None if it can't be exported."""
+        try:
+            data = self.to_data()
+        except DefinitionError:
+            return None
+        return bytes.fromhex(digest_of(data)), data
 
     @property
     def hash(self) -> str:

@@ -58,6 +58,11 @@ class Names:
         if id(given) not in self._own and name not in self._by_name and get_origin(given) is None:
             self.add(name, given)
 
+    @property
+    def by_name(self) -> Mapping[str, Any]:
+        """Everything that has a name."""
+        return self._by_name
+
     def given_name(self, given: Any) -> str | None:
         """The name under which something became known; None if it did not."""
         return self._own.get(id(given))

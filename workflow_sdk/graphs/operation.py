@@ -12,6 +12,7 @@ from workflow_sdk.graphs.model import GraphResult
 from workflow_sdk.graphs.moves import Effects
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.outside import Begun
+from workflow_sdk.graphs.pinning import Definable, pin, plan_of
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.graphs.rebuilding import Rebuilding, recorded
 from workflow_sdk.graphs.run import GraphRun
@@ -27,7 +28,7 @@ from workflow_sdk.rows.location import escape, join_path, segments, subtree
 from workflow_sdk.rows.status import Kind
 
 
-class Runnable(Protocol):
+class Runnable(Definable, Protocol):
     """A graph, as far as a run of it needs to know it."""
 
     name: str
@@ -72,10 +73,11 @@ class _Graph:
     async def begin(self, engine: Engine) -> Entry:
         place, graph = self._place, self._graph
         entry = place.new_entry()
+        digest = await pin(engine, graph)
         run = GraphRun(place, engine, self._plan, self._workload, graph.names)
         effects = self._begin(engine, run, graph.context)
         context = engine.codec.encode(graph.context) if graph.context else b""
-        entry.data = GraphData(b"", context)
+        entry.data = GraphData(digest, context)
         place.put(entry)
         run.record(effects)
         return await self._go(engine, entry, run, effects)
@@ -91,8 +93,19 @@ class _Graph:
             effects.is_over = more.is_over
         return effects
 
+    async def _know(self, reader: Reader, entry: Entry) -> None:
+        """Go on with the definition that the run began with."""
+        data = entry.data
+        assert isinstance(data, GraphData), "a graph has a definition"
+        try:
+            self._plan = await plan_of(reader, self._graph, data.definition)
+        except DefinitionError as error:
+            what = f"{self._place.what} goes on with the definition that it began with"
+            raise self._place.mistake(f"{what}, and the code does not have all of it any more: {error}") from None
+
     async def resume(self, engine: Engine, entry: Entry) -> Entry:
         place = self._place
+        await self._know(engine, entry)
         run = GraphRun(place, engine, self._plan, self._workload, self._graph.names)
         rows = await engine.stored.read(marking_of(place.location))
         if rows:
@@ -171,6 +184,7 @@ class _Graph:
     async def walk(self, walker: Walker, entry: Entry) -> None:
         """Call the code of every firing again, as far as its history goes, for what it would have to undo."""
         place = self._place
+        await self._know(walker, entry)
         names = walker.journal.names.texts
         found = walker.journal.history.loaded.pop(place.location, {})
         for segment, one in sorted(found.items(), key=lambda item: item[1].ordinal):
