@@ -48,6 +48,14 @@ async def test_a_denied_token_stays_pending_and_is_shown_as_a_wait_of_kind_admis
     assert info.waits[0].path.startswith("g/gate")
 
 
+async def test_what_is_blocked_is_told_by_info(world: World) -> None:
+    g = gated()
+    await waiting(world, g.graph)
+    async with Client(world.driver) as client:
+        info: Any = await client.handle(g.graph, "i").info()
+    assert "gate" in str(info.blocked)
+
+
 async def test_a_patch_from_outside_opens_the_gate(world: World) -> None:
     g = gated()
     await waiting(world, g.graph)

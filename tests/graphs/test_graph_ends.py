@@ -10,7 +10,7 @@ import pytest
 from tests.graphs.running import Noting, by_status, ended, run
 from tests.support import World
 from workflow_sdk import Backoff, Client, Context, GraphFailedError, Status, workflow
-from workflow_sdk.graphs import E, Graph, GraphResult, Limits, Outcome, arc
+from workflow_sdk.graphs import E, Graph, GraphResult, Limits, Outcome, Summary, arc
 
 EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)
 
@@ -42,6 +42,39 @@ async def test_final_runs_once_when_nothing_else_is_left(world: World) -> None:
     assert done[-1] == "end"
     assert sorted(done) == ["b", "b", "c", "end"]
     assert (result.status, result.outcomes["end"]) == ("succeeded", Outcome("completed", "", 1))
+
+
+async def test_final_is_given_a_summary(world: World) -> None:
+    seen: list[Any] = []
+    graph = Graph("g", final="end", status="lenient")
+
+    async def ok(ctx: Context, args: Any) -> int:
+        return 1
+
+    async def bad(ctx: Context, args: Any) -> None:
+        raise ValueError("broken")
+
+    async def end(ctx: Context, summary: Summary) -> str:
+        seen.append(summary)
+        return "reported"
+
+    graph.step("a", ok)
+    graph.step("b", bad, retries=0)
+    graph.step("c", ok, needs=["b"])
+    graph.step("end", end)
+    result = await run(world, graph)
+    (summary,) = {str(one): one for one in seen}.values()
+    assert isinstance(summary, Summary)
+    assert summary.instance_id == "i"
+    assert summary.outputs == {"a": 1}
+    assert summary.failures.keys() == {"b"}
+    assert "broken" in summary.failures["b"]
+    assert {status: count for status, count in summary.counts.items() if count} == {
+        "completed": 1,
+        "failed": 1,
+        "skipped": 1,
+    }
+    assert result.outputs["end"] == "reported"
 
 
 async def test_final_runs_after_a_failure_too(world: World) -> None:
@@ -229,6 +262,23 @@ async def test_a_step_that_failed_last_has_no_output_though_it_completed_before(
     assert result.status == "failed"
 
 
+async def test_a_failure_in_an_earlier_firing_that_nothing_handled_is_a_failure(world: World) -> None:
+    """Two tokens on `b`: the first fails, the second completes. The last counts for the outcome, both for the graph."""
+
+    async def fails_for_1(ctx: Context, args: Any) -> int:
+        if args["n"] == 1:
+            raise ValueError("broken")
+        await ctx.sleep("nap", 60)
+        return 2
+
+    g = Noting()
+    g.add("a", mode="inclusive", next=[arc("b", args={"n": 1}), arc("b", args={"n": 2})])
+    g.add("b", does=fails_for_1, retries=0)
+    result = await run(world, g.graph)
+    assert (result.outcomes["b"].status, result.outcomes["b"].firings) == ("completed", 2)
+    assert result.status == "failed"
+
+
 async def test_every_node_has_an_outcome_also_in_a_graph_that_was_never_reached(world: World) -> None:
     g = Noting()
     g.add("a", 1, next=[arc("b", when=E.output == 2)])
@@ -273,6 +323,15 @@ async def test_a_failed_graph_fails_the_instance_and_keeps_its_result(world: Wor
     assert info.output["outcomes"]["bad"]["status"] == "failed"
     assert info.error is not None
     assert "broken" in info.error.message
+
+
+async def test_run_workflow_of_a_failed_graph_gives_the_result_as_output(world: World) -> None:
+    g = mixed()
+    result = await world.run(g.graph)
+    assert result.status is Status.FAILED
+    assert result.error is not None
+    assert isinstance(result.output, GraphResult)
+    assert result.output.status == "failed"
 
 
 async def test_a_failed_graph_is_rolled_back_if_something_can_be(world: World) -> None:

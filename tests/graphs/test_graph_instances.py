@@ -242,6 +242,103 @@ async def test_cancelling_with_rollback_undoes_firings(world: World) -> None:
 # Recovering and restarting.
 
 
+async def test_recovering_a_failed_graph_runs_again_what_failed_and_only_that(world: World) -> None:
+    healthy: list[bool] = []
+
+    async def fails(ctx: Context, args: Any) -> str:
+        if not healthy:
+            raise CriticalError("broken")
+        return "mended"
+
+    g = Noting()
+    g.add("a", 1, next="b")
+    g.add("b", does=fails, next="c")
+    g.add("c")
+    assert (await run(world, g.graph)).status == "failed"
+    healthy.append(True)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").recover()
+    result = await run(world, g.graph)
+    assert g.ran == ["a", "b", "b", "c"]
+    assert result.status == "succeeded"
+    assert result.outputs == {"a": 1, "b": "mended", "c": None}
+
+
+async def test_recovering_leaves_a_failure_alone_that_was_handled(world: World) -> None:
+    healthy: list[bool] = []
+
+    async def fails(ctx: Context, args: Any) -> None:
+        if not healthy:
+            raise CriticalError("broken")
+
+    g = Noting()
+    g.add("a", fails="handled", next=arc("b", on="failed"))
+    g.add("b", does=fails)
+    assert (await run(world, g.graph)).status == "failed"
+    healthy.append(True)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").recover()
+    result = await run(world, g.graph)
+    assert g.ran == ["a", "b", "b"]
+    assert by_status(result) == {"a": "failed", "b": "completed"}
+
+
+async def test_restarting_from_a_firing_runs_it_and_all_after_it_again(world: World) -> None:
+    g = Noting(context={"n": 0})
+
+    async def counts(ctx: Context, args: Any) -> Any:
+        ctx.patch(n=ctx.vars["n"] + 1)
+        return ctx.vars["n"]
+
+    g.add("a", does=counts, next="b")
+    g.add("b", does=counts, next=arc("c", args={"n": E.output}))
+    g.add("c", does=counts)
+    await run(world, g.graph)
+    path = next(entry.path for entry in await world.history() if entry.path.startswith("g/b/"))
+    assert path == "g/b/~0"
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").restart_from(path)
+    result = await run(world, g.graph)
+    assert g.ran == ["a", "b", "c", "b", "c"]
+    assert result.outputs == {"a": 1, "b": 2, "c": 3}, "the patches of what was forgotten are forgotten"
+    assert [outcome.firings for outcome in result.outcomes.values()] == [1, 1, 1]
+
+
+async def test_restarting_from_a_firing_in_a_cycle_keeps_the_earlier_ones(world: World) -> None:
+    async def counts(ctx: Context, args: Any) -> Any:
+        ctx.patch(n=ctx.vars["n"] + 1)
+        return ctx.vars["n"]
+
+    g = Noting(context={"n": 0})
+    g.add("a", does=counts, next=[arc("a", when=E.ctx.n < 4), arc("b")])
+    g.add("b")
+    await run(world, g.graph)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").restart_from("g/a/~2")
+    result = await run(world, g.graph)
+    assert g.ran == ["a"] * 4 + ["b"] + ["a"] * 2 + ["b"]
+    assert result.outcomes["a"].firings == 4
+    assert result.outputs["a"] == 4
+
+
+async def test_restarting_from_a_branch_fires_the_join_again(world: World) -> None:
+    g = Noting()
+    g.add("a", mode="inclusive", next=["b", "c"])
+    g.add("b", 1)
+    g.add("c", 2)
+    g.add("m", needs=["b", "c"])
+    await run(world, g.graph)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").restart_from("g/b/~0")
+    g.ran.clear()
+    result = await run(world, g.graph)
+    assert "b" in g.ran
+    assert g.ran[-1] == "m"
+    assert "a" not in g.ran
+    assert result.outcomes["m"].firings == 1
+    assert g.args["m"][-1] == {"b": 1, "c": 2}
+
+
 async def test_restarting_from_the_beginning_runs_all_of_it_again(world: World) -> None:
     g = Noting()
     g.add("a", next="b")
@@ -252,6 +349,34 @@ async def test_restarting_from_the_beginning_runs_all_of_it_again(world: World) 
     result = await run(world, g.graph)
     assert g.ran == ["a", "b", "a", "b"]
     assert result.status == "succeeded"
+
+
+async def test_restarting_from_a_step_inside_a_body(world: World) -> None:
+    ran: list[str] = []
+
+    async def works(ctx: Context, args: Any) -> None:
+        await ctx.step("one", ran.append, "one")
+        await ctx.step("two", ran.append, "two")
+
+    g = Noting()
+    g.add("a", does=works, next="b")
+    g.add("b")
+    await run(world, g.graph)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").restart_from("g/a/~0/two")
+    await run(world, g.graph)
+    assert ran == ["one", "two", "two"]
+    assert g.count("b") == 2
+
+
+async def test_restarting_forgets_what_was_submitted_later(world: World) -> None:
+    await run(world, flows.growing, 2)
+    async with Client(world.driver) as client:
+        await client.handle(flows.growing, "i").restart_from("growing/plans/~0")
+    result = await run(world, flows.growing, 2)
+    assert result.status == "succeeded"
+    assert set(result.outcomes) == {"plans", "report", "part 0", "part 1", "sum", "last"}
+    assert {outcome.firings for outcome in result.outcomes.values()} == {1}
 
 
 # Checking.
@@ -273,6 +398,23 @@ async def test_check_replays_a_graph_without_running_anything(world: World) -> N
     assert report.ok, report
     assert ran == ["step"]
     assert g.count("a") == 1
+
+
+async def test_check_finds_a_body_that_was_changed(world: World) -> None:
+    async def before(ctx: Context, args: Any) -> Any:
+        await ctx.step("old", str, "x")
+        return await ctx.listen("answer")
+
+    async def now(ctx: Context, args: Any) -> Any:
+        await ctx.step("new", str, "x")
+        return await ctx.listen("answer")
+
+    first, second = Graph("g"), Graph("g")
+    first.step("a", before)
+    second.step("a", now)
+    await waiting(world, first)
+    report = await replay_check(world.driver, [second])
+    assert not report.ok
 
 
 # Composed.

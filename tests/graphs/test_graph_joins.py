@@ -308,6 +308,22 @@ async def test_a_cycle_of_needs_is_refused(world: World) -> None:
     assert g.graph.validate()
 
 
+@pytest.mark.settings(mode="yield")
+async def test_alive_fires_once_however_often_the_instance_was_loaded_while_its_needs_ended(world: World) -> None:
+    """One need has failed before the first wait, one is done after it, the last after the second."""
+
+    async def naps(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+
+    g = Noting()
+    g.add("a", does=naps)
+    g.add("b", fails="no")
+    g.add("d", does=naps, needs=["a"])
+    g.add("m", needs=["a", "b", "d"], join="alive")
+    result = await run(world, g.graph)
+    assert (g.count("m"), result.outcomes["m"].firings) == (1, 1)
+
+
 # A quorum.
 
 
@@ -567,6 +583,55 @@ async def test_several_firings_of_one_need_count_once_and_the_first_of_them(worl
     assert g.args["m"] == [{"x": 1, "y": "y"}]
     assert (result.outcomes["x"].firings, result.outcomes["m"].firings) == (2, 1)
     assert result.outputs["x"] == 2, "the last firing counts for the outcome"
+
+
+async def test_a_join_pops_to_the_innermost_fork_that_dominates_its_needs(world: World) -> None:
+    """`inner` is joined for each token of `a`, `outer` once for all of it."""
+    g = Noting()
+    g.add("start", mode="inclusive", next=["side", "a"])
+    g.add("side", "side")
+    g.add("a", mode="inclusive", next=["x", "y"])
+    g.add("x", "x")
+    g.add("y", "y")
+    g.add("inner", "inner", needs=["x", "y"])
+    g.add("outer", needs=["inner", "side"], next="after")
+    g.add("after")
+    result = await run(world, g.graph)
+    assert g.args["inner"] == [{"x": "x", "y": "y"}]
+    assert by_status(result)["outer"] == "completed", result.outcomes["outer"].reason
+    assert g.args["outer"] == [{"inner": "inner", "side": "side"}]
+    assert result.outcomes["after"].firings == 1
+
+
+async def test_two_inner_joins_are_joined_by_an_outer_one(world: World) -> None:
+    g = Noting()
+    g.add("start", mode="inclusive", next=["a", "b"])
+    g.add("a", mode="inclusive", next=["a1", "a2"])
+    g.add("b", mode="inclusive", next=["b1", "b2"])
+    for name in ("a1", "a2", "b1", "b2"):
+        g.add(name, name)
+    g.add("ma", "ma", needs=["a1", "a2"])
+    g.add("mb", "mb", needs=["b1", "b2"])
+    g.add("m", needs=["ma", "mb"])
+    result = await run(world, g.graph)
+    assert by_status(result)["m"] == "completed", result.outcomes["m"].reason
+    assert g.args["m"] == [{"ma": "ma", "mb": "mb"}]
+    assert result.outcomes["m"].firings == 1
+
+
+async def test_steps_between_an_inner_join_and_the_outer_one(world: World) -> None:
+    g = Noting()
+    g.add("start", mode="inclusive", next=["side", "a"])
+    g.add("side", "side")
+    g.add("a", mode="inclusive", next=["x", "y"])
+    g.add("x", "x")
+    g.add("y", "y")
+    g.add("inner", "inner", needs=["x", "y"], next="tail")
+    g.add("tail", "tail")
+    g.add("outer", needs=["tail", "side"])
+    result = await run(world, g.graph)
+    assert by_status(result)["outer"] == "completed", result.outcomes["outer"].reason
+    assert g.args["outer"] == [{"tail": "tail", "side": "side"}]
 
 
 async def test_a_join_over_two_levels_of_forks(world: World) -> None:

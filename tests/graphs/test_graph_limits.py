@@ -227,6 +227,38 @@ async def test_depth_is_generations_of_submitting(world: World, depth: int | Non
 # What is used.
 
 
+async def test_limits_is_a_snapshot_of_what_is_used_and_left(world: World) -> None:
+    seen: list[Any] = []
+
+    async def looks(ctx: Context, args: Any) -> None:
+        limits = ctx.limits
+        seen.append([limits.used, limits.most, limits.left])
+
+    g = Noting(limits=Limits(running=2, nodes=10, starts=5))
+    g.add("a", does=looks, next="b")
+    g.add("b", does=looks)
+    await run(world, g.graph)
+    (used, most, left), (later, _, less) = seen
+    assert most == Limits(running=2, nodes=10, starts=5)
+    assert (used.running, used.nodes, used.starts) == (1, 2, 1)
+    assert (left.running, left.nodes, left.starts, left.depth) == (1, 8, 4, None)
+    assert (later.starts, less.starts) == (2, 3)
+
+
+async def test_limits_are_told_as_they_are_after_the_starts_of_the_same_round(world: World) -> None:
+    """Whoever coordinates has to see what runs beside it: its siblings that started with it are counted."""
+    seen: list[Any] = []
+
+    async def looks(ctx: Context, args: Any) -> None:
+        seen.append((ctx.limits.used.running, ctx.limits.used.starts))
+
+    g = Noting(limits=Limits(running=5))
+    for name in "abc":
+        g.add(name, does=looks)
+    await run(world, g.graph)
+    assert seen == [(3, 3)] * 3
+
+
 async def test_limits_are_the_same_on_replay(world: World) -> None:
     seen: list[Any] = []
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.graphs.running import Noting, by_status, run
+from tests.graphs.running import Noting, by_status, run, waiting
 from tests.patience import PATIENCE
 from tests.support import World
-from workflow_sdk import Context, DefinitionError, Driver, Runtime, Status, workflow
+from workflow_sdk import Context, DefinitionError, Driver, RollbackError, Runtime, Status, workflow
 from workflow_sdk.graphs import E, Graph, arc, node
 
 
@@ -79,6 +79,16 @@ async def test_a_step_stays_callable_however_it_is_declared(world: World) -> Non
     assert callable(bare)
     assert callable(given)
     assert callable(whatever)
+
+
+async def test_a_runtime_refuses_an_invalid_graph_with_all_that_is_wrong(driver: Driver) -> None:
+    graph = Graph("g", final="none")
+    graph.step("a", echo, next=["nowhere", "elsewhere"])
+    with pytest.raises(DefinitionError) as refused:
+        async with Runtime(driver, workflows=[graph]):
+            pass
+    for name in ("none", "nowhere", "elsewhere"):
+        assert name in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +199,23 @@ async def test_patch_and_vars_outside_a_graph_are_mistakes(world: World) -> None
         assert result.error.kind == "definition"
 
 
+async def test_a_rollback_error_unwinds_the_instance_whatever_the_arcs(world: World) -> None:
+    undone: list[Any] = []
+
+    async def undo(result: Any) -> None:
+        undone.append(result)
+
+    async def unwinds(ctx: Context, args: Any) -> None:
+        raise RollbackError("all of it")
+
+    g = Noting()
+    g.add("a", 1, rollback=undo, next="b")
+    g.add("b", does=unwinds, next=arc("c", on="failed"))
+    g.add("c")
+    result = await world.run(g.graph)
+    assert (result.status, undone, g.ran) == (Status.ROLLED_BACK, [1], ["a", "b"])
+
+
 async def test_a_graph_that_was_taken_out_of_the_code_is_covered_by_removed(world: World) -> None:
     graph = Graph("g")
     graph.step("a", echo)
@@ -207,6 +234,25 @@ async def test_a_graph_that_was_taken_out_of_the_code_is_covered_by_removed(worl
     assert first.status is Status.WAITING
     await world.send("go", 5)
     assert (await world.run(now)).output == 5
+
+
+async def test_a_step_that_was_taken_out_of_a_graph_under_way_is_told_as_divergence(world: World) -> None:
+    async def asks(ctx: Context, args: Any) -> Any:
+        return await ctx.listen("go")
+
+    first, second = Graph("g"), Graph("g")
+    first.step("a", echo, next="b")
+    first.step("b", asks)
+    second.step("a", echo, next="c")
+    second.step("c", asks)
+    await waiting(world, first)
+    result = await world.once(second, mode="yield")
+    # Its own definition is kept with the instance, so that it may go on with that; it never goes on as if `b` were not.
+    if result.status is Status.STUCK:
+        assert result.error is not None
+        assert "b" in result.error.message
+    else:
+        assert (result.status, result.waiting_for) == (Status.WAITING, ["go"])
 
 
 async def test_a_guard_sees_the_arguments_of_its_own_firing(world: World) -> None:

@@ -117,6 +117,28 @@ def run_of(coroutine: Coroutine[Any, Any, GraphResult]) -> GraphResult:
     return asyncio.run(coroutine)
 
 
+@examples(300)
+@given(steps(), st.sampled_from([None, 1, 2]), failing_commits)
+def test_of_a_graph_of_needs_becomes_what_follows_from_its_steps(
+    given: list[Step], running: int | None, fail_at: int | None
+) -> None:
+    ran: list[str] = []
+    result = run_of(result_of(built(given, ran, running), fail_at=fail_at))
+    should = expected(given)
+    assert {name: outcome.status for name, outcome in result.outcomes.items()} == should
+    for number, step in enumerate(given):
+        name = f"s{number}"
+        assert result.outcomes[name].firings == (should[name] != "skipped")
+        if should[name] == "completed":
+            done = sorted(f"s{need}" for need in step.needs if should[f"s{need}"] == "completed")
+            assert result.outputs[name] == done
+    if fail_at is None:
+        assert sorted(ran) == sorted(name for name, status in should.items() if status != "skipped")
+        found = set(should.values())
+        lenient = "partial" if "completed" in found else "failed"
+        assert result.status == (lenient if "failed" in found else "succeeded")
+
+
 @dataclass
 class Tree:
     """A fork, each of whose branches is a row of such trees; it is joined again. Without branches: a plain step."""
@@ -184,6 +206,25 @@ class Planted:
 
         run.__name__ = run.__qualname__ = name
         return run
+
+
+@examples(300)
+@given(
+    trees,
+    st.integers(1, 3),
+    st.lists(st.integers(0, 3), min_size=1, max_size=5),
+    failing_commits,
+)
+def test_forks_inside_forks_are_all_joined_once_in_every_turn(
+    tree: Tree, turns: int, naps: list[int], fail_at: int | None
+) -> None:
+    planted = Planted(tree, turns, naps)
+    assert planted.graph.validate() == []
+    result = run_of(result_of(planted.graph, fail_at=fail_at))
+    assert {name: (outcome.status, outcome.firings, outcome.reason) for name, outcome in result.outcomes.items()} == {
+        name: ("completed", 1 if name == "begin" else turns, "") for name in planted.plans
+    }
+    assert result.status == "succeeded"
 
 
 @examples(200)

@@ -13,7 +13,7 @@ from tests.graphs.running import Noting, by_status, run
 from tests.laws.counting_driver import fresh_world
 from tests.patience import PATIENCE
 from tests.support import World
-from workflow_sdk import Batch, Client, Context, CriticalError, InputError, Status
+from workflow_sdk import Batch, Client, Context, CriticalError, DefinitionError, InputError, Status
 from workflow_sdk.graphs import E, Graph, arc
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
@@ -76,6 +76,20 @@ async def test_final_is_no_root_of_a_graph_without_next(world: World) -> None:
     g.add("b", needs=["a"])
     await run(world, g.graph)
     assert g.ran == ["a", "b", "end"]
+
+
+@pytest.mark.parametrize("where", ["entry", "final", "next", "needs"])
+async def test_a_name_that_no_step_has_is_refused_before_anything_is_written(world: World, where: str) -> None:
+    graph = Graph("g", **({where: "nowhere"} if where in ("entry", "final") else {}))  # type: ignore[arg-type]
+    options: dict[str, Any] = {where: ["nowhere"]} if where in ("next", "needs") else {}
+    g = Noting(graph)
+    g.add("a", **options)
+    assert any("nowhere" in problem.text for problem in graph.validate())
+    async with Client(world.driver) as client:
+        with pytest.raises(DefinitionError, match="nowhere"):
+            await client.start(graph, id="i")
+        assert not (await client.list()).items
+    assert g.ran == []
 
 
 async def test_two_tokens_on_a_step_are_two_firings(world: World) -> None:
@@ -369,6 +383,29 @@ async def test_arguments_are_made_of_expressions_and_literals(world: World) -> N
     ]
 
 
+async def test_results_has_the_latest_output_of_every_step_the_one_that_ends_among_them(world: World) -> None:
+    g = Noting()
+    g.add("a", {"id": 3}, next=arc("b", args={"a": E.results.a.id}))
+    g.add("b", {"id": 4}, next=arc("c", args={"a": E.results.a.id, "b": E.results["b"].id}))
+    g.add("c")
+    result = await run(world, g.graph)
+    assert result.status == "succeeded", result.outcomes
+    assert g.args["b"] == [{"a": 3}]
+    assert g.args["c"] == [{"a": 3, "b": 4}]
+
+
+async def test_results_has_no_output_of_an_earlier_firing_of_the_step_that_ends(world: World) -> None:
+    async def counts(ctx: Context, args: Any) -> int:
+        return int(args.get("n", 0)) + 1
+
+    g = Noting()
+    g.add("a", does=counts, next=[arc("a", when=E.output < 3, args={"n": E.output}), arc("b", args=E.results.a)])
+    g.add("b")
+    result = await run(world, g.graph, {})
+    assert result.status == "succeeded", result.outcomes
+    assert g.args["b"] == [3]
+
+
 async def test_arguments_can_be_one_expression(world: World) -> None:
     g = Noting()
     g.add("a", [1, 2], next=arc("b", args=E.output))
@@ -587,6 +624,22 @@ async def test_a_critical_error_of_a_step_is_told_in_the_reason(world: World) ->
     g.add("a", does=raises)
     result = await run(world, g.graph)
     assert "the disk is full" in result.outcomes["a"].reason
+
+
+async def test_two_functions_of_one_name_can_be_steps_of_one_graph(world: World) -> None:
+    """A function that makes bodies gives them all its own inner name; so do two modules that call theirs `run`."""
+
+    def made(value: int) -> Any:
+        async def body(ctx: Context, args: Any) -> int:
+            return value
+
+        return body
+
+    graph = Graph("g")
+    graph.step("a", made(1), next="b")
+    graph.step("b", made(2))
+    result = await run(world, graph)
+    assert result.outputs == {"a": 1, "b": 2}
 
 
 async def test_one_function_can_be_several_steps(world: World) -> None:
