@@ -4,6 +4,8 @@ A graph is a workflow: it is started, listed, cancelled and tested as any other,
 """
 
 from workflow_sdk.errors import GraphFailedError
+from workflow_sdk.graphs.definitions.problems import InvalidGraphError
+from workflow_sdk.graphs.definitions.registry import Registry, Unavailable
 from workflow_sdk.graphs.expressions import E, ExpressionError, fn, function
 from workflow_sdk.graphs.graph import Graph
 from workflow_sdk.graphs.growing import node
@@ -26,10 +28,13 @@ __all__ = [
     "Graph",
     "GraphFailedError",
     "GraphResult",
+    "InvalidGraphError",
     "Limits",
     "Outcome",
     "Problem",
+    "Registry",
     "Summary",
+    "Unavailable",
     "arc",
     "fn",
     "function",

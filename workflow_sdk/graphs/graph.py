@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from workflow_sdk.context import Context
@@ -15,7 +16,10 @@ from workflow_sdk.graphs import declaring
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.declaring import Declares, functions_of
 from workflow_sdk.graphs.definitions.exporting import document_of, hash_of
+from workflow_sdk.graphs.definitions.files import read_file
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
+from workflow_sdk.graphs.definitions.playbook import parts_of_playbook
+from workflow_sdk.graphs.definitions.python import python_of
 from workflow_sdk.graphs.definitions.settings import check_settings
 from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
 from workflow_sdk.graphs.names import Names
@@ -176,11 +180,33 @@ class Graph(Workflow[Any, GraphResult]):
         return cls._made_of(parts_of(data, functions, transports))
 
     @classmethod
+    def load(
+        cls, path: str | Path, functions: Functions = (), transports: Mapping[str, Any] | None = None
+    ) -> Graph:
+        """The graph that is defined in a file: JSON, or YAML (with the extra `yaml`), which its ending tells."""
+        return cls._made_of(parts_of(read_file(Path(path)), functions, transports, str(path)))
+
+    @classmethod
+    def from_playbook(
+        cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None
+    ) -> Graph:
+        """The graph that a playbook describes: `metadata`, `executor`, `workload` and `workflow`, a list of steps.
+
+        DefinitionError with everything that is wrong, and where.
+        """
+        return cls._made_of(parts_of_playbook(data, functions, transports))
+
+    @classmethod
     def _made_of(cls, parts: Parts) -> Graph:
         graph = cls(parts.name, **parts.settings)
+        graph.default_input = parts.default
         for node in parts.nodes:
             graph.add(node)
         return graph
+
+    def to_python(self) -> str:
+        """The text of a Python module that builds an equal graph, which it calls `graph`."""
+        return python_of(self)
 
     @property
     def hash(self) -> str:
@@ -216,6 +242,6 @@ class Graph(Workflow[Any, GraphResult]):
 def _module_of_caller() -> str:
     """The module that makes the graph: functions of it may be named by rows, as those of a workflow's module."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals is globals():
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("workflow_sdk.graphs"):
         frame = frame.f_back
     return "__main__" if frame is None else str(frame.f_globals.get("__name__", "__main__"))

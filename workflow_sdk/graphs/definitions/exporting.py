@@ -35,6 +35,7 @@ class Exported(Declared, Protocol):
     name: str
     version: int
     retention: float | None
+    default_input: Any
     workload: Any
     context: dict[str, Any]
     names: Names
@@ -46,9 +47,13 @@ def document_of(graph: Exported) -> dict[str, Any]:
     writing = _Writing(graph.names)
     data: dict[str, Any] = {"kind": DOCUMENT, "format": FORMAT, "name": graph.name, "version": graph.version}
     data |= settings_of(graph)
-    for key, make in (("context", lambda: written(graph.context)), ("workload", lambda: schema_of(graph.workload))):
+    for key, make in (
+        ("context", lambda: written(graph.context)),
+        ("workload", lambda: schema_of(graph.workload)),
+        ("default", lambda: written(graph.default_input)),
+    ):
         try:
-            data |= {key: found} if (found := make()) else {}
+            data |= {key: found} if (found := make()) not in (None, {}) else {}
         except DefinitionError as error:
             problems.append(Problem(key, str(error)))
     data["steps"] = [found for node in graph.nodes.values() if (found := writing.step(node)) is not None]

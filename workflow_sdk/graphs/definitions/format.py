@@ -273,6 +273,7 @@ GRAPH: Final = Record(
         "retention": Field(_SECONDS, "seconds that instances are kept after their end"),
         "context": Field(DictOf(Plain()), "what the context of a run begins with"),
         "workload": Field(DictOf(Plain()), "the JSON schema of what a run is given"),
+        "default": Field(Plain(), "what a run is given, if nothing else is"),
         "steps": Field(ListOf(StepShape()), "its steps, in order", is_required=True),
     },
 )

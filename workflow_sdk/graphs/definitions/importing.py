@@ -37,16 +37,20 @@ class Parts:
     name: str
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     """As `Graph` takes them."""
+    default: Any = None
+    """What a run is given, if nothing else is."""
     nodes: list[Node] = field(default_factory=list[Node])
 
 
-def parts_of(data: Any, functions: Functions, transports: Mapping[str, Any] | None = None) -> Parts:
+def parts_of(
+    data: Any, functions: Functions, transports: Mapping[str, Any] | None = None, where: str | None = None
+) -> Parts:
     """What a document says. DefinitionError with everything that is wrong with it, and where."""
     try:
         read = Reader().read(data)
     except DefinitionError as error:
-        raise InvalidGraphError("this is no graph", [Problem("", str(error))]) from None
-    what = _told(read)
+        raise InvalidGraphError(where or "this is no graph", [Problem("", str(error))]) from None
+    what = where or _told(read)
     if problems := list(islice(_problems_of(read), TOLD_MAX + 1)):
         raise InvalidGraphError(f"{what} is not valid", problems)
     given = named(functions)
@@ -60,7 +64,7 @@ def parts_of(data: Any, functions: Functions, transports: Mapping[str, Any] | No
     settings["workload"] = _workload(read.get("workload"), given.values())
     settings["functions"] = given
     settings["transports"] = transports
-    return Parts(read["name"], settings, nodes)
+    return Parts(read["name"], settings, read.get("default"), nodes)
 
 
 def _told(data: Any) -> str:
