@@ -21,9 +21,11 @@ from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
 from workflow_sdk.graphs.definitions.playbook import parts_of_playbook
 from workflow_sdk.graphs.definitions.python import python_of
 from workflow_sdk.graphs.definitions.settings import check_settings
+from workflow_sdk.graphs.drawing import Layout, layout, to_dot, to_mermaid, to_svg
 from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.operation import start_graph
+from workflow_sdk.graphs.pictures import Seen, drawing_of, statuses_of
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.retry import Duration
@@ -212,6 +214,24 @@ class Graph(Workflow[Any, GraphResult]):
     def hash(self) -> str:
         """The SHA-256 of the canonical definition: it is the same after export and import, in any format."""
         return hash_of(self)
+
+    # As a picture.
+
+    def layout(self) -> Layout:
+        """Where each step and each arc goes in a picture; the same for the same graph, to the byte."""
+        return layout(drawing_of(self))
+
+    def to_svg(self, status: Seen | Iterable[Seen] | None = None) -> str:
+        """A picture; with a `status` (such as an instance's `info()`) it shows what has become of each step."""
+        return to_svg(drawing_of(self), statuses_of(self, status))
+
+    def to_mermaid(self) -> str:
+        """A flowchart for Mermaid, which Markdown pages show as a picture."""
+        return to_mermaid(drawing_of(self))
+
+    def to_dot(self) -> str:
+        """A graph for Graphviz."""
+        return to_dot(drawing_of(self))
 
     # As a workflow.
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, cast
 
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.data import node_from_data
 from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT, GRAPH
 from workflow_sdk.graphs.definitions.plain import Reader
@@ -56,15 +57,27 @@ def parts_of(
     given = named(functions)
     reading = _Reading(given, transports)
     nodes = [node for at, step in enumerate(read["steps"]) if (node := reading.step(at, step)) is not None]
-    if reading.problems:
-        raise InvalidGraphError(f"{what} is not valid", reading.problems)
     settings = {key: read[key] for key in _SETTINGS if key in read}
     settings["context"] = read.get("context", {})
     settings["limits"] = Limits(**read.get("limits", {}))
     settings["workload"] = _workload(read.get("workload"), given.values())
+    if reading.problems:
+        # What is wrong with the whole is told beside them.
+        whole = problems_of(_Draft(settings, nodes, given)) if len(nodes) == len(read["steps"]) else []
+        raise InvalidGraphError(f"{what} is not valid", [*reading.problems, *whole])
     settings["functions"] = given
     settings["transports"] = transports
     return Parts(read["name"], settings, read.get("default"), nodes)
+
+
+class _Draft:
+    """A graph as far as it can be checked, if there are functions that are not known."""
+
+    def __init__(self, settings: Mapping[str, Any], nodes: Iterable[Node], functions: Mapping[str, Any]) -> None:
+        self.settings = {key: settings.get(key) for key in ("entry", "final")}
+        self.workload = settings["workload"]
+        self.names = Names(functions)
+        self.nodes = {node.name: node for node in nodes}
 
 
 def _told(data: Any) -> str:
