@@ -4,6 +4,7 @@ A graph is a workflow: it is started, listed, cancelled and tested as any other,
 """
 
 from workflow_sdk.errors import GraphFailedError
+from workflow_sdk.graphs.definitions.format import json_schema as graph_schema
 from workflow_sdk.graphs.definitions.problems import InvalidGraphError
 from workflow_sdk.graphs.definitions.registry import Registry, Unavailable
 from workflow_sdk.graphs.expressions import E, ExpressionError, fn, function
@@ -38,6 +39,7 @@ __all__ = [
     "arc",
     "fn",
     "function",
+    "graph_schema",
     "node",
     "on",
     "otherwise",

@@ -16,12 +16,12 @@ from workflow_sdk.graphs import declaring
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.declaring import Declares, functions_of
 from workflow_sdk.graphs.definitions.exporting import document_of, hash_of
-from workflow_sdk.graphs.definitions.files import read_file
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
-from workflow_sdk.graphs.definitions.playbook import parts_of_playbook
+from workflow_sdk.graphs.definitions.playbook import parts_in_file, parts_of_playbook
 from workflow_sdk.graphs.definitions.python import python_of
 from workflow_sdk.graphs.definitions.settings import check_settings
-from workflow_sdk.graphs.drawing import Layout, layout, to_dot, to_mermaid, to_svg
+from workflow_sdk.graphs.definitions.yaml_text import write_yaml
+from workflow_sdk.graphs.drawing import Layout, NodeStatus, layout, to_dot, to_mermaid, to_svg
 from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.operation import start_graph
@@ -177,21 +177,21 @@ class Graph(Workflow[Any, GraphResult]):
     def from_data(cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
         """The graph that a canonical definition describes, with these functions for the names in it.
 
-        DefinitionError with everything that is wrong, and where.
+        With `functions=None` it can be looked at, and not be run. DefinitionError with everything that is wrong, and
+        where.
         """
         return cls._made_of(parts_of(data, functions, transports))
 
     @classmethod
-    def load(
-        cls, path: str | Path, functions: Functions = (), transports: Mapping[str, Any] | None = None
-    ) -> Graph:
-        """The graph that is defined in a file: JSON, or YAML (with the extra `yaml`), which its ending tells."""
-        return cls._made_of(parts_of(read_file(Path(path)), functions, transports, str(path)))
+    def load(cls, path: str | Path, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
+        """The graph that a canonical definition or a playbook in a file describes: JSON or YAML, as its ending says.
+
+        YAML needs the extra `yaml`.
+        """
+        return cls._made_of(parts_in_file(Path(path), functions, transports))
 
     @classmethod
-    def from_playbook(
-        cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None
-    ) -> Graph:
+    def from_playbook(cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
         """The graph that a playbook describes: `metadata`, `executor`, `workload` and `workflow`, a list of steps.
 
         DefinitionError with everything that is wrong, and where.
@@ -215,7 +215,15 @@ class Graph(Workflow[Any, GraphResult]):
         """The SHA-256 of the canonical definition: it is the same after export and import, in any format."""
         return hash_of(self)
 
+    def to_yaml(self) -> str:
+        """The canonical definition as YAML. It needs the extra `yaml`."""
+        return write_yaml(document_of(self))
+
     # As a picture.
+
+    def statuses(self, seen: Seen | Iterable[Seen]) -> Mapping[str, NodeStatus]:
+        """What has become of each step, as far as an `info()`, a `history()`, a result, or several of them tell."""
+        return statuses_of(self, seen) or {}
 
     def layout(self) -> Layout:
         """Where each step and each arc goes in a picture; the same for the same graph, to the byte."""

@@ -97,7 +97,9 @@ def _line(node: Node, arc: Arc) -> Line:
 # What has become of the steps.
 
 
-def statuses_of(graph: Drawn, seen: Seen | Iterable[Seen] | None, path: str | None = None) -> dict[str, NodeStatus] | None:
+def statuses_of(
+    graph: Drawn, seen: Seen | Iterable[Seen] | None, path: str | None = None
+) -> dict[str, NodeStatus] | None:
     """The status of each step, from what is known of a run: an `InstanceInfo`, a `History`, a `GraphResult`, a mapping.
 
     Several of them are taken in order. `path` is where the run is in its instance; that of the graph itself, if it is

@@ -43,6 +43,11 @@ class Exported(Declared, Protocol):
 
 def document_of(graph: Exported) -> dict[str, Any]:
     """The document of a graph. DefinitionError with all problems, if it is not sound or can't be exported."""
+    return exported(graph)[0]
+
+
+def exported(graph: Exported) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The document of a graph, and what the names in it stand for."""
     problems = problems_of(graph)
     writing = _Writing(graph.names)
     data: dict[str, Any] = {"kind": DOCUMENT, "format": FORMAT, "name": graph.name, "version": graph.version}
@@ -60,7 +65,7 @@ def document_of(graph: Exported) -> dict[str, Any]:
     problems += writing.problems
     if problems:
         raise InvalidGraphError(f"graph {graph.name!r} has no canonical definition", problems)
-    return data
+    return data, writing.given
 
 
 def settings_of(graph: Exported) -> dict[str, Any]:
@@ -83,7 +88,7 @@ class _Writing:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._given: dict[str, Any] = {}
+        self.given: dict[str, Any] = {}
         self.problems: list[Problem] = []
 
     def step(self, node: Node) -> dict[str, Any] | None:
@@ -102,7 +107,7 @@ class _Writing:
             raise DefinitionError(
                 f"{shown(given)} is {what}, and has no name that leads back to it; give it one: functions={{name: ...}}"
             )
-        before = self._given.setdefault(name, self._names.get(name, given))
+        before = self.given.setdefault(name, self._names.get(name, given))
         if before is not given:
             raise DefinitionError(two_of(name))
         return name

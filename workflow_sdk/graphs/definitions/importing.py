@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.data import node_from_data
@@ -19,7 +20,8 @@ from workflow_sdk.graphs.names import BUILTINS, Names, named
 from workflow_sdk.graphs.tasks import as_tasks
 from workflow_sdk.rows.wire import shown
 
-Functions = Mapping[str, Any] | Iterable[Any]
+Functions = Mapping[str, Any] | Iterable[Any] | None
+"""Functions by name; None: the graph is only to be looked at, and names stand for functions that can't be called."""
 _SETTINGS = ("version", "entry", "final", "status", "no_match", "when_blocked", "final_failure", "retention")
 BUILT_IN_TRANSPORTS = frozenset({"http"})
 """Transports that need not be given."""
@@ -54,8 +56,8 @@ def parts_of(
     what = where or _told(read)
     if problems := list(islice(_problems_of(read), TOLD_MAX + 1)):
         raise InvalidGraphError(f"{what} is not valid", problems)
-    given = named(functions)
-    reading = _Reading(given, transports)
+    given = named(functions if functions is not None else ())
+    reading = _Reading(given, transports, is_shown=functions is None)
     nodes = [node for at, step in enumerate(read["steps"]) if (node := reading.step(at, step)) is not None]
     settings = {key: read[key] for key in _SETTINGS if key in read}
     settings["context"] = read.get("context", {})
@@ -131,7 +133,9 @@ def _place(at: int, step: Any, where: str = "") -> str:
 class _Reading:
     """Makes steps of data that fits the table, and gathers what can't be made."""
 
-    def __init__(self, functions: Mapping[str, Any], transports: Mapping[str, Any] | None) -> None:
+    def __init__(self, functions: Mapping[str, Any], transports: Mapping[str, Any] | None, *, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._stand_ins: dict[str, Any] = {}
         self._find: Callable[[str], object] = Names(functions).find
         self._transports = None if transports is None else BUILT_IN_TRANSPORTS | set(transports)
         self.problems: list[Problem] = []
@@ -139,7 +143,7 @@ class _Reading:
     def step(self, at: int, data: Mapping[str, Any]) -> Node | None:
         missing: list[str] = []
         try:
-            made = node_from_data(data, self._finder(missing))
+            made = node_from_data(data, self._finder(missing, dict(_uses(data))))
             self._check(made)
         except DefinitionError as error:
             self.problems.append(Problem(_place(at, data), str(error)))
@@ -147,15 +151,18 @@ class _Reading:
         self.problems += [Problem(_place(at, data), text) for text in missing]
         return made
 
-    def _finder(self, missing: list[str]) -> Callable[[str], object]:
+    def _finder(self, missing: list[str], uses: Mapping[str, str]) -> Callable[[str], object]:
         """Finds functions; for one that is not there, it notes that and gives another, so that all are told at once."""
 
         def find(name: str) -> object:
             try:
                 return self._find(name)
             except DefinitionError as error:
-                missing.append(str(error))
-                return _any_exception(name)
+                if not self._is_shown:
+                    missing.append(str(error))
+                if name not in self._stand_ins:
+                    self._stand_ins[name] = _stand_in(name, uses.get(name, ""))
+                return self._stand_ins[name]
 
         return find
 
@@ -171,9 +178,33 @@ class _Reading:
             raise DefinitionError(f"there is no transport {transport!r:.100}; give it in `transports`")
 
 
-def _any_exception(name: str) -> object:
-    """What stands for a name that is not known, wherever that is: it can be called, and be raised."""
-    return type(name, (Exception,), {})
+def _uses(data: Any) -> Iterator[tuple[str, str]]:
+    """The names in a step that stand for exceptions, types and workflows."""
+    if isinstance(data, list):
+        for one in cast("list[Any]", data):
+            yield from _uses(one)
+    elif isinstance(data, dict):
+        for key, one in cast("dict[str, Any]", data).items():
+            if key == "no_retry":
+                yield from ((name, "no_retry") for name in one)
+            elif key in ("workflow", "type") and isinstance(one, dict) and "$fn" in one:
+                yield cast("dict[str, str]", one)["$fn"], key
+            else:
+                yield from _uses(one)
+
+
+def _stand_in(name: str, use: str) -> object:
+    """What stands for a name that is not known. It can be looked at, and not be run."""
+
+    async def missing(ctx: Any, args: Any) -> Any:
+        raise DefinitionError(f"there is no function {name!r}: the graph was read without functions")
+
+    missing.__name__ = missing.__qualname__ = name
+    if use == "workflow":
+        return Workflow(missing, name, 1, "strict")
+    if use:
+        return type(name, (Exception,) if use == "no_retry" else (), {})
+    return missing
 
 
 def _workload(schema: Any, given: Iterable[Any]) -> Any:

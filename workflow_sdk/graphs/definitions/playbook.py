@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, Final, cast
 
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.definitions.files import read_file
 from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
 from workflow_sdk.graphs.definitions.plain import Reader, written
@@ -38,22 +40,32 @@ from workflow_sdk.graphs.model import Problem
 _BRACES: Final = re.compile(r"\s*\{\{(.*)\}\}\s*", re.DOTALL)
 
 
-def parts_of_playbook(data: Any, functions: Functions, transports: Mapping[str, Any] | None = None) -> Parts:
+def parts_in_file(path: Path, functions: Functions, transports: Mapping[str, Any] | None = None) -> Parts:
+    """What a file says that has a canonical definition or a playbook in it."""
+    data = read_file(path)
+    is_playbook = isinstance(data, dict) and "workflow" in data
+    read = parts_of_playbook if is_playbook else parts_of
+    return read(data, functions, transports, str(path))
+
+
+def parts_of_playbook(
+    data: Any, functions: Functions, transports: Mapping[str, Any] | None = None, where: str | None = None
+) -> Parts:
     """What a playbook says. DefinitionError with everything that is wrong with it, and where."""
     try:
         read = Reader().read(data)
     except DefinitionError as error:
-        raise InvalidGraphError("this is no playbook", [Problem("", str(error))]) from None
+        raise InvalidGraphError(where or "this is no playbook", [Problem("", str(error))]) from None
     problems = list(islice(PLAYBOOK.check(read, ""), TOLD_MAX + 1))
     problems = problems or [*_unknown_steps(read), *_unsupported(read)]
     if problems:
-        raise InvalidGraphError("this playbook is not valid", problems)
+        raise InvalidGraphError(where or "this playbook is not valid", problems)
     document = _document(read)
     try:
         made = parts_of(document, functions, transports)
     except InvalidGraphError as error:
         told = [Problem(one.where.replace("steps[", "workflow[", 1), one.text) for one in error.problems]
-        raise InvalidGraphError(f"playbook {document['name']!r} is not valid", told) from None
+        raise InvalidGraphError(where or f"playbook {document['name']!r} is not valid", told) from None
     return made
 
 

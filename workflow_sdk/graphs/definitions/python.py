@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.graphs.definitions.exporting import Exported, document_of
+from workflow_sdk.graphs.definitions.exporting import Exported, exported
 from workflow_sdk.graphs.definitions.plain import Reader
 from workflow_sdk.graphs.expressions import function_name as expression_name
 from workflow_sdk.graphs.names import BUILTINS, name_in_data
@@ -41,7 +41,7 @@ _NAMES: Final = {"items": "each"}
 
 def python_of(graph: Exported) -> str:
     """The text. DefinitionError, if the graph has no canonical definition."""
-    return _Module(graph, document_of(graph)).text()
+    return _Module(graph, *exported(graph)).text()
 
 
 class _Call:
@@ -62,8 +62,9 @@ class _Call:
 class _Module:
     """The module of one graph, as it is written."""
 
-    def __init__(self, graph: Exported, document: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Exported, document: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         self._graph = graph
+        self._given = given
         # Read as `Graph.from_data` does, so that marks are the values that they stand for.
         self._document: Mapping[str, Any] = Reader().read(document)
         self._imports: dict[str, set[str]] = {"workflow_sdk.graphs": {"Graph"}}
@@ -80,17 +81,32 @@ class _Module:
         made = str(self._made())
         default = self._document.get("default")
         parts = [
-            f'"""Graph {self._graph.name}, version {self._graph.version}."""' if self._has_plain_name else '"""A graph."""',
+            f'"""Graph {self._graph.name}, version {self._graph.version}."""'
+            if self._has_plain_name
+            else '"""A graph."""',
             "",
             *([] if default is None else [f"graph.default_input = {self._value(default)}"]),
             *steps,
         ]
         head, body = parts[:2], parts[2:]
-        return "\n".join([*head, *self._import_lines(), *self._stubs, *([""] if self._stubs else []), "", f"graph = {made}", *body]) + "\n"
+        return (
+            "\n".join(
+                [
+                    *head,
+                    *self._import_lines(),
+                    *self._stubs,
+                    *([""] if self._stubs else []),
+                    "",
+                    f"graph = {made}",
+                    *body,
+                ]
+            )
+            + "\n"
+        )
 
     @property
     def _has_plain_name(self) -> bool:
-        return self._graph.name.isprintable() and not set(self._graph.name) & set("\"\\")
+        return self._graph.name.isprintable() and not set(self._graph.name) & set('"\\')
 
     def _import_lines(self) -> Iterator[str]:
         for module, names in sorted(self._imports.items()):
@@ -245,7 +261,7 @@ class _Module:
         return found
 
     def _make_known(self, name: str) -> str:
-        given = self._graph.names.get(name)
+        given = self._given.get(name, self._graph.names.get(name))
         if given is BUILTINS.get(name, self):
             return name
         return self._imported(name, given)
@@ -279,7 +295,12 @@ class _Module:
             self._own_names.add(called)
         elif (word := expression_name(given)) is not None:
             self._imports["workflow_sdk.graphs"].add("function")
-            self._stubs += [f"@function(name={word!r})", f"def {called}(*args):", about, "    raise NotImplementedError"]
+            self._stubs += [
+                f"@function(name={word!r})",
+                f"def {called}(*args):",
+                about,
+                "    raise NotImplementedError",
+            ]
         else:
             self._stubs += [f"async def {called}(ctx, args):", about, "    raise NotImplementedError"]
 

@@ -139,14 +139,15 @@ class Registry:
     def _take(self, given: _Given) -> None:
         what: Any = given.what
         try:
-            what = read_file(what) if isinstance(what, Path) else what
+            if isinstance(what, Path):
+                what = Graph.load(what, self._functions, self._transports)
             self._keep(what if isinstance(what, Graph) else Graph.from_data(what, self._functions, self._transports))
         except DefinitionError as error:
             problems = error.problems if isinstance(error, InvalidGraphError) else (Problem("", str(error)),)
-            name, version = _named(what)
+            name, version = _named(given.what)
             if self.mode == "strict":
-                raise InvalidGraphError(given.where or f"graph {name!r}", problems) from None
-            self.unavailable.append(Unavailable(name, version, given.where, tuple(problems)))
+                raise InvalidGraphError(given.where or f"graph {name!r}", _without(given.where, problems)) from None
+            self.unavailable.append(Unavailable(name, version, given.where, _without(given.where, problems)))
 
     def _keep(self, graph: Graph) -> None:
         document = document_of(graph)
@@ -164,7 +165,17 @@ def _named(what: Any) -> tuple[str, int | None]:
     if isinstance(what, Graph):
         return what.name, what.version
     if isinstance(what, Path):
-        return what.stem, None
+        try:
+            what = read_file(what)
+        except DefinitionError:
+            return cast("Path", what).stem, None
     data = cast("Mapping[str, Any]", what) if isinstance(what, Mapping) else {}
+    metadata = data.get("metadata")
+    data = cast("Mapping[str, Any]", metadata) if isinstance(metadata, Mapping) else data
     name, version = data.get("name"), data.get("version", 1)
     return (name if isinstance(name, str) else "", version if type(version) is int else None)
+
+
+def _without(where: str, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Problems without the name of the file, which is told beside them."""
+    return tuple(Problem(one.where, one.text.removeprefix(f"{where}: ")) for one in problems)
