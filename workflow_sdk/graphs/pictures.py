@@ -12,6 +12,7 @@ from workflow_sdk.graphs.drawing import Drawing, Line, NodeStatus, Shape
 from workflow_sdk.graphs.drawing.model import LineKind, ShapeKind
 from workflow_sdk.graphs.expressions import Expression, Template
 from workflow_sdk.graphs.model import CONTROLLERS, Arc, Condition, GraphResult, Node, Outcome, Quorum
+from workflow_sdk.graphs.narrowing import is_dict
 from workflow_sdk.graphs.plan import Plan
 
 Seen = InstanceInfo | History | GraphResult | Mapping[str, "NodeStatus | Outcome | str"]
@@ -35,7 +36,7 @@ class Drawn(Protocol):
 
 
 def drawing_of(graph: Drawn) -> Drawing:
-    """The drawing of a graph, also of one that is not sound: what leads nowhere leads to a step with a question mark."""
+    """The drawing of a graph, also of one that is not sound: where an arc leads nowhere, there is a question mark."""
     nodes = graph.nodes
     roots = frozenset(Plan(nodes.values(), **graph.settings).roots)
     final = graph.settings["final"]
@@ -75,7 +76,7 @@ def _about(node: Node) -> Iterator[str]:
 def _detail(value: Any) -> str:
     if isinstance(value, Template):
         found = "(a function)" if value.is_native else value.to_data()
-        return str(found["$"]) if isinstance(found, dict) and list(found) == ["$"] else str(found)
+        return str(found["$"]) if is_dict(found) and list(found) == ["$"] else str(found)
     return value.name if isinstance(value, Workflow) else str(value)
 
 
@@ -107,12 +108,10 @@ def statuses_of(
     """
     if seen is None:
         return None
-    several: Iterable[Seen] = [seen] if isinstance(seen, (Mapping, InstanceInfo, History, GraphResult)) else seen
-    found: dict[str, NodeStatus] = {}
-    for one in several:
-        for name, status in _statuses(one, f"{path or graph.name}/"):
-            found[name] = status
-    return found
+    single = isinstance(seen, (Mapping, InstanceInfo, History, GraphResult))
+    several = cast("Iterable[Seen]", [seen] if single else seen)
+    root = f"{path or graph.name}/"
+    return {name: status for one in several for name, status in _statuses(one, root)}
 
 
 def _statuses(seen: Seen, root: str) -> Iterator[tuple[str, NodeStatus]]:
@@ -138,10 +137,10 @@ def _from_info(info: InstanceInfo, root: str) -> Iterator[tuple[str, NodeStatus]
         if (step := _step_of(wait.path, root)) is not None:
             note = wait.message or wait.name if wait.kind != "admission" else "may not start yet"
             yield step, NodeStatus(_WAITS.get(wait.kind, "waiting"), 0, f"{wait.kind}: {note}")
-    outcomes = cast("dict[str, Any]", info.output).get("outcomes") if isinstance(info.output, dict) else None
-    for name, one in cast("dict[str, Any]", outcomes).items() if isinstance(outcomes, dict) else ():
-        if isinstance(one, dict):
-            told = cast("dict[str, Any]", one)
+    outcomes = info.output.get("outcomes") if is_dict(info.output) else None
+    for name, one in outcomes.items() if is_dict(outcomes) else ():
+        if is_dict(one):
+            told = one
             firings = told.get("firings")
             count = firings if isinstance(firings, int) else 0
             yield name, NodeStatus(str(told.get("status")), count, str(told.get("reason") or ""))

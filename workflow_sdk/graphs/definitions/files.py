@@ -42,8 +42,8 @@ def read_json(text: str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        names = [key for key, _ in pairs]
+        twice = next(key for at, key in enumerate(names) if key in names[:at])
         raise DefinitionError(f"the key {twice!r:.60} comes twice in one object")
     return made
 

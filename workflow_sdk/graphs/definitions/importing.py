@@ -17,6 +17,7 @@ from workflow_sdk.graphs.definitions.problems import TOLD_MAX, InvalidGraphError
 from workflow_sdk.graphs.definitions.schemas import schema_of
 from workflow_sdk.graphs.model import Limits, Node, Problem
 from workflow_sdk.graphs.names import BUILTINS, Names, named
+from workflow_sdk.graphs.narrowing import is_dict, is_list
 from workflow_sdk.graphs.tasks import as_tasks
 from workflow_sdk.rows.wire import shown
 
@@ -83,15 +84,15 @@ class _Draft:
 
 
 def _told(data: Any) -> str:
-    name = cast("dict[str, Any]", data).get("name") if isinstance(data, dict) else None
+    name = data.get("name") if is_dict(data) else None
     return f"graph {name!r:.100}" if isinstance(name, str) else "this graph"
 
 
 def _problems_of(data: Any) -> Iterator[Problem]:
-    if not isinstance(data, dict):
+    if not is_dict(data):
         yield Problem("", f"a graph is a dict, not {shown(data, 60)}")
         return
-    found = cast("dict[str, Any]", data)
+    found = data
     if found.get("kind") != DOCUMENT:
         yield Problem("kind", f"a graph begins with `kind: {DOCUMENT}`, not {shown(found.get('kind'), 60)}")
         return
@@ -105,8 +106,8 @@ def _problems_of(data: Any) -> Iterator[Problem]:
 def _twice(data: Mapping[str, Any]) -> Iterator[Problem]:
     steps = data.get("steps")
     seen: set[str] = set()
-    for at, step in enumerate(cast("list[Any]", steps) if isinstance(steps, list) else ()):
-        name = cast("dict[str, Any]", step).get("name") if isinstance(step, dict) else None
+    for at, step in enumerate(steps if is_list(steps) else ()):
+        name = step.get("name") if is_dict(step) else None
         if isinstance(name, str):
             if name in seen:
                 yield Problem(f"steps[{at}].name", f"there are two steps {name!r:.100}")
@@ -125,7 +126,7 @@ def _with_names(problems: Iterable[Problem], data: Mapping[str, Any]) -> Iterato
 
 def _place(at: int, step: Any, where: str = "") -> str:
     """A place in a step, which is told with its name."""
-    name = cast("dict[str, Any]", step).get("name") if isinstance(step, dict) else None
+    name = step.get("name") if is_dict(step) else None
     rest = where.removeprefix(f"steps[{at}]")
     return f"steps[{at}] ({name:.100}){rest}" if isinstance(name, str) else f"steps[{at}]{rest}"
 
@@ -180,14 +181,14 @@ class _Reading:
 
 def _uses(data: Any) -> Iterator[tuple[str, str]]:
     """The names in a step that stand for exceptions, types and workflows."""
-    if isinstance(data, list):
-        for one in cast("list[Any]", data):
+    if is_list(data):
+        for one in data:
             yield from _uses(one)
-    elif isinstance(data, dict):
-        for key, one in cast("dict[str, Any]", data).items():
+    elif is_dict(data):
+        for key, one in data.items():
             if key == "no_retry":
                 yield from ((name, "no_retry") for name in one)
-            elif key in ("workflow", "type") and isinstance(one, dict) and "$fn" in one:
+            elif key in ("workflow", "type") and is_dict(one) and "$fn" in one:
                 yield cast("dict[str, str]", one)["$fn"], key
             else:
                 yield from _uses(one)
@@ -201,9 +202,10 @@ def _stand_in(name: str, use: str) -> object:
 
     missing.__name__ = missing.__qualname__ = name
     if use == "workflow":
-        return Workflow(missing, name, 1, "strict")
+        return cast("object", Workflow(missing, name, 1, "strict"))
     if use:
-        return type(name, (Exception,) if use == "no_retry" else (), {})
+        bases: tuple[type, ...] = (Exception,) if use == "no_retry" else ()
+        return cast("object", type(name, bases, {}))
     return missing
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.definitions.files import read_file
@@ -36,6 +36,7 @@ from workflow_sdk.graphs.definitions.shapes import (
     optional,
 )
 from workflow_sdk.graphs.model import Problem
+from workflow_sdk.graphs.narrowing import is_dict, is_list
 
 _BRACES: Final = re.compile(r"\s*\{\{(.*)\}\}\s*", re.DOTALL)
 
@@ -43,7 +44,7 @@ _BRACES: Final = re.compile(r"\s*\{\{(.*)\}\}\s*", re.DOTALL)
 def parts_in_file(path: Path, functions: Functions, transports: Mapping[str, Any] | None = None) -> Parts:
     """What a file says that has a canonical definition or a playbook in it."""
     data = read_file(path)
-    is_playbook = isinstance(data, dict) and "workflow" in data
+    is_playbook = is_dict(data) and "workflow" in data
     read = parts_of_playbook if is_playbook else parts_of
     return read(data, functions, transports, str(path))
 
@@ -127,7 +128,11 @@ def _record(name: str, required: Mapping[str, Shape], others: Mapping[str, Shape
 def _rules(name: str, then: Record) -> ListOf:
     """Rules in order: `when` and `then`, or `else`."""
     other = _record(f"the `else` of {name}", {"then": then}, {})
-    whole = {"when": _Braced(), "then": then, "else": optional(other, dict, expected="a dict with `then`")}
+    whole: dict[str, Shape] = {
+        "when": _Braced(),
+        "then": then,
+        "else": optional(other, dict, expected="a dict with `then`"),
+    }
     return ListOf(_Rule(_record(name, {}, whole)))
 
 
@@ -140,8 +145,8 @@ class _Rule:
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it."""
         yield from self.record.check(value, where)
-        if isinstance(value, dict):
-            found = cast("dict[str, Any]", value)
+        if is_dict(value):
+            found = value
             if ("else" in found) == ("when" in found):
                 yield Problem(where, "a rule has either `when` or `else`")
             elif ("then" in found) == isinstance(found.get("else"), dict):
@@ -227,10 +232,10 @@ class _Metadata:
 
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it."""
-        if not isinstance(value, dict):
+        if not is_dict(value):
             yield Problem(where, "expected a dict with `name`")
             return
-        found = cast("dict[str, Any]", value)
+        found = value
         yield from Text().check(found.get("name"), f"{where}.name")
         yield from Number(1, is_whole=True).check(found.get("version", 1), f"{where}.version")
 
@@ -292,10 +297,10 @@ def _condition(value: Any) -> str:
 
 def _arguments(value: Any) -> Any:
     """Arguments, with texts in braces as expressions."""
-    if isinstance(value, dict):
-        return {key: _arguments(one) for key, one in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_arguments(one) for one in cast("list[Any]", value)]
+    if is_dict(value):
+        return {key: _arguments(one) for key, one in value.items()}
+    if is_list(value):
+        return [_arguments(one) for one in value]
     if not isinstance(value, str) or "{{" not in value:
         return value
     found = _bare(value)
@@ -317,7 +322,8 @@ def _document(data: Mapping[str, Any]) -> dict[str, Any]:
     if data.get("workload"):
         made["default"] = data["workload"]
     made["steps"] = [_step(step) for step in data["workflow"]]
-    return cast("dict[str, Any]", written(made))
+    document: dict[str, Any] = written(made)
+    return document
 
 
 def _step(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,7 +362,7 @@ def _rule(data: Mapping[str, Any]) -> dict[str, Any]:
 def _work(data: Mapping[str, Any]) -> dict[str, Any]:
     """What a step does: the kind, and what is special to it."""
     tool = data.get("tool", [])
-    tasks: list[Mapping[str, Any]] = tool if isinstance(tool, list) else [tool]
+    tasks: list[Mapping[str, Any]] = tool if is_list(tool) else [tool]
     if len(tasks) == 1 and (values := _assigned(tasks[0])) is not None:
         return {"kind": "assign", "details": {"values": {"$args": values}}}
     # What runs nothing is left out, unless rules come after it.
@@ -422,7 +428,7 @@ def _unsupported(data: Mapping[str, Any]) -> Iterator[Problem]:
     """What a playbook may say, and graphs do another way."""
     for at, step in enumerate(data["workflow"]):
         tool = step.get("tool", [])
-        tasks = tool if isinstance(tool, list) else [tool]
+        tasks = tool if is_list(tool) else [tool]
         where = f"workflow[{at}] ({step['step']:.100})"
         assigns = len(tasks) == 1 and _assigned(tasks[0]) is not None
         for rule in chain.from_iterable(map(_rules_of, tasks)) if not assigns else ():

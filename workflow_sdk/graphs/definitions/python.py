@@ -6,13 +6,14 @@ import builtins
 import keyword
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.graphs.definitions.exporting import Exported, exported
 from workflow_sdk.graphs.definitions.plain import Reader
 from workflow_sdk.graphs.expressions import function_name as expression_name
 from workflow_sdk.graphs.names import BUILTINS, name_in_data
+from workflow_sdk.graphs.narrowing import is_dict, is_list
 
 _WIDTH: Final = 100
 _PLACING: Final = ("mode", "needs", "admit", "on_deny", "trust", "access")
@@ -139,7 +140,7 @@ class _Module:
         return [
             f"{name!r}: {called}"
             for name, called in given.items()
-            if called != name and called not in self._own_names or name in calls
+            if (called != name and called not in self._own_names) or name in calls
         ]
 
     def _public(self, name: str, *args: str, **named: str) -> _Call:
@@ -149,7 +150,7 @@ class _Module:
     # Steps.
 
     def _step(self, data: Mapping[str, Any]) -> _Call:
-        details = dict(data.get("details", {}))
+        details: dict[str, Any] = dict(data.get("details", {}))
         kind = data.get("kind", "step")
         method, places = _METHODS.get(kind, ("step", ()))
         args = [repr(data["name"]), *([self._function(data["fn"])] if "fn" in data else [])]
@@ -159,7 +160,7 @@ class _Module:
         elif "next" in data:
             named["next"] = self._arcs(data["next"])
         args += [self._detail(details.pop(key), key) for key in places if key in details]
-        named |= {_NAMES.get(key, key): self._detail(one, key) for key, one in details.items()}
+        named |= {_NAMES.get(key) or key: self._detail(one, key) for key, one in details.items()}
         named |= self._placing(data)
         return _Call(f"graph.{method}", *args, **named, **self._options(data.get("options", {})))
 
@@ -221,30 +222,30 @@ class _Module:
         return f"{rules}.{word}()" if word == "fail" else f"{rules}.{word}_()"
 
     def _detail(self, data: Any, key: str = "") -> str:
-        if key in _LISTS and isinstance(data["$args"], dict):
+        if key in _LISTS and is_dict(data["$args"]):
             # A list is given as such, or as an expression: its text.
             return repr(data["$args"]["$"])
-        if isinstance(data, list):
-            return _bracketed("[", [self._detail(one) for one in cast("list[Any]", data)], "]")
-        if isinstance(data, dict) and len(cast("dict[str, Any]", data)) == 1:
-            (mark, inner), *_ = cast("dict[str, Any]", data).items()
-            write: Callable[[Any], str] | None = {
+        if is_list(data):
+            return _bracketed("[", [self._detail(one) for one in data], "]")
+        if is_dict(data) and len(data) == 1:
+            (mark, inner), *_ = data.items()
+            writers: Mapping[str, Callable[[Any], str]] = {
                 "$args": self._value,
                 "$": repr,
                 "$fn": self._function,
                 "$task": self._task,
-            }.get(mark)
-            if write is not None:
-                return write(inner)
+            }
+            if mark in writers:
+                return writers[mark](inner)
         return self._value(data)
 
     # Values and functions.
 
     def _value(self, data: Any) -> str:
-        if isinstance(data, dict):
+        if is_dict(data):
             return _bracketed("{", [f"{key!r}: {self._value(one)}" for key, one in data.items()], "}")
-        if isinstance(data, list):
-            return _bracketed("[", [self._value(one) for one in cast("list[Any]", data)], "]")
+        if is_list(data):
+            return _bracketed("[", [self._value(one) for one in data], "]")
         module = type(data).__module__
         if module != "builtins":
             # Their `repr` is how they are made; with the module before it, if it is `datetime`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.definitions.digest import digest
@@ -15,6 +15,7 @@ from workflow_sdk.graphs.definitions.problems import InvalidGraphError
 from workflow_sdk.graphs.graph import Graph
 from workflow_sdk.graphs.model import Problem
 from workflow_sdk.graphs.names import named
+from workflow_sdk.graphs.narrowing import is_mapping
 from workflow_sdk.rows.wire import shown
 
 MODES: Final = ("strict", "warn")
@@ -164,16 +165,17 @@ def _named(what: Any) -> tuple[str, int | None]:
     """The name and version of what can't be read, as far as they can be seen."""
     if isinstance(what, Graph):
         return what.name, what.version
+    stem = ""
     if isinstance(what, Path):
+        stem = what.stem
         try:
             what = read_file(what)
         except DefinitionError:
-            return cast("Path", what).stem, None
-    data = cast("Mapping[str, Any]", what) if isinstance(what, Mapping) else {}
-    metadata = data.get("metadata")
-    data = cast("Mapping[str, Any]", metadata) if isinstance(metadata, Mapping) else data
+            return stem, None
+    data: Any = what if is_mapping(what) else {}
+    data = data["metadata"] if is_mapping(data.get("metadata")) else data
     name, version = data.get("name"), data.get("version", 1)
-    return (name if isinstance(name, str) else "", version if type(version) is int else None)
+    return (name if isinstance(name, str) else stem, version if type(version) is int else None)
 
 
 def _without(where: str, problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -26,7 +26,7 @@ _FRACTION: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]
 
 
 def read_yaml(text: str) -> Any:
-    """The plain data of a YAML text with one document. DefinitionError says what is wrong with it, and in which line."""
+    """The plain data of a YAML text with one document. DefinitionError says what is wrong, and in which line."""
     try:
         import yaml
     except ModuleNotFoundError:
@@ -62,7 +62,8 @@ def write_yaml(data: Any) -> str:
 
         def represent_str(self, data: str) -> Any:
             is_text = isinstance(resolved(data), str)
-            return self.represent_scalar("tag:yaml.org,2002:str", data, style=None if is_text else "'")
+            writer: Any = self
+            return writer.represent_scalar("tag:yaml.org,2002:str", data, style=None if is_text else "'")
 
     Dumper.add_representer(str, Dumper.represent_str)
     return str(yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100))
