@@ -62,8 +62,10 @@ def write_yaml(data: Any) -> str:
 
         def represent_str(self, data: str) -> Any:
             is_text = isinstance(resolved(data), str)
+            # What can't be printed is escaped: some characters are ends of lines to one reader and not to another.
+            style = ("'" if not is_text else None) if data.isprintable() else '"'
             writer: Any = self
-            return writer.represent_scalar("tag:yaml.org,2002:str", data, style=None if is_text else "'")
+            return writer.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
     Dumper.add_representer(str, Dumper.represent_str)
     return str(yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100))
