@@ -112,7 +112,7 @@ class FiringSeat:
 
     def __init__(self, run: GraphRuns, number: int, firing: Firing, before: Mapping[str, Any] | None = None) -> None:
         self._run = run
-        self._before = {} if before is None else before
+        self._before: Mapping[str, Any] = before or {}
         """Of a part: what the firing had changed in the context when the part began."""
         self.number = number
         self.firing = firing
@@ -298,7 +298,7 @@ class FiringWork:
         node, ctx = self.node, Context(scope)
         args = engine.codec.decode(self.firing.args, plain=True)
         raw = self.firing.details
-        values = {} if raw is None else engine.codec.decode(raw, plain=True)
+        values: dict[str, Any] = {} if raw is None else engine.codec.decode(raw, plain=True)
         fn: Callable[..., Any] | None = node.fn if node.kind == "step" else None
         payload = self.firing.args
         if node.kind == "call":

@@ -7,7 +7,7 @@ know in the next round it tells as a note, which is stored with the controller.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from msgspec import Struct
 
@@ -163,12 +163,13 @@ def _pair(node: Node, standing: list[Any], first: int) -> Move:
 
 
 def _winner(node: Node, left: Any, right: Any, choice: Any) -> Any:
-    for one, side in ((left, "left"), (right, "right")):
-        if choice == one:
-            return one
+    if choice in (left, right):
+        return left if choice == left else right
     if choice in ("left", "right"):
         return left if choice == "left" else right
-    raise ExpressionError(f'the judge of step {node.name!r} gives one of the two, or "left" or "right", not {choice!r:.100}')
+    raise ExpressionError(
+        f'the judge of step {node.name!r} gives one of the two, or "left" or "right", not {choice!r:.100}'
+    )
 
 
 def _only(node: Node, role: str, results: Results) -> Move:
@@ -180,7 +181,7 @@ def _only(node: Node, role: str, results: Results) -> Move:
 def _list(node: Node, given: Any) -> list[Any]:
     if not isinstance(given, list):
         raise ExpressionError(f"step {node.name!r} is for a list, and was given {type(given).__name__}")
-    return given
+    return cast("list[Any]", given)
 
 
 def _together(node: Node, lost: dict[str, Exception]) -> Exception:
