@@ -191,7 +191,7 @@ def task(
     timeout: Duration | None = None,
     **options: Unpack[Placing],
 ) -> Node:
-    """Ask a person to do something, and wait for it. The output has `value`, `by`, `completed_at` and `task_id`.
+    """Ask a person to do something, and wait for it. The output is `{"result":, "by":}`.
 
     If nobody has done it in `timeout`, the step fails with an error of the kind `timeout`.
     """

@@ -33,7 +33,7 @@ async def _controller(work: Work) -> Any:
 
 async def _task(work: Work) -> Any:
     details, values = work.node.details, work.values
-    return await work.ctx.task(
+    done = await work.ctx.task(
         work.node.name,
         payload=values.get("payload"),
         assignee=values.get("assignee"),
@@ -41,6 +41,7 @@ async def _task(work: Work) -> Any:
         type=details.get("type", Any),
         timeout=details.get("timeout"),
     )
+    return {"result": done.value, "value": done.value, "by": done.by}
 
 
 async def _wait(work: Work) -> Any:

@@ -7,7 +7,7 @@ know in the next round it tells as a note, which is stored with the controller.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from workflow_sdk.definitions import StepOptions, as_step_options
 from workflow_sdk.errors import CriticalError, JoinError
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.model import Node
+from workflow_sdk.graphs.tasks import listed
 
 Note = Mapping[str, Any]
 
@@ -179,9 +180,10 @@ def _only(node: Node, role: str, results: Results) -> Move:
 
 
 def _list(node: Node, given: Any) -> list[Any]:
-    if not isinstance(given, list):
+    items = listed(given)
+    if items is None:
         raise ExpressionError(f"step {node.name!r} is for a list, and was given {type(given).__name__}")
-    return cast("list[Any]", given)
+    return items
 
 
 def _together(node: Node, lost: dict[str, Exception]) -> Exception:
