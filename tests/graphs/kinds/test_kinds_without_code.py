@@ -83,7 +83,7 @@ async def test_a_task_is_listed_under_its_name_and_its_result_goes_on(world: Wor
         (task,) = (await client.tasks.list()).items
         assert (task.name, task.payload, task.roles) == ("approve", {"order": "o-1"}, ("clerk",))
         await client.tasks.complete(task.id, True, by="ada", roles=["clerk"])
-    # It was put away meanwhile: all that it knows is in the store.
+    # It was evicted meanwhile: all that it knows is in the store.
     result = end_of(await world.once(graph, mode="yield"))
     assert result.outputs["done"]["args"] == {"value": True, "by": "ada"}
     assert result.outcomes["late"].status == "never_reached"
