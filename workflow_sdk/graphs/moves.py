@@ -29,6 +29,8 @@ class Ended(Struct):
     """What it has changed in the context."""
     raw_error: bytes | None = None
     """The failure as it is recorded."""
+    unwinds: bool = False
+    """Whether it ends the graph, and the workflow around it: its code has raised a RollbackError."""
     event: str = "step"
     """`step`, or `loop` for one that ran items or turns."""
     made: list[Any] = field(default_factory=list[Any])
