@@ -79,6 +79,8 @@ class Controllers:
         """Firings that nothing is left to wait for, in order."""
         self._recorded: dict[tuple[str, int], tuple[Chooser, Ended]] = {}
         """While a run is made again: how firings have ended, by step and count."""
+        self._postponed: list[int] = []
+        """While a run is made again: firings that have come to an end of which there is no record."""
 
     def restore(self) -> None:
         """Wait on for what the firings wait for: the marking was read from the store."""
@@ -113,11 +115,18 @@ class Controllers:
         `by_record`: those end only if it is recorded that they have.
         """
         due, self._due = self._due, []
+        if not by_record:
+            due, self._postponed = [*self._postponed, *due], []
         for number in due:
             firing = self._moves.marking.firings.get(number)
             if firing is not None:
                 self._go_on(number, firing, by_record=by_record)
         return bool(due)
+
+    def has_begun(self, firing: Firing) -> bool:
+        """Whether a firing is one of a controller that has taken its token."""
+        node = self._moves.plan.nodes.get(firing.step)
+        return node is not None and is_controller(node) and self._moves.marking.fired.get(firing.step, 0) > firing.count
 
     def remember(self, chooser: Chooser, firing: Firing, ended: Ended) -> None:
         """It is recorded how a controller has ended: that happens again once its steps have."""
@@ -137,6 +146,9 @@ class Controllers:
             return
         note: Any = {} if firing.details is None else moves.codec.decode(firing.details, plain=True)
         move = next_move(node, self._args(firing), {}, note, _Results(self, firing))
+        if by_record and not isinstance(move, Round):
+            self._postponed.append(number)
+            return
         end = self._make(number, firing, node, move)
         if end is not None:
             moves.marking.drop_firing(number)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.graphs.kinds.ends import end_of, seen, statuses
 from tests.support import World
-from workflow_sdk import Context, CriticalError, DefinitionError, Status
+from workflow_sdk import Client, Context, CriticalError, DefinitionError, Status
 from workflow_sdk.graphs import E, Graph, GraphResult, Limits, arc, node, quorum
 from workflow_sdk.graphs.model import Node
 from workflow_sdk.graphs.plays import MATCHES, MISSING, WORKERS, Done, Lost, Round, next_move
@@ -432,6 +432,22 @@ async def test_controllers_go_on_after_each_eviction(world: World) -> None:
         "review": 4, "draft": 2, "cup": 3, "ideas": [0],
     }  # fmt: skip
     assert list(statuses_of(result, "review#")) == ["review#1.0", "review#1.1", "review#1.then"]
+
+
+async def test_controllers_can_be_restarted_from_each_of_their_firings(world: World) -> None:
+    graph = of_all_kinds()
+    first = end_of(await world.run(graph))
+    paths = [entry.path for entry in await world.history() if entry.path.startswith("controls/")]
+    firings = [path for path in paths if path.count("/") == 2]
+    assert len(firings) == sum(outcome.firings for outcome in first.outcomes.values())
+    for number, path in enumerate(firings):
+        id = f"i{number}"
+        await world.run(graph, id=id)
+        async with Client(world.driver, clock=world.clock) as client:
+            await client.handle(graph, id).restart_from(path)
+        again = end_of(await world.run(graph, id=id))
+        assert again == first, path
+        assert {entry.path for entry in await world.history(id) if entry.path.count("/") == 2} == set(firings)
 
 
 @pytest.mark.parametrize(
