@@ -33,6 +33,7 @@ from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.model import Limits, Node, Used
 from workflow_sdk.graphs.moves import Ended
 from workflow_sdk.graphs.parts import Work
+from workflow_sdk.graphs.surroundings import Surroundings
 from workflow_sdk.operations.calling import (
     KEY,
     TimedOut,
@@ -75,6 +76,7 @@ class GraphRuns(Protocol):
 
     engine: Engine
     most: Limits
+    around: Surroundings
 
     def scope_of(self, number: int, firing: Firing, label: str, location: bytes) -> Scope:
         """A scope for the code of a firing."""
@@ -90,19 +92,6 @@ class GraphRuns(Protocol):
 
     def submit(self, scope: Scope, seat: FiringSeat, nodes: Any) -> Coroutine[Any, Any, Any]:
         """Add steps to the run."""
-        ...
-
-    @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions that expressions may call."""
-        ...
-
-    def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What the expressions of a firing see."""
-        ...
-
-    def transport(self, name: str) -> Callable[..., Any]:
-        """The function that makes calls of this name. DefinitionError, if there is none."""
         ...
 
 
@@ -128,7 +117,7 @@ class FiringSeat:
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """The functions that expressions may call."""
-        return self._run.functions
+        return self._run.around.functions
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -141,7 +130,7 @@ class FiringSeat:
 
     def sees(self, args: bytes, **ended: Any) -> Sees:
         """What expressions see."""
-        return self._run.sees(args, **ended)
+        return self._run.around.sees(args, **ended)
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -308,7 +297,7 @@ class FiringWork:
         fn: Callable[..., Any] | None = node.fn if node.kind == "step" else None
         payload = self.firing.args
         if node.kind == "call":
-            fn = self._run.transport(node.details["transport"])
+            fn = self._run.around.transport(node.details["transport"])
             payload = engine.codec.encode(values["payload"]) if "payload" in values else payload
         if fn is None:
             return await self._in_time(engine, body_of(Work(node, ctx, args, values, self.seat)))

@@ -127,11 +127,9 @@ def as_tasks(name: str, given: object) -> list[Task]:
     labels = [one.label for one in tasks]
     if len(set(labels)) < len(labels):
         raise DefinitionError(f"step {name!r} has two tasks of one label; give each its own")
-    for one in tasks:
-        if unknown := [rule.label for rule in one.policy if rule.way == "jump" and rule.label not in labels]:
-            raise DefinitionError(
-                f"step {name!r}: task {one.label!r} jumps to {unknown[0]!r}, which is none of its tasks"
-            )
+    jumps = {(one.label, rule.label) for one in tasks for rule in one.policy if rule.way == "jump"}
+    if lost := sorted(jump for jump in jumps if jump[1] not in labels):
+        raise DefinitionError(f"step {name!r}: task {lost[0][0]!r} jumps to {lost[0][1]!r}, which is none of its tasks")
     return tasks
 
 

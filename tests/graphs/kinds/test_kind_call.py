@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -180,12 +180,12 @@ class _Bank(BaseHTTPRequestHandler):
 
     do_GET = do_POST = _answer
 
-    def log_message(self, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
 
 @contextmanager
-def server() -> Iterator[tuple[str, list[Any]]]:
+def server() -> Generator[tuple[str, list[Any]]]:
     """A server on this machine: its address, and what it was asked."""
     bank = ThreadingHTTPServer(("127.0.0.1", 0), _Bank)
     bank.asked = asked = list[Any]()  # type: ignore[attr-defined]
