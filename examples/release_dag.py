@@ -20,7 +20,7 @@ most_at_once = 0
 
 
 async def run_tool(outputs: dict[str, str] | None) -> str:
-    """Stands for a compiler, tests or a registry. It is given the outputs of the steps that are needed, if there are any."""
+    """Stands for a compiler, tests or a registry. It is given the outputs of what it needs, if it needs anything."""
     global under_way, most_at_once
     under_way += 1
     most_at_once = max(most_at_once, under_way)
