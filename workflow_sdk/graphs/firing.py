@@ -164,7 +164,7 @@ class FiringWork:
         elif self.scope is not None and self.scope.count:
             # What its operations have recorded is replayed: it is read again.
             await engine.parking.flush()
-            await engine.load_under(self.location)
+            await engine.stored.load_under(self.location)
         await self.until_due(engine)
 
     async def until_due(self, engine: Engine) -> None:

@@ -236,13 +236,20 @@ def _problem(plan: Plan, nodes: Sequence[Any]) -> str | None:
         if one.name in plan.nodes or one.name in new:
             return f"there is a step {one.name!r} already"
         new.add(one.name)
-    known = plan.nodes.keys() | new
+    return _unknown(plan.nodes.keys() | new, nodes) or _circle(nodes)
+
+
+def _unknown(known: set[str], nodes: Sequence[Node]) -> str | None:
     for one in nodes:
         for what, names in (("needs", one.needs), ("leads to", [arc.step for arc in one.next])):
             if missing := [name for name in names if name not in known]:
                 return f"step {one.name!r} {what} {missing[0]!r}, which is no step of the graph"
+    return None
+
+
+def _circle(nodes: Sequence[Node]) -> str | None:
     try:
-        TopologicalSorter({one.name: [need for need in one.needs if need in new] for one in nodes}).prepare()
+        TopologicalSorter({one.name: one.needs for one in nodes}).prepare()
     except CycleError as error:
         return f"steps need each other in a circle: {' -> '.join(map(str, error.args[1]))}"
     return None

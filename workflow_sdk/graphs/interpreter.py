@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from workflow_sdk.graphs.evaluating import Chooser
+from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
 from workflow_sdk.graphs.marking import Firing, Marking, StepState
@@ -153,16 +153,18 @@ class Interpreter:
         event = f"{ended.event}.{on}"
         sees = moves.sees(firing.args, output=ended.output, error=ended.error, event=event, patches=patches)
         found: list[tuple[Arc, bytes]] = []
-        for arc in node.next:
-            if arc.on not in (on, "any") or (arc.when is not None and not moves.choose.test(arc.when, sees)):
-                continue
-            args = moves.empty if arc.args is None else moves.codec.encode(moves.choose.value(arc.args, sees))
-            found.append((arc, args))
-            if node.mode == "exclusive":
-                break
+        for arc in [arc for arc in node.next if arc.on in (on, "any")]:
+            if arc.when is None or moves.choose.test(arc.when, sees):
+                found.append((arc, self._args_of(arc, sees)))
+                if node.mode == "exclusive":
+                    break
         if not found and ended.is_done and self.plan.no_match == "error":
             raise ExpressionError(f"no arc of step {node.name!r} matches, and the graph wants one to")
         return found
+
+    def _args_of(self, arc: Arc, sees: Sees) -> bytes:
+        moves = self.moves
+        return moves.empty if arc.args is None else moves.codec.encode(moves.choose.value(arc.args, sees))
 
     def _route_failure(self, node: Node, firing: Firing, ended: Ended) -> list[tuple[Arc, bytes]]:
         try:
@@ -263,14 +265,13 @@ class Interpreter:
         return Outcome("never_reached", "no token came to it")
 
     def _status(self, outcomes: Mapping[str, Outcome]) -> Literal["succeeded", "failed", "partial"]:
-        plan, steps = self.plan, self.marking.steps
-        final = outcomes.get(plan.final) if plan.final is not None else None
-        if final is not None and final.status == "failed" and plan.final_failure == "fail":
+        plan, states = self.plan, self.marking.steps.values()
+        has_final_failed = plan.final is not None and outcomes[plan.final].status == "failed"
+        if has_final_failed and plan.final_failure == "fail":
             return "failed"
-        if any(state.counts for state in steps.values()):
-            if plan.status != "lenient":
-                return "failed"
-            return "partial" if any(one.status == "completed" for one in outcomes.values()) else "failed"
-        if any(state.is_blocked for state in steps.values()) or (final is not None and final.status == "failed"):
+        if any(state.counts for state in states):
+            is_partial = plan.status == "lenient" and any(one.status == "completed" for one in outcomes.values())
+            return "partial" if is_partial else "failed"
+        if has_final_failed or any(state.is_blocked for state in states):
             return "partial"
         return "succeeded"

@@ -94,7 +94,7 @@ class _Graph:
     async def resume(self, engine: Engine, entry: Entry) -> Entry:
         place = self._place
         run = GraphRun(place, engine, self._plan, self._workload, self._graph.names)
-        rows = await engine.read(marking_of(place.location))
+        rows = await engine.stored.read(marking_of(place.location))
         if rows:
             added = run.marking.load(rows)
             for number in sorted(added):
@@ -105,7 +105,7 @@ class _Graph:
             await self._rebuild(engine, entry, run)
         self._assign_what_is_over(engine, run)
         for firing in run.marking.firings.values():
-            await engine.load_under(run.location_of(firing))
+            await engine.stored.load_under(run.location_of(firing))
         run.write()
         left = Effects(list(run.marking.firings.items()))
         left.is_over = not (run.marking.firings or run.marking.tokens)
@@ -117,7 +117,7 @@ class _Graph:
         assert isinstance(data, GraphData), "a graph has its context"
         context = engine.codec.decode(data.context, plain=True) if data.context else {}
         rebuilding = Rebuilding(engine, run.interpreter, run.find)
-        happened = recorded(await engine.read(HISTORY + place.location), engine.journal.names.texts)
+        happened = recorded(await engine.stored.read(HISTORY + place.location), engine.journal.names.texts)
         run.interpreter.is_rebuilt = True
         self._begin(engine, run, context)
         effects = rebuilding.rebuild(happened, run.chooser)
@@ -145,7 +145,7 @@ class _Graph:
             entry.complete(raw, engine.clock.time())
         if not place.scope.in_race:
             engine.journal.takings.settle(place.location, give_back=False)
-        engine.journal.clear_marking(place.location)
+        engine.journal.history.clear_marking(place.location)
         fold(place.scope, place.location)
         return await place.store(engine, entry)
 

@@ -208,9 +208,10 @@ class Remainder(Struct, frozen=True):
     @classmethod
     def after(cls, cut: Cut) -> Remainder:
         """The history that this cut leaves."""
-        entries = {at: entry for at, entry in cut.tree.entries.items() if at not in cut.dropped}
+        gone = cut.dropped | cut.unended
+        entries = {at: entry for at, entry in cut.tree.entries.items() if at not in gone}
         reopened: set[bytes] = set()
-        again = {*cut.dropped, *cut.unended, *(() if cut.target is None else (cut.target,))}
+        again = {*cut.dropped, *cut.unended, cut.target or b""}
         for around in {around for at in again for around in scopes_around(at)} & entries.keys():
             entry = entries[around]
             if entry.kind in _OUTCOMES:
@@ -218,8 +219,6 @@ class Remainder(Struct, frozen=True):
             elif entry.is_final:
                 reopened.add(around)
                 entries[around] = _reopened(entry)
-        for at in cut.unended & entries.keys():
-            del entries[at]
         return cls(entries, reopened, {at: start.data for at, start in cut.loops.items()})
 
     def is_open(self, location: bytes) -> bool:
