@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
@@ -65,6 +65,8 @@ class Runtime(Client):
     What the store names is only called if it is known here: a function decorated with `@step`, one of a module in which
     one of the workflows is defined, or one of `handlers`.
 
+    `transports` are what the calls of graphs are made with, by name.
+
     `inbox_max` is how many messages an instance may have that it has not taken. It is kept in the store, for all who
     send; without it, the store's own holds, or 10,000.
     """
@@ -86,12 +88,13 @@ class Runtime(Client):
         codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
         handlers: Iterable[Handler] = (),
+        transports: Mapping[str, Handler] | None = None,
         inbox_max: int | None = None,
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = by_name(workflows)
         self._handlers = tuple(handlers)
-        self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers)
+        self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers, transports)
         self._retention = check_retention(retention)
         self._ttl = seconds_of(lease_ttl, "lease_ttl")
         if self._ttl < LEASE_SECONDS_MIN:

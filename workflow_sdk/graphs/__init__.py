@@ -18,6 +18,7 @@ from workflow_sdk.graphs.model import (
     quorum,
     rule,
 )
+from workflow_sdk.graphs.tasks import on, task
 
 __all__ = [
     "E",
@@ -33,7 +34,9 @@ __all__ = [
     "fn",
     "function",
     "node",
+    "on",
     "otherwise",
     "quorum",
     "rule",
+    "task",
 ]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol
 
-from workflow_sdk.graphs.model import Node, Problem, Quorum
-from workflow_sdk.graphs.plan import Plan, required
+from workflow_sdk.graphs.expressions import Expression, Native, Template
+from workflow_sdk.graphs.impossible import impossible_joins
+from workflow_sdk.graphs.linting import Lint, Written
+from workflow_sdk.graphs.model import Arc, Node, Problem, Quorum
+from workflow_sdk.graphs.names import Names
+from workflow_sdk.graphs.plan import Plan
 
 
 class Declared(Protocol):
     """A graph, as it is declared."""
 
     settings: dict[str, Any]
+    workload: Any
+    names: Names
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -26,13 +32,17 @@ def problems_of(graph: Declared) -> list[Problem]:
     nodes = graph.nodes
     if not nodes:
         return [Problem("", "it has no steps")]
+    expressions = list(_wrong_expressions(graph))
     unknown = [*_unknown_names(nodes), *_unknown_settings(graph)]
     if unknown:
         # What leads nowhere can't be followed.
-        return unknown
+        return [*unknown, *expressions]
     circles = list(_circles(nodes))
     plan = Plan(nodes.values(), **graph.settings)
-    return [*circles, *_unreachable(plan), *([] if circles else _impossible(plan))]
+    return [*circles, *_unreachable(plan), *([] if circles else impossible_joins(plan)), *expressions]
+
+
+# Names.
 
 
 def _unknown_names(nodes: Mapping[str, Node]) -> Iterator[Problem]:
@@ -43,8 +53,8 @@ def _unknown_names(nodes: Mapping[str, Node]) -> Iterator[Problem]:
         for arc in node.next:
             if arc.step not in nodes:
                 yield Problem(node.name, f"it leads to {arc.step!r}, which is no step of the graph")
-        if isinstance(node.join, Quorum) and node.join.count > len(node.needs):
-            yield Problem(node.name, f"its quorum is {node.join.count}, and it needs only {len(node.needs)} steps")
+        if isinstance(node.join, Quorum) and node.join.count > len(set(node.needs)):
+            yield Problem(node.name, f"its quorum is {node.join.count}, and it needs only {len(set(node.needs))} steps")
 
 
 def _unknown_settings(graph: Declared) -> Iterator[Problem]:
@@ -53,8 +63,13 @@ def _unknown_settings(graph: Declared) -> Iterator[Problem]:
         if step is not None and step not in graph.nodes:
             yield Problem("", f"its {name} is {step!r}, which is no step of the graph")
     final = graph.nodes.get(graph.settings["final"] or "")
-    if final is not None and final.needs:
+    if final is None:
+        return
+    if final.needs:
         yield Problem(final.name, "it is the final step, which is run when all else is over, and can't need others")
+    for node in graph.nodes.values():
+        if final.name in node.needs:
+            yield Problem(node.name, f"it needs {final.name!r}, the final step, which is run when all else is over")
 
 
 def _circles(nodes: Mapping[str, Node]) -> Iterator[Problem]:
@@ -78,48 +93,49 @@ def _unreachable(plan: Plan) -> Iterator[Problem]:
             yield Problem(name, "no token can come to it: nothing leads there")
 
 
-def _impossible(plan: Plan) -> Iterator[Problem]:
-    """Joins of which it is certain that they never have all that they need."""
-    for node in plan.nodes.values():
-        if not node.needs or required(node) < len(node.needs):
-            continue
-        for other in plan.nodes.values():
-            if other.mode != "exclusive" or len(other.next) < 2:
-                continue
-            apart = _apart(plan, other, node)
-            if apart is not None:
-                first, second = apart
+# Expressions.
+
+
+def _wrong_expressions(graph: Declared) -> Iterator[Problem]:
+    """Functions that are not known, and paths that lead to nothing."""
+    lint = Lint(graph.workload, graph.nodes)
+    for node in graph.nodes.values():
+        for what, written, sees_output in _expressions_of(node):
+            for name in sorted(written.functions - graph.names.functions.keys()):
                 yield Problem(
-                    node.name,
-                    f"it needs {first!r} and {second!r}, of which step {other.name!r} takes one at most; "
-                    'let it fire with what is there (join="alive"), or make the step inclusive',
+                    node.name, f"{what} calls {name}(), which is no function of the graph; give it in `functions`"
                 )
-                break
+            yield from (Problem(node.name, f"{what} {text}") for text in lint.wrong_in(written, node, sees_output))
 
 
-def _apart(plan: Plan, fork: Node, join: Node) -> tuple[str, str] | None:
-    """Two needs of a join that are only reached by different arcs of one exclusive step."""
-    sides = [_reached(plan, arc.step, without=fork.name) for arc in fork.next]
-    free = {name for root in plan.roots for name in _reached(plan, root, without=fork.name)}
-    by_side = [[need for need in join.needs if need in side and need not in free] for side in sides]
-    for at, own in enumerate(by_side):
-        for need in own:
-            others = [other for other in join.needs if other != need]
-            for other in others:
-                at_other = [number for number, side in enumerate(by_side) if other in side]
-                at_need = [number for number, side in enumerate(by_side) if need in side]
-                if at_need == [at] and at_other and at not in at_other:
-                    return need, other
-    return None
+def _expressions_of(node: Node) -> Iterator[tuple[str, Written, bool]]:
+    """The expressions of a step, what to call each, and whether it reads the output of the step."""
+    for arc in node.next:
+        yield from _of_arc(arc)
+    for rule in node.admit:
+        if rule.when is not None:
+            yield "its admission", rule.when, False
+    if node.args is not None:
+        yield "its arguments", node.args, False
+    for key, value in node.details.items():
+        for one in _inside(value):
+            yield f"its `{key}`", one, isinstance(one, Expression)
 
 
-def _reached(plan: Plan, start: str, *, without: str) -> set[str]:
-    """The steps that can be reached from one, without going through another."""
-    found: set[str] = set()
-    todo = [start]
-    while todo:
-        name = todo.pop()
-        if name not in found and name != without:
-            found.add(name)
-            todo += plan.after(name)
-    return found
+def _of_arc(arc: Arc) -> Iterator[tuple[str, Written, bool]]:
+    if arc.when is not None:
+        yield f"the guard of its arc to {arc.step!r}", arc.when, True
+    if arc.args is not None:
+        yield f"the `args` of its arc to {arc.step!r}", arc.args, True
+
+
+def _inside(value: Any) -> Iterator[Written]:
+    """The expressions in a detail of a step."""
+    if isinstance(value, (Expression, Native, Template)):
+        yield value
+    elif isinstance(value, Arc):
+        yield from (one for _, one, _ in _of_arc(value))
+    elif isinstance(value, (list, tuple, dict)):
+        parts: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        for one in parts:
+            yield from _inside(one)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, cast
 
 from workflow_sdk.definitions import Step, StepOptions, Workflow, as_step_options
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import Expression, Template, parse, template_of
-from workflow_sdk.graphs.model import Arc, Condition, Join, Kind, Node, Quorum, Rule
+from workflow_sdk.graphs.model import Arc, Condition, Join, Kind, Node, Quorum, Rule, as_rules, check_node
+from workflow_sdk.graphs.tasks import Policy, Task, on
 from workflow_sdk.rows.retry import Backoff, seconds
 from workflow_sdk.rows.wire import shown
 
@@ -38,7 +38,7 @@ def node_to_data(node: Node, name_of: NameOf) -> dict[str, Any]:
         data["admit"] = [_rule_to_data(rule) for rule in node.admit]
     if node.args is not None:
         data["args"] = node.args.to_data()
-    if options := _options_to_data(node.options, name_of):
+    if options := _options_to_data(node.options, node.fn, name_of):
         data["options"] = options
     if node.details:
         data["details"] = {key: _detail_to_data(value, name_of) for key, value in node.details.items()}
@@ -56,20 +56,21 @@ def node_from_data(data: Mapping[str, Any], find: Find) -> Node:
             f"step {name!r} has no {', '.join(map(repr, unknown))}; it has {', '.join(sorted(known))}"
         )
     fn: Any = find(data["fn"]) if "fn" in data else None
-    options = _options_from_data(data.get("options", {}), find)
-    return Node(
+    made = Node(
         name,
         cast("Kind", data.get("kind", "step")),
         fn,
-        options if options is not None else as_step_options(fn, {}),
+        _options_from_data(data.get("options", {}), fn, find),
         next=tuple(map(_arc_from_data, data.get("next", ()))),
         needs=tuple(data.get("needs", ())),
         join=_join_from_data(data.get("join", "all")),
-        admit=tuple(map(_rule_from_data, data.get("admit", ()))),
+        admit=_admit_from_data(data.get("admit", ())),
         args=template_of(data["args"]) if "args" in data else None,
         details={key: _detail_from_data(value, find) for key, value in data.get("details", {}).items()},
         **{key: data.get(key, default) for key, default in _FLAGS.items()},
     )
+    check_node(made)
+    return made
 
 
 def _condition_to_data(condition: Condition) -> str:
@@ -112,47 +113,99 @@ def _rule_from_data(data: Any) -> Rule:
     return Rule(None if when is None else parse(str(when)), data["allow"])
 
 
+def _admit_from_data(data: Any) -> tuple[Rule, ...]:
+    return as_rules(data) if isinstance(data, str) else tuple(map(_rule_from_data, data))
+
+
 def _join_from_data(data: Any) -> Join:
     if isinstance(data, Mapping):
         return Quorum(data["quorum"])
     return cast("Join", data)
 
 
-def _options_to_data(options: StepOptions, name_of: NameOf) -> dict[str, Any]:
+def _options_to_data(options: StepOptions, fn: Any, name_of: NameOf) -> dict[str, Any]:
+    """The options that differ from the defaults, or from the function's own, which hold if nothing is said."""
+    own = as_step_options(fn, {})
     data: dict[str, Any] = {}
-    if options.retries != _OPTIONS.retries:
-        data["retries"] = options.retries
-    if options.backoff != _OPTIONS.backoff:
-        backoff = options.backoff
-        data["backoff"] = {
-            "initial": seconds(backoff.initial, "initial"),
-            "factor": backoff.factor,
-            "maximum": seconds(backoff.maximum, "maximum"),
-            "jitter": backoff.jitter,
-        }
-    if options.timeout is not None:
-        data["timeout"] = seconds(options.timeout, "timeout")
-    if not options.retry_on_timeout:
-        data["retry_on_timeout"] = False
-    if options.no_retry:
-        kinds = options.no_retry if isinstance(options.no_retry, tuple) else (options.no_retry,)
-        data["no_retry"] = [name_of(kind) for kind in kinds]
-    if options.rollback is not None:
-        data["rollback"] = name_of(options.rollback)
+    for key, write in _OPTION_WRITERS.items():
+        value = getattr(options, key)
+        if value != getattr(_OPTIONS, key) or value != getattr(own, key):
+            data[key] = write(value, name_of)
     return data
 
 
-def _options_from_data(data: Mapping[str, Any], find: Find) -> StepOptions | None:
-    if not data:
-        return None
+def _backoff_to_data(backoff: Backoff, name_of: NameOf) -> dict[str, Any]:
+    return {
+        "initial": seconds(backoff.initial, "initial"),
+        "factor": float(backoff.factor),
+        "maximum": seconds(backoff.maximum, "maximum"),
+        "jitter": float(backoff.jitter),
+    }
+
+
+def _kinds_to_data(given: Any, name_of: NameOf) -> list[str]:
+    return [name_of(kind) for kind in (cast("tuple[type, ...]", given) if isinstance(given, tuple) else (given,))]
+
+
+_OPTION_WRITERS: dict[str, Callable[[Any, NameOf], Any]] = {
+    "retries": lambda value, name_of: value,
+    "backoff": _backoff_to_data,
+    "timeout": lambda value, name_of: None if value is None else seconds(value, "timeout"),
+    "retry_on_timeout": lambda value, name_of: value,
+    "no_retry": _kinds_to_data,
+    "repeatable": lambda value, name_of: value,
+    "rollback": lambda value, name_of: None if value is None else name_of(value),
+}
+
+
+def _options_from_data(data: Mapping[str, Any], fn: Any, find: Find) -> StepOptions:
     given = dict(data)
     if "backoff" in given:
         given["backoff"] = Backoff(**given["backoff"])
     if "no_retry" in given:
         given["no_retry"] = tuple(find(name) for name in given["no_retry"])
-    if "rollback" in given:
+    if given.get("rollback") is not None:
         given["rollback"] = find(given["rollback"])
-    return _OPTIONS.override(cast("Any", given))
+    return as_step_options(fn, cast("Any", given))
+
+
+def _task_to_data(task: Task, name_of: NameOf) -> dict[str, Any]:
+    data: dict[str, Any] = {"label": task.label, "fn": name_of(task.fn)}
+    if task.policy:
+        data["policy"] = [_policy_to_data(one, name_of) for one in task.policy]
+    # Tasks are not retried by themselves: how often they are is said in any case.
+    data["options"] = {**_options_to_data(task.options, task.fn, name_of), "retries": task.options.retries}
+    return data
+
+
+def _task_from_data(data: Mapping[str, Any], find: Find) -> Task:
+    fn = cast("Callable[..., Any]", find(data["fn"]))
+    options = _options_from_data(data.get("options", {"retries": 0}), fn, find)
+    return Task(data["label"], fn, tuple(map(_policy_from_data, data.get("policy", ()))), options)
+
+
+def _policy_to_data(policy: Policy, name_of: NameOf) -> dict[str, Any]:
+    data: dict[str, Any] = {} if policy.when is None else {"when": _condition_to_data(policy.when)}
+    data["do"] = policy.way
+    if policy.way == "retry":
+        data["times"] = policy.times
+        if policy.backoff != Backoff():
+            data["backoff"] = _backoff_to_data(policy.backoff, name_of)
+    if policy.way == "jump":
+        data["to"] = policy.label
+    return data
+
+
+def _policy_from_data(data: Mapping[str, Any]) -> Policy:
+    when = data.get("when")
+    rules = on(when)
+    match data["do"]:
+        case "retry":
+            return rules.retry(data.get("times", 1), backoff=Backoff(**data.get("backoff", {})))
+        case "jump":
+            return rules.jump(data.get("to", ""))
+        case way:
+            return Policy(rules.when, way)
 
 
 def _detail_to_data(value: Any, name_of: NameOf) -> Any:
@@ -165,8 +218,8 @@ def _detail_to_data(value: Any, name_of: NameOf) -> Any:
         return {"$step": node_to_data(value, name_of)}
     if isinstance(value, Arc):
         return {"$arc": _arc_to_data(value)}
-    if isinstance(value, timedelta):
-        return value.total_seconds()
+    if isinstance(value, Task):
+        return {"$task": _task_to_data(value, name_of)}
     if isinstance(value, (list, tuple)):
         return [_detail_to_data(one, name_of) for one in cast("Sequence[object]", value)]
     if isinstance(value, dict):
@@ -181,6 +234,8 @@ def _detail_from_data(value: Any, find: Find) -> Any:
         return [_detail_from_data(one, find) for one in value]
     if not isinstance(value, dict):
         return value
+    if len(cast("dict[str, object]", value)) != 1:
+        return {key: _detail_from_data(one, find) for key, one in cast("dict[str, object]", value).items()}
     match value:
         case {"$args": args}:
             return template_of(args)
@@ -190,6 +245,8 @@ def _detail_from_data(value: Any, find: Find) -> Any:
             return node_from_data(step, find)
         case {"$arc": arc}:
             return _arc_from_data(arc)
+        case {"$task": task}:
+            return _task_from_data(task, find)
         case {"$fn": str() as name}:
             return find(name)
         case _:

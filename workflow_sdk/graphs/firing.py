@@ -24,10 +24,15 @@ from workflow_sdk.errors import (
     StepTimeoutError,
 )
 from workflow_sdk.graphs.bodies import args_hint, arguments_for, output_hint, takes_ctx, unwrapped
+from workflow_sdk.graphs.deadline import Deadline
+from workflow_sdk.graphs.evaluating import Sees
+from workflow_sdk.graphs.expressions import ExpressionError
+from workflow_sdk.graphs.failures import told
 from workflow_sdk.graphs.kinds import body_of
 from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.model import Limits, Node, Used
 from workflow_sdk.graphs.moves import Ended
+from workflow_sdk.graphs.parts import Work
 from workflow_sdk.operations.calling import (
     KEY,
     TimedOut,
@@ -53,6 +58,16 @@ from workflow_sdk.values.hints import has_parameter
 
 _OF_OPERATIONS = (StepError, JoinError, RaceError, ListenTimeoutError, ChildFailedError, RollbackError)
 """Failures that are recorded where they happened: another attempt would come to the same."""
+_FINAL = (*_OF_OPERATIONS, DefinitionError, ExpressionError)
+_OF_PARTS = ("each", "repeat", "sequence")
+"""Kinds whose options are those of each of their parts."""
+
+
+def _options_of(node: Node) -> StepOptions:
+    """The options of a firing as a whole. What its parts have done is not done again, so it is tried once."""
+    if node.kind in ("step", "call"):
+        return node.options
+    return StepOptions(retries=0) if node.kind in _OF_PARTS else node.options.override({"retries": 0})
 
 
 class GraphRuns(Protocol):
@@ -77,23 +92,61 @@ class GraphRuns(Protocol):
         """Add steps to the run."""
         ...
 
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions that expressions may call."""
+        ...
+
+    def sees(self, args: bytes, **ended: Any) -> Sees:
+        """What the expressions of a firing see."""
+        ...
+
+    def transport(self, name: str) -> Callable[..., Any]:
+        """The function that makes calls of this name. DefinitionError, if there is none."""
+        ...
+
 
 class FiringSeat:
     """What the code of a firing can do to its graph."""
 
-    __slots__ = ("_run", "firing", "number", "patches", "used")
+    __slots__ = ("_before", "_run", "firing", "number", "patches", "used")
 
-    def __init__(self, run: GraphRuns, number: int, firing: Firing) -> None:
+    def __init__(self, run: GraphRuns, number: int, firing: Firing, before: Mapping[str, Any] | None = None) -> None:
         self._run = run
+        self._before = {} if before is None else before
+        """Of a part: what the firing had changed in the context when the part began."""
         self.number = number
         self.firing = firing
         self.patches: dict[str, Any] = {}
         self.used: Limits = Limits(*firing.used)
 
     @property
+    def engine(self) -> Engine:
+        """What runs it."""
+        return self._run.engine
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions that expressions may call."""
+        return self._run.functions
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What it has changed in the graph's context."""
+        return dict(self.patches)
+
+    def branch(self) -> FiringSeat:
+        """A seat for a part, which keeps its changes to itself until it is done."""
+        return FiringSeat(self._run, self.number, self.firing, {**self._before, **self.patches})
+
+    def sees(self, args: bytes, **ended: Any) -> Sees:
+        """What expressions see."""
+        return self._run.sees(args, **ended)
+
+    @property
     def values(self) -> Mapping[str, Any]:
         """The context of the graph, as the firing sees it."""
-        return MappingProxyType({**self._run.context_at(self.firing.vars), **self.patches})
+        return MappingProxyType({**self._run.context_at(self.firing.vars), **self._before, **self.patches})
 
     @property
     def limits(self) -> Used:
@@ -125,7 +178,7 @@ class FiringWork:
         self.location = location
         self.name = node.name
         self._label = join_path(escape(graph), join_path(escape(node.name), f"~{firing.count}"))
-        self.options: StepOptions = node.options
+        self.options: StepOptions = _options_of(node)
         self.scope: Scope | None = None
         self.seat = FiringSeat(run, number, firing)
         self.ended: Ended | None = None
@@ -151,7 +204,7 @@ class FiringWork:
 
     def is_final(self, failure: BaseException) -> bool:
         """Whether another attempt would not mend a failure."""
-        return isinstance(failure, (*_OF_OPERATIONS, DefinitionError)) or is_final(failure, self.options)
+        return isinstance(failure, _FINAL) or is_final(failure, self.options)
 
     async def again(self, engine: Engine, failure: BaseException, when: float) -> None:
         """Record a failed attempt, and return when it is to be tried again."""
@@ -159,11 +212,13 @@ class FiringWork:
         error = pack_error_info(describe(_shown(failure), engine.codec), engine.codec)
         engine.journal.history.trouble(self.location, EntryTrouble(self.path, self.firing.attempts, now, error))
         self._change(replace(self.firing, retry_at=when))
-        if when <= now:
+        has_operations = self.scope is not None and self.scope.count > 0
+        if when <= now or has_operations:
+            # No wait may store it: without this, a worker that dies in the next attempt is forgotten.
             await engine.parking.flush()
-        elif self.scope is not None and self.scope.count:
-            # What its operations have recorded is replayed: it is read again.
-            await engine.parking.flush()
+        if has_operations:
+            # What they have recorded is replayed.
+            engine.journal.history.forget_loaded(self.location)
             await engine.stored.load_under(self.location)
         await self.until_due(engine)
 
@@ -171,7 +226,8 @@ class FiringWork:
         """Park until the next attempt is due, and count it."""
         if self.firing.retry_at is not None:
             await wait_for(engine, Wait(self, "retry", self.firing.retry_at))
-            self._change(replace(self.firing, retry_at=None, attempts=self.firing.attempts + 1))
+            now = engine.clock.time()
+            self._change(replace(self.firing, retry_at=None, tried_at=now, attempts=self.firing.attempts + 1))
 
     def _change(self, firing: Firing) -> None:
         self.firing = self.seat.firing = firing
@@ -180,19 +236,12 @@ class FiringWork:
     async def give_up(self, engine: Engine, failure: BaseException) -> None:
         """Note the failure that the graph sees."""
         error = self._outcome(engine, failure)
-        info = error.error if isinstance(error, StepError) else describe(error, engine.codec)
-        told = {
-            "type": info.type,
-            "message": info.message,
-            "kind": info.kind,
-            "attributes": dict(info.attributes),
-        }
-        event = "loop" if self.node.kind in ("each", "repeat") else "step"
         raw = pack_error(error, engine.codec)
-        self.ended = Ended(self.number, is_done=False, error=told, raw_error=raw, event=event)
+        unwinds = isinstance(error, RollbackError)
+        self.ended = Ended(self.number, is_done=False, error=told(error, engine.codec), raw_error=raw, unwinds=unwinds)
 
     def _outcome(self, engine: Engine, failure: BaseException) -> Exception:
-        if isinstance(failure, (*_OF_OPERATIONS, DefinitionError)):
+        if isinstance(failure, _FINAL):
             return failure
         kind: type[StepError] = StepCriticalError if self.is_final(failure) else StepExhaustedError
         if isinstance(failure, TimedOut):
@@ -203,7 +252,7 @@ class FiringWork:
     async def walk(walker: Walker, place: Place, node: Node, location: bytes, args: bytes) -> None:
         """Call the code of a firing over its history, for what it would have to undo."""
         scope = Scope(walker, location, place.scope.now, parent=place.scope, label=join_path(place.name, node.name))
-        if node.fn is None or not takes_ctx(node.fn):
+        if node.kind != "step" or node.fn is None or not takes_ctx(node.fn):
             return
         token = current_scope.set(scope)
         try:
@@ -253,14 +302,18 @@ class FiringWork:
         """Call the code of the step with its arguments, in the time that it has."""
         node, ctx = self.node, Context(scope)
         args = engine.codec.decode(self.firing.args, plain=True)
+        raw = self.firing.details
+        values = {} if raw is None else engine.codec.decode(raw, plain=True)
         fn: Callable[..., Any] | None = node.fn if node.kind == "step" else None
+        payload = self.firing.args
+        if node.kind == "call":
+            fn = self._run.transport(node.details["transport"])
+            payload = engine.codec.encode(values["payload"]) if "payload" in values else payload
         if fn is None:
-            raw = self.firing.details
-            values = {} if raw is None else engine.codec.decode(raw, plain=True)
-            return await self._in_time(engine, lambda: body_of(node)(ctx, args, values))
+            return await self._in_time(engine, body_of(Work(node, ctx, args, values, self.seat)))
         hint = args_hint(fn)
         try:
-            given = engine.codec.decode_checked(self.firing.args, hint)
+            given = engine.codec.decode_checked(payload, hint)
         except CodecError as error:
             raise about(f"the arguments of step {scope.path!r}", error) from None
         called = unwrapped(fn)
@@ -268,33 +321,24 @@ class FiringWork:
         if has_parameter(called, KEY, len(arguments)):
             called = with_key(engine, scope.path, called)
         if not takes_ctx(fn):
-            return await call(engine, called, arguments, node.options.timeout)
+            return await call(engine, called, arguments, self.options.timeout)
         return await self._in_time(engine, lambda: called(*arguments))
 
     async def _in_time(self, engine: Engine, body: Callable[[], Any]) -> Any:
-        """Run a body with operations in its time. What it has done when the time is over is forgotten."""
-        timeout = self.node.options.timeout
-        if timeout is None:
+        """Run a body in its time. What it has recorded stays: the next attempt replays it."""
+        scope, timeout = self.scope, self.options.timeout
+        if timeout is None or scope is None:
             return await body()
-        scope = self.scope
-        assert scope is not None, "a body has a scope"
-        with engine.calls.time_limit(seconds(timeout, "timeout")) as limit:
-            return await body()
-        if not limit.cancelled_caught or engine.life.halted or scope.race.lost:
-            await engine.life.never()
-        scope.forgotten()
-        await self._forget(engine, scope)
+        now, firing = engine.clock.time(), self.firing
+        began = firing.at if firing.tried_at is None else firing.tried_at
+        if not scope.unvisited and now > began:
+            # Nothing is recorded of this attempt: if an earlier run has begun it, it begins anew.
+            began = now
+            self._change(replace(firing, tried_at=now))
+        limit = Deadline(self, engine, scope, began + seconds(timeout, "timeout"))
+        if await limit.run(body):
+            return limit.value
         raise TimedOut(f"it took longer than {seconds(timeout, 'timeout'):g} s")
-
-    async def _forget(self, engine: Engine, scope: Scope) -> None:
-        """Have the next attempt begin afresh: nothing of this one is replayed."""
-        if scope.count:
-            cleanups = engine.outside.abandon(self.location)
-            engine.journal.takings.settle(self.location, give_back=True)
-            engine.journal.history.clear_scope(self.location)
-            engine.parking.fire()
-            await engine.parking.flush()
-            await engine.outside.clean_up(cleanups)
 
     def _succeed(self, engine: Engine, scope: Scope, value: Any) -> BaseException | None:
         node = self.node
@@ -302,8 +346,8 @@ class FiringWork:
             raw = engine.codec.encode(value, output_hint(node))
         except CodecError as error:
             return about(f"the value of step {scope.path!r}", error)
-        if node.options.rollback is not None:
-            register_handler(self, engine, node.options.rollback, value, output_hint(node))
+        if self.options.rollback is not None:
+            register_handler(self, engine, self.options.rollback, value, output_hint(node))
         fold(scope, scope.prefix)
         event = "loop" if node.kind in ("each", "repeat") else "step"
         patches = dict(self.seat.patches)

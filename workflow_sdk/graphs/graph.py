@@ -9,17 +9,22 @@ from hashlib import sha256
 from typing import Any, Literal, TypeVar, overload
 
 from workflow_sdk.context import Context
-from workflow_sdk.definitions import Workflow, function_name, is_function
+from workflow_sdk.definitions import Workflow, check_retention, function_name, is_function
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs import declaring
 from workflow_sdk.graphs.checks import problems_of
-from workflow_sdk.graphs.expressions import template_of
-from workflow_sdk.graphs.growing import make_node
-from workflow_sdk.graphs.model import GraphResult, Kind, Limits, Node, Problem
-from workflow_sdk.graphs.names import Names, name_in_data
+from workflow_sdk.graphs.declaring import Declares, functions_of
+from workflow_sdk.graphs.definitions.digest import digest as digest_of
+from workflow_sdk.graphs.definitions.exporting import document_of, hash_of
+from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
+from workflow_sdk.graphs.definitions.settings import check_settings
+from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
+from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.operation import start_graph
 from workflow_sdk.graphs.outside import read_begun
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.types import Coro
+from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.wire import shown
 from workflow_sdk.values import Codec
 
@@ -46,15 +51,17 @@ class Graph(Workflow[Any, GraphResult]):
         when_blocked: Literal["wait", "complete"] = "wait",
         final_failure: Literal["fail", "partial"] = "fail",
         functions: Mapping[str, Any] | Iterable[Any] = (),
-        retention: float | None = None,
+        transports: Mapping[str, Callable[..., Any]] | None = None,
+        retention: Duration | None = None,
     ) -> None:
         async def run(ctx: Context, workload: Any = None) -> GraphResult:
             return await ctx.graph(self.name, self, workload)
 
-        super().__init__(run, name, version, "strict", retention)
+        check_settings(name, version, status, no_match, when_blocked, final_failure)
+        super().__init__(run, name, version, "strict", check_retention(retention))
         self.__module__ = _module_of_caller()
         self.workload = workload
-        """The type of what a run is given; None: anything."""
+        """The type of what a run is given, or its JSON schema as a dict; None: anything."""
         self.context: dict[str, Any] = dict(context or {})
         """What the context of a run begins with."""
         self.settings: dict[str, Any] = {
@@ -66,7 +73,7 @@ class Graph(Workflow[Any, GraphResult]):
             "when_blocked": when_blocked,
             "final_failure": final_failure,
         }
-        self.names = Names(functions)
+        self.names = Names(functions, transports)
         """The functions of the graph, by the names that data has for them."""
         self._nodes: dict[str, Node] = {}
         self._is_frozen = False
@@ -88,7 +95,7 @@ class Graph(Workflow[Any, GraphResult]):
         """
         name = fn if isinstance(fn, str) else options.pop("name", None)
         if "tasks" in options:
-            return self._add(name, "pipeline", None, options, details={"tasks": list(options.pop("tasks"))})
+            return self.add(declaring.pipeline(name, options.pop("tasks"), options))
         if is_function(fn) and not isinstance(fn, str):
             return self._declare(name, fn, options)
         return self._declare(name, body, options) if body is not None else lambda fn: self._declare(name, fn, options)
@@ -96,24 +103,32 @@ class Graph(Workflow[Any, GraphResult]):
     def _declare(self, name: str | None, fn: Any, options: Mapping[str, Any]) -> Any:
         if not is_function(fn):
             raise DefinitionError(f"a step is declared over a function, not {shown(fn)}")
-        left = dict(options)
-        details: dict[str, Any] = {}
-        if "each" in left:
-            details["items"] = template_of(left.pop("each"))
-            details["parallel"] = left.pop("parallel", None)
-        self._add(name or function_name(fn), "each" if details else "step", fn, left, details=details)
+        self.add(declaring.step(name or function_name(fn), fn, options))
         return fn
 
-    def _add(
-        self, name: Any, kind: Kind, fn: Any, options: Mapping[str, Any], *, details: Mapping[str, Any] | None = None
-    ) -> None:
+    noop = Declares(declaring.noop)
+    choose = Declares(declaring.choose)
+    assign = Declares(declaring.assign)
+    task = Declares(declaring.task)
+    wait = Declares(declaring.wait)
+    call = Declares(declaring.call)
+    child = Declares(declaring.child)
+    continue_with = Declares(declaring.continue_with)
+    repeat = Declares(declaring.repeat)
+    sequence = Declares(declaring.sequence)
+    fan_out = Declares(declaring.fan_out)
+    best_of = Declares(declaring.best_of)
+    tournament = Declares(declaring.tournament)
+    generate_and_filter = Declares(declaring.generate_and_filter)
+
+    def add(self, node: Node) -> None:
+        """Add a step that was made by `node(...)`."""
         if self._is_frozen:
             raise DefinitionError(f"graph {self.name!r} was used, and can't be changed any more")
-        node = make_node(name, fn, {**options, "details": dict(details or {})}, kind)
         if node.name in self._nodes:
             raise DefinitionError(f"graph {self.name!r} has two steps {node.name!r}; give one of them another name")
-        if fn is not None:
-            self.names.add(name_in_data(fn), fn)
+        for fn in functions_of(node):
+            self.names.meet(fn)
         self._nodes[node.name] = node
 
     # Using it.
@@ -146,12 +161,50 @@ class Graph(Workflow[Any, GraphResult]):
         """Register a run as an operation of a scope."""
         return start_graph(scope, name, self, workload)
 
+    # As data.
+
+    def to_data(self) -> dict[str, Any]:
+        """The canonical definition: plain data, with functions by their names.
+
+        DefinitionError with everything that is wrong, if the graph is not sound or has what data can't have.
+        """
+        return document_of(self)
+
+    @classmethod
+    def from_data(cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
+        """The graph that a canonical definition describes, with these functions for the names in it.
+
+        DefinitionError with everything that is wrong, and where.
+        """
+        return cls._made_of(parts_of(data, functions, transports))
+
+    @classmethod
+    def _made_of(cls, parts: Parts) -> Graph:
+        graph = cls(parts.name, **parts.settings)
+        for node in parts.nodes:
+            graph.add(node)
+        return graph
+
+    @cached_property
+    def pinned(self) -> tuple[bytes, dict[str, Any]] | None:
+        """The digest of the definition and the definition, which instances go on with; None if it can't be exported."""
+        try:
+            data = self.to_data()
+        except DefinitionError:
+            return None
+        return bytes.fromhex(digest_of(data)), data
+
+    @property
+    def hash(self) -> str:
+        """The SHA-256 of the canonical definition: it is the same after export and import, in any format."""
+        return hash_of(self)
+
     # As a workflow.
 
     @property
     def input_hint(self) -> object:
         """The type of the workload."""
-        return Any if self.workload is None else self.workload
+        return Any if self.workload is None or isinstance(self.workload, Mapping) else self.workload
 
     def read_input(self, codec: Codec, raw: bytes) -> Any:
         """The workload; or what another system has begun with it."""

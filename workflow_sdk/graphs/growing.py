@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from workflow_sdk.definitions import StepOverrides, as_step_options
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.graphs.controllers import read_added
 from workflow_sdk.graphs.data import node_from_data, node_to_data
 from workflow_sdk.graphs.evaluating import Evaluated
 from workflow_sdk.graphs.expressions import template_of
@@ -171,7 +172,8 @@ class Growing:
             return Effects(), b""
         effects = run.interpreter.submit(chooser, batch.nodes, batch.roots, batch.depth)
         data = pack_batch(batch, run.name_of, run.engine)
-        run.interpreter.marking.add_steps(run.interpreter.marking.head.events, data)
+        # By the number of steps there are then: they are added again in this order.
+        run.interpreter.marking.add_steps(len(run.plan.nodes), data)
         return effects, data
 
     def _checked(self, nodes: Sequence[Any], roots: Sequence[str] | None, depth: int) -> Batch | Verdict:
@@ -212,9 +214,13 @@ def pack_batch(batch: Batch, name_of: Callable[[object], str], engine: Engine) -
     return engine.codec.encode([nodes, [list(root) for root in batch.roots], batch.depth])
 
 
-def unpack_batch(raw: bytes, find: Callable[[str], object], engine: Engine) -> Batch:
-    """The batch that was stored."""
-    nodes, roots, depth = engine.codec.decode(raw, plain=True)
+def unpack_batch(raw: bytes, find: Callable[[str], object], engine: Engine, plan: Plan | None = None) -> Batch:
+    """The batch that was stored. `plan`: of a run, in which controllers may have added steps, too."""
+    found = engine.codec.decode(raw, plain=True)
+    added = read_added(found)
+    if added is not None and plan is not None:
+        return Batch(tuple(added.nodes(plan)), (), added.depth)
+    nodes, roots, depth = found
     made = tuple(node_from_data(one, find) for one in nodes)
     return Batch(made, tuple((name, args) for name, args in roots), depth)
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
+from workflow_sdk.graphs.controllers import Controllers, is_added
 from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
@@ -40,11 +43,14 @@ class Interpreter:
         """What was recorded happens again: steps are started by their record only."""
         self._joins = Joins(self.moves)
         self.moves.joins = self._joins
-        self._starting = Starting(self.moves, self._finish)
+        self._controllers = Controllers(self.moves, self._finish)
+        self.moves.ended = self._controllers.ended
+        self._starting = Starting(self.moves, self._finish, self._controllers)
 
     def restore(self) -> None:
         """Go on with a marking that was read from the store."""
         self._joins.restore()
+        self._controllers.restore()
 
     # Events.
 
@@ -125,14 +131,16 @@ class Interpreter:
         asked.made = ended.made = made[before:]
         if ended.is_done and ended.patches:
             self.moves.patch(ended.patches)
-        self._record(firing, node, ended, is_handled=bool(arcs))
+        self._record(firing, node, ended, is_handled=bool(arcs) or is_added(node))
         self._emit(firing, node, arcs)
         if ended.is_done and ended.output is not None:
             self._joins.arrive(firing, ended.output)
         else:
             self._joins.died(firing.step)
+        self.moves.ended(firing.step)
         self._joins.close(firing.stack)
-        if not ended.is_done and not arcs and self.plan.status == "fail_fast" and firing.step != self.plan.final:
+        is_over = not ended.is_done and not arcs and not is_added(node)
+        if is_over and self.plan.status == "fail_fast" and firing.step != self.plan.final:
             self.moves.cancel_all(f"step {firing.step!r} has failed, and the graph fails at once")
 
     def _rerouted(self, ended: Ended, error: ExpressionError) -> Ended:
@@ -180,6 +188,7 @@ class Interpreter:
         else:
             fails = not is_handled and firing.step != self.plan.final
             state = StepState("failed", ended.reason, count, before.output, fails, ended.raw_error)
+            state = replace(state, unwinds=ended.unwinds)
         self.marking.put_step(firing.step, state)
         if node.next or not ended.is_done:
             # Some of its arcs were not taken, or a branch has ended.
@@ -203,7 +212,7 @@ class Interpreter:
         else:
             self._starting.open()
             self._starting.advance()
-            while self._joins.look() or self._comes_to_rest():
+            while self._joins.look() or self._controllers.look() or self._comes_to_rest():
                 self._starting.advance()
         effects = self.moves.effects
         effects.is_over = not (self.marking.firings or self.marking.tokens)

@@ -1,113 +1,139 @@
-"""What the steps do that are no functions of the author's: tasks, waits, calls, children, items and turns."""
+"""What a firing does whose code is ours: tasks of people, waits, children, items, turns and pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
 from workflow_sdk.context import Context
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.graphs.bodies import call_in
 from workflow_sdk.graphs.expressions import ExpressionError
-from workflow_sdk.graphs.model import Node
+from workflow_sdk.graphs.parts import Part, PartSeat, Work, holds, run_part
+from workflow_sdk.graphs.pipeline import run_tasks
 from workflow_sdk.operations.loop import Break, Continue
+from workflow_sdk.operations.scope import current_scope
 
-Values = Mapping[str, Any]
-"""What the details of the step came to when it began."""
-Body = Callable[[Node, Context, Any, Values], Awaitable[Any]]
-
-
-async def _noop(node: Node, ctx: Context, args: Any, values: Values) -> None:
-    """A step that runs nothing, of which too many came in a row to be passed at once."""
+Body = Callable[[Work], Awaitable[Any]]
 
 
-async def _assign(node: Node, ctx: Context, args: Any, values: Values) -> Any:
-    ctx.patch(**values["values"])
-    return values["values"]
+async def _noop(work: Work) -> None:
+    """Do nothing. So many steps that run nothing came in a row that this one was not passed at once."""
 
 
-async def _task(node: Node, ctx: Context, args: Any, values: Values) -> dict[str, Any]:
-    details = node.details
-    done = await ctx.task(
-        "task",
+async def _assign(work: Work) -> Any:
+    work.ctx.patch(**work.values["values"])
+    return work.values["values"]
+
+
+async def _controller(work: Work) -> Any:
+    """Give what a controller came to without adding a step, of which too many came in a row to be passed at once."""
+    return work.values["output"]
+
+
+async def _task(work: Work) -> Any:
+    details, values = work.node.details, work.values
+    return await work.ctx.task(
+        work.node.name,
         payload=values.get("payload"),
         assignee=values.get("assignee"),
-        roles=details.get("roles", ()),
+        roles=values.get("roles", ()),
         type=details.get("type", Any),
         timeout=details.get("timeout"),
     )
-    return {"result": done.result, "by": done.by}
 
 
-async def _wait(node: Node, ctx: Context, args: Any, values: Values) -> Any:
-    details = node.details
-    if (message := details.get("message")) is not None:
+async def _wait(work: Work) -> Any:
+    ctx, details, values = work.ctx, work.node.details, work.values
+    if "message" in values:
+        message = _text(work, "message", values["message"])
         return await ctx.listen("message", message, type=details.get("type", Any), timeout=details.get("timeout"))
     if "duration" in values:
-        return await ctx.sleep("duration", values["duration"])
-    when = values["until"]
-    if not isinstance(when, datetime):
-        when = datetime.fromisoformat(when)
-    return await ctx.sleep_until("until", when)
+        duration = values["duration"]
+        if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration < 0:
+            raise ExpressionError(
+                f"step {work.node.name!r} waits for seconds from 0 on, and was given {duration!r:.100}"
+            )
+        return await ctx.sleep("duration", duration)
+    return await ctx.sleep_until("until", _moment(work))
 
 
-async def _call(node: Node, ctx: Context, args: Any, values: Values) -> Any:
-    transport: Any = node.details["transport_fn"]
-    return await ctx.step("call", transport, values.get("payload", args), timeout=node.details.get("timeout"))
+def _moment(work: Work) -> datetime:
+    text = _text(work, "until", work.values["until"])
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise ExpressionError(
+            f"step {work.node.name!r} waits until a time such as 2030-01-31T12:00:00+00:00, and was given {text!r:.100}"
+        )
+    return when
 
 
-async def _child(node: Node, ctx: Context, args: Any, values: Values) -> Any:
-    return await ctx.child("child", node.details["workflow"], values.get("input", args))
+def _text(work: Work, what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ExpressionError(f"the {what} of step {work.node.name!r} is a text, not {value!r:.100}")
+    return value
 
 
-async def _continue(node: Node, ctx: Context, args: Any, values: Values) -> str:
-    return await ctx.continue_with("continue", node.details["workflow"], values.get("input", args))
+async def _child(work: Work) -> Any:
+    return await work.ctx.child("child", work.node.details["workflow"], work.values.get("input", work.args))
 
 
-async def _each(node: Node, ctx: Context, args: Any, values: Values) -> list[Any]:
-    items = values["items"]
+async def _continue(work: Work) -> str:
+    return await work.ctx.continue_with("next", work.node.details["workflow"], work.values.get("input", work.args))
+
+
+async def _each(work: Work) -> list[Any]:
+    node, items = work.node, work.values["items"]
     if not isinstance(items, list):
         raise ExpressionError(f"step {node.name!r} is for each item of a list, and was given {type(items).__name__}")
-    fn = node.fn
+    fn, outer = node.fn, work.seat
     assert fn is not None, "items are given to a function"
+    options = node.options
 
-    async def one(inner: Context, item: Any) -> Any:
-        return await call_in(inner, fn, item)
+    async def one(ctx: Context, item: Any) -> list[Any]:
+        seat = _own_seat(outer)
+        output = await run_part(ctx, seat, Part("item", fn, item, options))
+        return [output, seat.changed]
 
-    return await ctx.map("items", one, items, limit=node.details.get("parallel"))
+    outputs: list[Any] = []
+    for output, changed in await work.ctx.map("items", one, items, limit=node.details.get("parallel")):
+        outer.patch(changed)
+        outputs.append(output)
+    return outputs
 
 
-async def _repeat(node: Node, ctx: Context, args: Any, values: Values) -> Any:
+async def _repeat(work: Work) -> Any:
+    node, outer = work.node, work.seat
     until, maximum = node.details.get("until"), node.details.get("maximum")
     fn = node.fn
     assert fn is not None, "a turn is a function"
 
-    async def turn(inner: Context, state: list[Any]) -> Continue[list[Any]] | Break[Any]:
-        number, before = state
-        output = await call_in(inner, fn, args if number == 0 else before)
-        scope = {"output": output, "args": args, "ctx": dict(inner.vars), "event": {"name": "loop.turn"}}
-        if (maximum is not None and number + 1 >= maximum) or (until is not None and until.test(scope, {})):
-            return Break(output)
-        return Continue([number + 1, output])
+    async def turn(ctx: Context, state: list[Any]) -> Continue[list[Any]] | Break[list[Any]]:
+        number, given, changed = state
+        seat = _own_seat(outer)
+        seat.patch(changed)
+        output = await run_part(ctx, seat, Part("turn", fn, given, node.options))
+        after = [number + 1, output, seat.changed]
+        if maximum is not None and number + 1 >= maximum:
+            return Break(after)
+        if until is not None and await holds(ctx, "until", seat, until, given, output=output, event="step.done"):
+            return Break(after)
+        return Continue(after)
 
-    return await ctx.loop("turns", turn, [0, None])
-
-
-async def _sequence(node: Node, ctx: Context, args: Any, values: Values) -> Any:
-    output = args
-    for part in node.details["parts"]:
-        output = await _part(ctx, part, output)
+    _, output, changed = await work.ctx.loop("turns", turn, [0, work.args, {}])
+    outer.patch(changed)
     return output
 
 
-async def _part(ctx: Context, part: Any, args: Any) -> Any:
-    name = getattr(part, "__name__", "part")
-
-    async def run(inner: Context) -> Any:
-        return await call_in(inner, part, args)
-
-    return (await ctx.join(name, {name: run}))[name]
+def _own_seat(outer: PartSeat) -> PartSeat:
+    """A seat for the scope that runs, so that what it changes in the context is its own until it is done."""
+    scope, seat = current_scope.get(), outer.branch()
+    assert scope is not None, "a branch has a scope"
+    scope.firing = seat
+    return seat
 
 
 _BODIES: dict[str, Body] = {
@@ -116,18 +142,22 @@ _BODIES: dict[str, Body] = {
     "assign": _assign,
     "task": _task,
     "wait": _wait,
-    "call": _call,
     "child": _child,
     "continue": _continue,
     "each": _each,
     "repeat": _repeat,
-    "sequence": _sequence,
+    "sequence": run_tasks,
+    "pipeline": run_tasks,
+    "fan_out": _controller,
+    "best_of": _controller,
+    "tournament": _controller,
+    "generate_and_filter": _controller,
 }
 
 
-def body_of(node: Node) -> Callable[[Context, Any, Values], Awaitable[Any]]:
+def body_of(work: Work) -> Callable[[], Awaitable[Any]]:
     """What a firing of a step does."""
-    body = _BODIES.get(node.kind)
+    body = _BODIES.get(work.node.kind)
     if body is None:
-        raise DefinitionError(f"step {node.name!r} is of the kind {node.kind!r}, which nothing runs")
-    return lambda ctx, args, values: body(node, ctx, args, values)
+        raise DefinitionError(f"step {work.node.name!r} is of the kind {work.node.kind!r}, which nothing runs")
+    return lambda: body(work)

@@ -1,4 +1,4 @@
-"""What a graph tells clients while it runs, and what it is told: changes from outside, steps that wait to be allowed."""
+"""What a graph tells clients while it runs, and what it is told: changes from outside, steps that wait to start."""
 
 from __future__ import annotations
 

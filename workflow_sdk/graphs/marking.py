@@ -75,6 +75,8 @@ class Firing(Row, frozen=True):
     """How much of the limits was used when it began."""
     attempts: Count = 1
     retry_at: float | None = None
+    tried_at: float | None = None
+    """When the present attempt began, if it is not the first."""
     details: bytes | None = None
     """What the details of the step came to when it began."""
     waits_for: tuple[str, ...] | None = None
@@ -98,6 +100,8 @@ class StepState(Row, frozen=True):
     """Of a failure that counts."""
     is_blocked: bool = False
     """Whether it was denied, and the run has ended without waiting for it."""
+    unwinds: bool = False
+    """Whether its failure ends the run, and the workflow around it."""
 
 
 class Arrival(Row, frozen=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -28,6 +29,8 @@ class Ended(Struct):
     """What it has changed in the context."""
     raw_error: bytes | None = None
     """The failure as it is recorded."""
+    unwinds: bool = False
+    """Whether it ends the graph, and the workflow around it: its code has raised a RollbackError."""
     event: str = "step"
     """`step`, or `loop` for one that ran items or turns."""
     made: list[Any] = field(default_factory=list[Any])
@@ -58,6 +61,10 @@ class Effects(Struct):
     """Why the firing that has ended counts as failed, though its body did not: a guard or an argument has no value."""
     is_over: bool = False
     """Whether nothing is left to be done."""
+
+
+def _nobody(name: str) -> None:
+    """Nobody wants to know."""
 
 
 class Listeners(Protocol):
@@ -95,6 +102,8 @@ class Moves:
         self.given: dict[str, bytes] = {}
         """Outputs of steps that another system has run: such a step is done when its turn comes."""
         self.joins: Listeners | None = None
+        self.ended: Callable[[str], None] = _nobody
+        """What is to know that a step has ended, in whatever way."""
         self._chooser: Chooser | None = None
 
     def open(self, chooser: Chooser) -> None:
@@ -124,6 +133,15 @@ class Moves:
         """The final step is given its token, which it has once."""
         self.marking.set_head(replace(self.marking.head, is_final_due=False))
 
+    @contextmanager
+    def choosing(self, chooser: Chooser) -> Iterator[None]:
+        """Have something else say what expressions come to, for a while."""
+        before, self._chooser = self._chooser, chooser
+        try:
+            yield
+        finally:
+            self._chooser = before
+
     # Tokens and firings.
 
     def put_token(self, name: str, args: bytes, stack: Stack, depth: int) -> None:
@@ -149,13 +167,24 @@ class Moves:
         before = self.marking.steps.get(firing.step, StepState())
         self.marking.put_step(firing.step, replace(before, firings=before.firings + 1))
         self.note(firing.step, "cancelled", reason)
+        if firing.waits_for:
+            self._cancel_steps(frozenset(firing.waits_for), reason)
+
+    def _cancel_steps(self, names: frozenset[str], reason: str) -> None:
+        """End what a controller has added, which nothing waits for any more."""
+        for number in [number for number, token in self.marking.tokens.items() if token.step in names]:
+            self.drop_token(number, "cancelled", reason)
+        for number in [number for number, firing in self.marking.firings.items() if firing.step in names]:
+            self.cancel(number, reason)
 
     def cancel_all(self, reason: str) -> None:
         """Take out all tokens, and end all firings."""
         for number in list(self.marking.tokens):
             self.drop_token(number, "cancelled", reason)
         for number in list(self.marking.firings):
-            self.cancel(number, reason)
+            if number in self.marking.firings:
+                # It may have gone with its controller.
+                self.cancel(number, reason)
 
     def note(self, name: str, status: str, reason: str, *, counts: bool = False, is_blocked: bool = False) -> None:
         """Note that a step has come to nothing."""
@@ -164,6 +193,7 @@ class Moves:
             state = replace(before, status=status, reason=reason, counts=counts, error=None, is_blocked=is_blocked)
             self.marking.put_step(name, state)
         self._listeners.died(name)
+        self.ended(name)
 
     @property
     def _listeners(self) -> Listeners:

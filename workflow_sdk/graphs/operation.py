@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
-from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError
+from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError, RollbackError
 from workflow_sdk.graphs.firing import FiringWork
 from workflow_sdk.graphs.growing import unpack_batch
 from workflow_sdk.graphs.model import GraphResult
 from workflow_sdk.graphs.moves import Effects
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.outside import Begun
+from workflow_sdk.graphs.pinning import Definable, pin, plan_of
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.graphs.rebuilding import Rebuilding, recorded
 from workflow_sdk.graphs.run import GraphRun
@@ -27,7 +28,7 @@ from workflow_sdk.rows.location import escape, join_path, segments, subtree
 from workflow_sdk.rows.status import Kind
 
 
-class Runnable(Protocol):
+class Runnable(Definable, Protocol):
     """A graph, as far as a run of it needs to know it."""
 
     name: str
@@ -72,10 +73,11 @@ class _Graph:
     async def begin(self, engine: Engine) -> Entry:
         place, graph = self._place, self._graph
         entry = place.new_entry()
+        digest = await pin(engine, graph)
         run = GraphRun(place, engine, self._plan, self._workload, graph.names)
         effects = self._begin(engine, run, graph.context)
         context = engine.codec.encode(graph.context) if graph.context else b""
-        entry.data = GraphData(b"", context)
+        entry.data = GraphData(digest, context)
         place.put(entry)
         run.record(effects)
         return await self._go(engine, entry, run, effects)
@@ -91,14 +93,25 @@ class _Graph:
             effects.is_over = more.is_over
         return effects
 
+    async def _know(self, reader: Reader, entry: Entry) -> None:
+        """Go on with the definition that the run began with."""
+        data = entry.data
+        assert isinstance(data, GraphData), "a graph has a definition"
+        try:
+            self._plan = await plan_of(reader, self._graph, data.definition)
+        except DefinitionError as error:
+            what = f"{self._place.what} goes on with the definition that it began with"
+            raise self._place.mistake(f"{what}, and the code does not have all of it any more: {error}") from None
+
     async def resume(self, engine: Engine, entry: Entry) -> Entry:
         place = self._place
+        await self._know(engine, entry)
         run = GraphRun(place, engine, self._plan, self._workload, self._graph.names)
         rows = await engine.stored.read(marking_of(place.location))
         if rows:
             added = run.marking.load(rows)
             for number in sorted(added):
-                batch = unpack_batch(added[number], run.find, engine)
+                batch = unpack_batch(added[number], run.find, engine, self._plan)
                 self._plan.add(batch.nodes, batch.depth)
             run.interpreter.restore()
         else:
@@ -107,8 +120,9 @@ class _Graph:
         for firing in run.marking.firings.values():
             await engine.stored.load_under(run.location_of(firing))
         run.write()
-        left = Effects(list(run.marking.firings.items()))
-        left.is_over = not (run.marking.firings or run.marking.tokens)
+        left = Effects([(number, one) for number, one in run.marking.firings.items() if one.waits_for is None])
+        run.unwound = next((state.error for state in run.marking.steps.values() if state.unwinds), None)
+        left.is_over = run.unwound is not None or not (run.marking.firings or run.marking.tokens)
         return await self._go(engine, entry, run, left)
 
     async def _rebuild(self, engine: Engine, entry: Entry, run: GraphRun) -> None:
@@ -137,7 +151,11 @@ class _Graph:
         place = self._place
         result = await run.go(effects)
         raw = place.encode(result, GraphResult)
-        if result.status == "failed":
+        cleanups = engine.outside.abandon(place.location) if run.unwound is not None else []
+        if run.unwound is not None:
+            entry.fail(run.unwound, engine.clock.time())
+            entry.value = raw
+        elif result.status == "failed":
             error = GraphFailedError(_told(place, result), None, list(self._failed(engine, run)))
             entry.fail(pack_error(error, engine.codec), engine.clock.time())
             entry.value = raw
@@ -147,7 +165,10 @@ class _Graph:
             engine.journal.takings.settle(place.location, give_back=False)
         engine.journal.history.clear_marking(place.location)
         fold(place.scope, place.location)
-        return await place.store(engine, entry)
+        entry = await place.store(engine, entry)
+        if cleanups:
+            await engine.outside.clean_up(cleanups)
+        return entry
 
     def _failed(self, engine: Engine, run: GraphRun) -> Iterator[str]:
         """The paths of what has failed and is tried again by `recover`: firings, and the operations in them."""
@@ -163,6 +184,7 @@ class _Graph:
     async def walk(self, walker: Walker, entry: Entry) -> None:
         """Call the code of every firing again, as far as its history goes, for what it would have to undo."""
         place = self._place
+        await self._know(walker, entry)
         names = walker.journal.names.texts
         found = walker.journal.history.loaded.pop(place.location, {})
         for segment, one in sorted(found.items(), key=lambda item: item[1].ordinal):
@@ -181,6 +203,8 @@ class _Graph:
         result: GraphResult = place.decode(entry.value, GraphResult)
         if entry.error is not None:
             recorded_error = place.failure(entry.error)
+            if isinstance(recorded_error, RollbackError):
+                raise recorded_error
             failed = recorded_error.failed if isinstance(recorded_error, GraphFailedError) else ()
             raise GraphFailedError(_told(place, result), result, failed)
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from workflow_sdk.graphs.model import Limits, Node, Quorum
+from workflow_sdk.graphs.serving import Serving
 
 Forks = tuple[str, ...]
 """Steps, outermost first, that have opened a fork instance on every way to a step."""
@@ -12,6 +13,8 @@ Forks = tuple[str, ...]
 
 class Plan:
     """The steps of one run, by name: those that were declared, and those that were submitted since."""
+
+    SETTINGS = ("entry", "final", "limits", "status", "no_match", "when_blocked", "final_failure")
 
     def __init__(
         self,
@@ -43,7 +46,8 @@ class Plan:
         """Of the steps that were submitted."""
         self._forks: dict[str, Forks] | None = None
         self._is_dag: dict[str, bool] = {}
-        self._serving: dict[str, frozenset[str]] | None = None
+        self._serving: Serving | None = None
+        self._served: dict[str, frozenset[str]] = {}
         self.add(nodes)
         self.roots: list[str] = self._roots()
         """The steps that have a token at the beginning."""
@@ -61,7 +65,7 @@ class Plan:
                 self.dependents.setdefault(need, []).append(node.name)
             for arc in node.next:
                 self.sources.setdefault(arc.step, []).append(node.name)
-        self._serving = None
+        self._serving, self._served = None, {}
         if any(node.next for node in added):
             # New arcs may lead anywhere; without them, nothing is known less of the steps before.
             self._forks, self._is_dag = None, {}
@@ -127,9 +131,16 @@ class Plan:
 
     def quorums_served(self, name: str) -> frozenset[str]:
         """The joins by quorum that are all that a step leads to: once they have fired, it is of no use."""
-        if self._serving is None:
-            self._serving = _serving(self)
-        return self._serving.get(name, frozenset())
+        if name not in self._served:
+            if self._serving is None:
+                self._serving = self._find_serving()
+            self._served[name] = self._serving.of(name)
+        return self._served[name]
+
+    def _find_serving(self) -> Serving:
+        quorums = [name for name, node in self.nodes.items() if isinstance(node.join, Quorum)]
+        after = {name: list(self.after(name)) for name in self.nodes}
+        return Serving(after, {name: node.needs for name, node in self.nodes.items()}, self.sources, quorums)
 
     def after(self, name: str) -> Iterator[str]:
         """The steps that a step leads to, by an arc or as a need."""
@@ -180,39 +191,3 @@ def _narrow(found: dict[str, Forks], name: str, forks: Forks, todo: list[str]) -
     if after != before:
         found[name] = after
         todo.append(name)
-
-
-def _serving(plan: Plan) -> dict[str, frozenset[str]]:
-    """For every step, the joins by quorum that it serves and nothing else."""
-    joins = [name for name, node in plan.nodes.items() if isinstance(node.join, Quorum)]
-    found: dict[str, set[str]] = {}
-    for join in joins:
-        for name in _only_for(plan, join):
-            found.setdefault(name, set()).add(join)
-    return {name: frozenset(served) for name, served in found.items()}
-
-
-def _only_for(plan: Plan, join: str) -> set[str]:
-    """The steps all of whose ways end in a join."""
-    before = _before(plan, join)
-    only = set(before)
-    changed = True
-    while changed:
-        # A step that leads anywhere else serves something else, and so does what leads to it.
-        left = {name for name in only if all(after == join or after in only for after in plan.after(name))}
-        changed, only = left != only, left
-    return only
-
-
-def _before(plan: Plan, join: str) -> set[str]:
-    """The steps from which a join can be reached, without itself."""
-    found: set[str] = set()
-    todo = list(plan.nodes[join].needs)
-    while todo:
-        name = todo.pop()
-        if name in found or name == join or name not in plan.nodes:
-            continue
-        found.add(name)
-        todo += plan.nodes[name].needs
-        todo += plan.sources.get(name, ())
-    return found

@@ -7,12 +7,12 @@ between the decision and its rows, so that no other firing can come in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
 
-from workflow_sdk.graphs.evaluating import Evaluated
+from workflow_sdk.graphs.evaluating import Evaluated, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.firing import FiringSeat, FiringWork
 from workflow_sdk.graphs.growing import Growing
@@ -23,6 +23,7 @@ from workflow_sdk.graphs.model import GraphResult, Limits
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.transports import transport_of
 from workflow_sdk.operations.calling import retried
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, make_room, pack_error
@@ -54,6 +55,8 @@ class GraphRun:
         self.over = anyio.Event()
         self._handed = False
         self._spawned = self._begun = self._ended = 0
+        self.unwound: bytes | None = None
+        """The RollbackError that has ended the run."""
         self._denied = DeniedTokens(place, engine, self.marking)
         self._settling = anyio.Lock() if plan.cancels else None
         """Where firings can be cancelled: their history is copied before, which takes a while."""
@@ -101,6 +104,19 @@ class GraphRun:
     def find(self, name: str) -> object:
         """The function that a name stands for."""
         return self._names.find(name, self.engine.known)
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions that expressions may call."""
+        return self._names.functions
+
+    def sees(self, args: bytes, **ended: Any) -> Sees:
+        """What the expressions of a firing see."""
+        return self.interpreter.moves.sees(args, **ended)
+
+    def transport(self, name: str) -> Callable[..., Any]:
+        """The function that makes calls of this name."""
+        return transport_of(name, self._names.transports, self.engine.known.transports)
 
     def name_of(self, fn: object) -> str:
         """The name that leads back to a function."""
@@ -254,10 +270,16 @@ class GraphRun:
             raw = pack_error(effects.rerouted, engine.codec)
             ended = Ended(ended.number, is_done=ended.is_done, output=ended.output, raw_error=raw, made=ended.made)
         cleanups = await self._cancel(effects)
+        if not ended.is_done:
+            # Its time was over, while it waited for them.
+            cleanups += engine.outside.abandon(self.location_of(firing))
         self.put_firing(firing, ended, event)
         if not self.place.scope.in_race:
             engine.journal.takings.settle(self.location_of(firing), give_back=False)
         self.record(effects)
+        if ended.unwinds:
+            # Whatever else is under way is cancelled with the graph.
+            self.unwound, effects.is_over = ended.raw_error, True
         if not effects.is_over:
             # The last end goes with that of the graph.
             await engine.parking.flush()

@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from workflow_sdk.graphs.controllers import Controllers, is_controller
 from workflow_sdk.graphs.expressions import ExpressionError, Template
 from workflow_sdk.graphs.marking import Firing, Token
-from workflow_sdk.graphs.model import CONTROLLERS, Node
+from workflow_sdk.graphs.model import Node
 from workflow_sdk.graphs.moves import Ended, Moves, failed_to_evaluate
 
 INLINE_MAX = 100
@@ -19,8 +20,9 @@ INLINE_MAX = 100
 class Starting:
     """Starts the steps whose turn has come."""
 
-    def __init__(self, moves: Moves, finish: Callable[[Firing, Ended], None]) -> None:
+    def __init__(self, moves: Moves, finish: Callable[[Firing, Ended], None], controllers: Controllers) -> None:
         self._moves = moves
+        self._controllers = controllers
         self._finish = finish
         self._inline = 0
 
@@ -75,7 +77,7 @@ class Starting:
 
     @staticmethod
     def _holds_slot(node: Node) -> bool:
-        return not node.is_inline and node.kind not in CONTROLLERS
+        return not node.is_inline and not is_controller(node)
 
     def _has_room(self, node: Node) -> bool:
         most = self._moves.plan.limits.running
@@ -139,12 +141,27 @@ class Starting:
             return
         if given is not None:
             self._pass(firing, Ended(number, is_done=True, output=given))
+        elif is_controller(node):
+            self._begin_controller(number, firing, node)
         elif node.is_inline and self._inline < INLINE_MAX:
             self._inline += 1
             self._pass(firing, inline_end(moves, number, firing, node))
         else:
             moves.marking.put_firing(number, firing)
             moves.effects.started.append((number, firing))
+
+    def _begin_controller(self, number: int, firing: Firing, node: Node) -> None:
+        moves = self._moves
+        ended = self._controllers.begin(number, firing, node)
+        if ended is None:
+            return
+        if ended.output is not None and self._inline >= INLINE_MAX:
+            raw = moves.codec.encode({"output": moves.codec.decode(ended.output, plain=True)})
+            moves.marking.put_firing(number, replace(firing, details=raw))
+            moves.effects.started.append((number, replace(firing, details=raw)))
+            return
+        self._inline += 1
+        self._pass(firing, ended)
 
     def _with_details(self, firing: Firing, node: Node) -> Firing:
         """The firing with what the details of its step come to now."""

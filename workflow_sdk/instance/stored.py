@@ -36,6 +36,14 @@ class StoredHistory:
             await self._session.life.never()
         return [(key[len(begin) :], raw) for key, raw in rows]
 
+    async def shared(self, key: bytes) -> bytes | None:
+        """A row that all instances share."""
+        try:
+            return await self._session.driver.get(key)
+        except Exception as error:  # noqa: BLE001  # the store failed
+            self._session.life.storage_failed(error)
+            await self._session.life.never()
+
     async def load_under(self, location: bytes) -> None:
         """Load what is recorded under a location, which was passed over when the instance was loaded."""
         try:

@@ -142,6 +142,10 @@ class Walk:
         begin = self.journal.keys.space + part
         return [(key[len(begin) :], raw) for key, raw in await self._driver.scan(begin, begin + b"\xff")]
 
+    async def shared(self, key: bytes) -> bytes | None:
+        """A row that all instances share."""
+        return await self._driver.get(key)
+
     async def load_under(self, location: bytes) -> None:
         """All of it was loaded."""
 

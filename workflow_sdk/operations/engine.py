@@ -126,6 +126,10 @@ class Stored(Protocol):
         """The rows of the instance's own space whose keys begin with `part`, from the store, by what follows it."""
         ...
 
+    async def shared(self, key: bytes) -> bytes | None:
+        """A row that all instances share."""
+        ...
+
     async def load_under(self, location: bytes) -> None:
         """Load what is recorded under a location, which was passed over when the instance was loaded."""
         ...

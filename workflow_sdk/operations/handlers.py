@@ -27,11 +27,18 @@ REMEDY: Final = (
 class KnownHandlers:
     """The functions that this process was given: steps, those in the modules of its workflows, and `handlers=`."""
 
-    __slots__ = ("_given", "_modules")
+    __slots__ = ("_given", "_modules", "transports")
 
-    def __init__(self, workflows: Iterable[Workflow[Any, Any]], handlers: Iterable[Handler] = ()) -> None:
+    def __init__(
+        self,
+        workflows: Iterable[Workflow[Any, Any]],
+        handlers: Iterable[Handler] = (),
+        transports: Mapping[str, Handler] | None = None,
+    ) -> None:
         self._modules = frozenset(flow.__module__ for flow in workflows)
         self._given = _by_name(handlers)
+        self.transports: Mapping[str, Handler] = checked_transports(transports or {})
+        """What makes the calls of graphs, by name."""
 
     @classmethod
     def of(cls, workflows: Iterable[Workflow[Any, Any]], handlers: Iterable[Handler]) -> KnownHandlers:
@@ -44,6 +51,7 @@ class KnownHandlers:
             return self
         made = KnownHandlers([])
         made._modules, made._given = self._modules | {workflow.__module__}, self._given
+        made.transports = self.transports
         return made
 
     def __iter__(self) -> Iterator[Handler]:
@@ -78,6 +86,18 @@ def find_handler(known: KnownHandlers, ref: HandlerRef) -> Handler:
             f"If it is yours: {REMEDY}"
         )
     return found
+
+
+def checked_transports(given: Mapping[str, Handler]) -> Mapping[str, Handler]:
+    """Functions by the names that graphs have for them."""
+    if not isinstance(given, Mapping):
+        raise DefinitionError(f"transports are a dict of name: function, not {type(given).__name__}")
+    for name, transport in given.items():
+        if not isinstance(name, str) or not name or not callable(transport) or isinstance(transport, Workflow):
+            raise DefinitionError(
+                f"transports are a dict of name: function; {name!r:.100}: {transport!r:.100} is neither"
+            )
+    return dict(given)
 
 
 def _by_name(handlers: Iterable[Handler]) -> dict[str, Handler]:

@@ -1,0 +1,170 @@
+"""A document as the parts of a graph: checked against the table first, so that all that is wrong is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, cast
+
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.data import node_from_data
+from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT, GRAPH
+from workflow_sdk.graphs.definitions.plain import Reader
+from workflow_sdk.graphs.definitions.problems import TOLD_MAX, InvalidGraphError
+from workflow_sdk.graphs.definitions.schemas import schema_of
+from workflow_sdk.graphs.model import Limits, Node, Problem
+from workflow_sdk.graphs.names import BUILTINS, Names, named
+from workflow_sdk.graphs.tasks import as_tasks
+from workflow_sdk.rows.wire import shown
+
+Functions = Mapping[str, Any] | Iterable[Any]
+_SETTINGS = ("version", "entry", "final", "status", "no_match", "when_blocked", "final_failure", "retention")
+BUILT_IN_TRANSPORTS = frozenset({"http"})
+"""Transports that need not be given."""
+_CHOICES: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "wait": (("message", "duration", "until"), 1),
+    "tournament": (("entrants", "over"), 1),
+    "repeat": (("until", "maximum"), 2),
+}
+"""Details of which a step has one, or so many at most."""
+
+
+@dataclass
+class Parts:
+    """What a document says of a graph."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """As `Graph` takes them."""
+    nodes: list[Node] = field(default_factory=list[Node])
+
+
+def parts_of(data: Any, functions: Functions, transports: Mapping[str, Any] | None = None) -> Parts:
+    """What a document says. DefinitionError with everything that is wrong with it, and where."""
+    try:
+        read = Reader().read(data)
+    except DefinitionError as error:
+        raise InvalidGraphError("this is no graph", [Problem("", str(error))]) from None
+    what = _told(read)
+    if problems := list(islice(_problems_of(read), TOLD_MAX + 1)):
+        raise InvalidGraphError(f"{what} is not valid", problems)
+    given = named(functions)
+    reading = _Reading(given, transports)
+    nodes = [node for at, step in enumerate(read["steps"]) if (node := reading.step(at, step)) is not None]
+    if reading.problems:
+        raise InvalidGraphError(f"{what} is not valid", reading.problems)
+    settings = {key: read[key] for key in _SETTINGS if key in read}
+    settings["context"] = read.get("context", {})
+    settings["limits"] = Limits(**read.get("limits", {}))
+    settings["workload"] = _workload(read.get("workload"), given.values())
+    settings["functions"] = given
+    settings["transports"] = transports
+    return Parts(read["name"], settings, nodes)
+
+
+def _told(data: Any) -> str:
+    name = cast("dict[str, Any]", data).get("name") if isinstance(data, dict) else None
+    return f"graph {name!r:.100}" if isinstance(name, str) else "this graph"
+
+
+def _problems_of(data: Any) -> Iterator[Problem]:
+    if not isinstance(data, dict):
+        yield Problem("", f"a graph is a dict, not {shown(data, 60)}")
+        return
+    found = cast("dict[str, Any]", data)
+    if found.get("kind") != DOCUMENT:
+        yield Problem("kind", f"a graph begins with `kind: {DOCUMENT}`, not {shown(found.get('kind'), 60)}")
+        return
+    if found.get("format") != FORMAT or isinstance(found.get("format"), bool):
+        yield Problem("format", f"this library reads format {FORMAT}, not {shown(found.get('format'), 60)}")
+        return
+    yield from _with_names(GRAPH.check(found, ""), found)
+    yield from _twice(found)
+
+
+def _twice(data: Mapping[str, Any]) -> Iterator[Problem]:
+    steps = data.get("steps")
+    seen: set[str] = set()
+    for at, step in enumerate(cast("list[Any]", steps) if isinstance(steps, list) else ()):
+        name = cast("dict[str, Any]", step).get("name") if isinstance(step, dict) else None
+        if isinstance(name, str):
+            if name in seen:
+                yield Problem(f"steps[{at}].name", f"there are two steps {name!r:.100}")
+            seen.add(name)
+
+
+def _with_names(problems: Iterable[Problem], data: Mapping[str, Any]) -> Iterator[Problem]:
+    """The problems, with the names of the steps that they are in."""
+    for problem in problems:
+        number = problem.where.removeprefix("steps[").partition("]")[0]
+        if problem.where.startswith("steps[") and number.isdecimal():
+            yield Problem(_place(int(number), data["steps"][int(number)], problem.where), problem.text)
+        else:
+            yield problem
+
+
+def _place(at: int, step: Any, where: str = "") -> str:
+    """A place in a step, which is told with its name."""
+    name = cast("dict[str, Any]", step).get("name") if isinstance(step, dict) else None
+    rest = where.removeprefix(f"steps[{at}]")
+    return f"steps[{at}] ({name:.100}){rest}" if isinstance(name, str) else f"steps[{at}]{rest}"
+
+
+class _Reading:
+    """Makes steps of data that fits the table, and gathers what can't be made."""
+
+    def __init__(self, functions: Mapping[str, Any], transports: Mapping[str, Any] | None) -> None:
+        self._find: Callable[[str], object] = Names(functions).find
+        self._transports = None if transports is None else BUILT_IN_TRANSPORTS | set(transports)
+        self.problems: list[Problem] = []
+
+    def step(self, at: int, data: Mapping[str, Any]) -> Node | None:
+        missing: list[str] = []
+        try:
+            made = node_from_data(data, self._finder(missing))
+            self._check(made)
+        except DefinitionError as error:
+            self.problems.append(Problem(_place(at, data), str(error)))
+            return None
+        self.problems += [Problem(_place(at, data), text) for text in missing]
+        return made
+
+    def _finder(self, missing: list[str]) -> Callable[[str], object]:
+        """Finds functions; for one that is not there, it notes that and gives another, so that all are told at once."""
+
+        def find(name: str) -> object:
+            try:
+                return self._find(name)
+            except DefinitionError as error:
+                missing.append(str(error))
+                return _any_exception(name)
+
+        return find
+
+    def _check(self, node: Node) -> None:
+        details = node.details
+        if node.kind == "pipeline" or node.kind == "sequence":
+            as_tasks(node.name, details["tasks"])
+        choices, most = _CHOICES.get(node.kind, ((), 1))
+        if choices and not 1 <= len(details.keys() & set(choices)) <= most:
+            raise DefinitionError(f"a step of the kind {node.kind!r} has one of the details {', '.join(choices)}")
+        transport = details.get("transport")
+        if self._transports is not None and isinstance(transport, str) and transport not in self._transports:
+            raise DefinitionError(f"there is no transport {transport!r:.100}; give it in `transports`")
+
+
+def _any_exception(name: str) -> object:
+    """What stands for a name that is not known, wherever that is: it can be called, and be raised."""
+    return type(name, (Exception,), {})
+
+
+def _workload(schema: Any, given: Iterable[Any]) -> Any:
+    """The type of the workload, if it is one of those that were given; else its schema."""
+    if not schema:
+        return None
+    wanted = schema_of(schema)
+    for one in (*given, *BUILTINS.values()):
+        if isinstance(one, type) and not issubclass(one, BaseException) and schema_of(one) == wanted:
+            return one
+    return wanted
