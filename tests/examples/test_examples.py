@@ -174,6 +174,14 @@ SHOWS = {
         "drop all tables: denied, quarantine: a quarantined step may not write",
         "partial",
     ],
+    "tournament": [
+        "  Steamy or Whistler?",
+        "  Earl or The Spout?",
+        "ideas: Steamy, Whistler, Earl, The Spout, Drip",
+        "the winner: The Spout",
+        "the advert: The Spout. Tea is ready.",
+        "succeeded, in 19 firings",
+    ],
 }
 
 
