@@ -268,7 +268,8 @@ class FiringWork:
         scope = self.scope = self._run.scope_of(self.number, self.firing, self._label, self.location)
         scope.firing = self.seat
         token = current_scope.set(scope)
-        is_told = life.are_told
+        # A body that is replayed begins nothing itself: its operations do.
+        is_told = life.are_told and not scope.unvisited
         if life.halted or life.draining or scope.race.lost:
             await life.never()
         try:

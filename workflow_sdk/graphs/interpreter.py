@@ -39,6 +39,7 @@ class Interpreter:
         self.plan = plan
         self.marking = marking
         self.moves = Moves(plan, marking, codec, workload, now, state)
+        self.instance_id = ""
         self.is_rebuilt = False
         """What was recorded happens again: steps are started by their record only."""
         self._joins = Joins(self.moves)
@@ -250,7 +251,7 @@ class Interpreter:
             if name != self.plan.final:
                 counts[outcome.status] = counts.get(outcome.status, 0) + 1
         failures = {name: outcome.reason for name, outcome in found.outcomes.items() if outcome.status == "failed"}
-        return {"instance_id": "", "counts": counts, "outputs": found.outputs, "failures": failures}
+        return {"instance_id": self.instance_id, "counts": counts, "outputs": found.outputs, "failures": failures}
 
     def result(self) -> GraphResult:
         """What the run has come to, as it stands."""

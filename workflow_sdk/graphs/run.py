@@ -49,6 +49,7 @@ class GraphRun:
         self.interpreter = Interpreter(
             plan, self.marking, engine.codec, workload, now=engine.clock.time, state=self._public_state
         )
+        self.interpreter.instance_id = engine.facts.instance_id
         self.growing = Growing(self)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._live: dict[int, tuple[anyio.CancelScope, Scope]] = {}
