@@ -33,6 +33,7 @@ from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.model import Limits, Node, Used
 from workflow_sdk.graphs.moves import Ended
 from workflow_sdk.graphs.parts import Work
+from workflow_sdk.graphs.surroundings import Surroundings
 from workflow_sdk.operations.calling import (
     KEY,
     TimedOut,
@@ -75,6 +76,7 @@ class GraphRuns(Protocol):
 
     engine: Engine
     most: Limits
+    around: Surroundings
 
     def scope_of(self, number: int, firing: Firing, label: str, location: bytes) -> Scope:
         """A scope for the code of a firing."""
@@ -92,19 +94,6 @@ class GraphRuns(Protocol):
         """Add steps to the run."""
         ...
 
-    @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions that expressions may call."""
-        ...
-
-    def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What the expressions of a firing see."""
-        ...
-
-    def transport(self, name: str) -> Callable[..., Any]:
-        """The function that makes calls of this name. DefinitionError, if there is none."""
-        ...
-
 
 class FiringSeat:
     """What the code of a firing can do to its graph."""
@@ -113,7 +102,7 @@ class FiringSeat:
 
     def __init__(self, run: GraphRuns, number: int, firing: Firing, before: Mapping[str, Any] | None = None) -> None:
         self._run = run
-        self._before = {} if before is None else before
+        self._before: Mapping[str, Any] = before or {}
         """Of a part: what the firing had changed in the context when the part began."""
         self.number = number
         self.firing = firing
@@ -128,7 +117,7 @@ class FiringSeat:
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """The functions that expressions may call."""
-        return self._run.functions
+        return self._run.around.functions
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -141,7 +130,7 @@ class FiringSeat:
 
     def sees(self, args: bytes, **ended: Any) -> Sees:
         """What expressions see."""
-        return self._run.sees(args, **ended)
+        return self._run.around.sees(args, **ended)
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -304,11 +293,11 @@ class FiringWork:
         node, ctx = self.node, Context(scope)
         args = engine.codec.decode(self.firing.args, plain=True)
         raw = self.firing.details
-        values = {} if raw is None else engine.codec.decode(raw, plain=True)
+        values: dict[str, Any] = {} if raw is None else engine.codec.decode(raw, plain=True)
         fn: Callable[..., Any] | None = node.fn if node.kind == "step" else None
         payload = self.firing.args
         if node.kind == "call":
-            fn = self._run.transport(node.details["transport"])
+            fn = self._run.around.transport(node.details["transport"])
             payload = engine.codec.encode(values["payload"]) if "payload" in values else payload
         if fn is None:
             return await self._in_time(engine, body_of(Work(node, ctx, args, values, self.seat)))

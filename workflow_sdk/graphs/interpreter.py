@@ -42,6 +42,8 @@ class Interpreter:
         self.instance_id = ""
         self.is_rebuilt = False
         """What was recorded happens again: steps are started by their record only."""
+        self.live: Callable[[], Chooser] | None = None
+        """While a run is made again: what evaluates that for which there is no record."""
         self._joins = Joins(self.moves)
         self.moves.joins = self._joins
         self._controllers = Controllers(self.moves, self._finish)
@@ -82,12 +84,15 @@ class Interpreter:
         LookupError, if there is no token for it: what gave it one has not happened again.
         """
         self.moves.open(chooser)
-        number = next((number for number, token in self.marking.tokens.items() if token.step == firing.step), None)
-        if number is None:
-            raise LookupError(firing.step)
-        token = self._starting.take(number, firing)
-        if ended is not None:
-            self._finish(token, ended)
+        if ended is not None and self._controllers.has_begun(firing):
+            self._controllers.remember(chooser, firing, ended)
+        else:
+            number = next((number for number, token in self.marking.tokens.items() if token.step == firing.step), None)
+            if number is None:
+                raise LookupError(firing.step)
+            token = self._starting.take(number, firing)
+            if ended is not None:
+                self._finish(token, ended)
         self._rest()
 
     def patch(self, chooser: Chooser, values: Mapping[str, Any]) -> Effects:
@@ -221,8 +226,13 @@ class Interpreter:
 
     def _rest(self) -> None:
         """Do what comes of an event by itself, but for starting steps: their record says that they have started."""
-        while self._joins.look() or self._comes_to_rest():
+        while self._joins.look() or self._goes_on() or self._comes_to_rest():
             pass
+
+    def _goes_on(self) -> bool:
+        """Whether a controller has gone on. They add their steps again before these take their tokens."""
+        has_gone_on = self._controllers.look(by_record=True)
+        return (self.live is not None and self._starting.begin_controllers(self.live)) or has_gone_on
 
     def _comes_to_rest(self) -> bool:
         """Whether all has come to rest, and something goes on for that reason: a join, or the final step."""

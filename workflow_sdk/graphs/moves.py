@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -134,7 +134,7 @@ class Moves:
         self.marking.set_head(replace(self.marking.head, is_final_due=False))
 
     @contextmanager
-    def choosing(self, chooser: Chooser) -> Iterator[None]:
+    def choosing(self, chooser: Chooser) -> Generator[None]:
         """Have something else say what expressions come to, for a while."""
         before, self._chooser = self._chooser, chooser
         try:

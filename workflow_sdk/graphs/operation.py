@@ -132,7 +132,7 @@ class _Graph:
         context = engine.codec.decode(data.context, plain=True) if data.context else {}
         rebuilding = Rebuilding(engine, run.interpreter, run.find)
         happened = recorded(await engine.stored.read(HISTORY + place.location), engine.journal.names.texts)
-        run.interpreter.is_rebuilt = True
+        run.interpreter.is_rebuilt, run.interpreter.live = True, run.chooser
         self._begin(engine, run, context)
         effects = rebuilding.rebuild(happened, run.chooser)
         for at in rebuilding.forgotten:

@@ -7,12 +7,12 @@ between the decision and its rows, so that no other firing can come in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 
-from workflow_sdk.graphs.evaluating import Evaluated, Sees
+from workflow_sdk.graphs.evaluating import Evaluated
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.firing import FiringSeat, FiringWork
 from workflow_sdk.graphs.growing import Growing
@@ -23,7 +23,7 @@ from workflow_sdk.graphs.model import GraphResult, Limits
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.plan import Plan
-from workflow_sdk.graphs.transports import transport_of
+from workflow_sdk.graphs.surroundings import Surroundings
 from workflow_sdk.operations.calling import retried
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, make_room, pack_error
@@ -50,6 +50,7 @@ class GraphRun:
             plan, self.marking, engine.codec, workload, now=engine.clock.time, state=self._public_state
         )
         self.interpreter.instance_id = engine.facts.instance_id
+        self.around = Surroundings(self.interpreter.moves, names, engine.known)
         self.growing = Growing(self)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._live: dict[int, tuple[anyio.CancelScope, Scope]] = {}
@@ -105,19 +106,6 @@ class GraphRun:
     def find(self, name: str) -> object:
         """The function that a name stands for."""
         return self._names.find(name, self.engine.known)
-
-    @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions that expressions may call."""
-        return self._names.functions
-
-    def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What the expressions of a firing see."""
-        return self.interpreter.moves.sees(args, **ended)
-
-    def transport(self, name: str) -> Callable[..., Any]:
-        """The function that makes calls of this name."""
-        return transport_of(name, self._names.transports, self.engine.known.transports)
 
     def name_of(self, fn: object) -> str:
         """The name that leads back to a function."""
