@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from workflow_sdk.graphs.evaluating import Chooser
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
-from workflow_sdk.graphs.marking import Firing, Marking, StepState
+from workflow_sdk.graphs.marking import Firing, Marking, StepState, opened
 from workflow_sdk.graphs.model import Arc, GraphResult, Node, Outcome
 from workflow_sdk.graphs.moves import Effects, Ended, Moves, failed_to_evaluate
 from workflow_sdk.graphs.plan import Plan
@@ -104,13 +106,15 @@ class Interpreter:
             self.moves.patch(ended.patches)
         self._record(firing, node, ended, is_handled=bool(arcs))
         self._emit(firing, node, arcs)
+        if not ended.is_done and not arcs and self.plan.status == "fail_fast" and firing.step != self.plan.final:
+            reason = f"step {firing.step!r} has failed, and the graph fails at once"
+            # First the joins: none may fire for the reason that what it waits for is cancelled.
+            self._joins.stop(reason)
+            self.moves.stop(reason)
         if ended.is_done and ended.output is not None:
             self._joins.arrive(firing, ended.output)
         else:
             self._joins.died(firing.step)
-        self._joins.close(firing.stack)
-        if not ended.is_done and not arcs and self.plan.status == "fail_fast" and firing.step != self.plan.final:
-            self.moves.cancel_all(f"step {firing.step!r} has failed, and the graph fails at once")
 
     def _rerouted(self, ended: Ended, error: ExpressionError) -> Ended:
         passed = self.moves.effects.passed
@@ -151,10 +155,12 @@ class Interpreter:
         before = self.marking.steps.get(firing.step, StepState())
         count = before.firings + (ended.number >= 0)
         if ended.is_done:
-            state = StepState("completed", "", count, ended.output)
+            state = replace(before, status="completed", reason="", firings=count, output=ended.output)
         else:
+            # A failure that no arc has handled counts, whatever comes of the step in another branch.
             fails = not is_handled and firing.step != self.plan.final
-            state = StepState("failed", ended.reason, count, before.output, fails, ended.raw_error)
+            state = replace(before, status="failed", reason=ended.reason, firings=count, counts=before.counts or fails)
+            state = replace(state, error=ended.raw_error if fails else before.error)
         self.marking.put_step(firing.step, state)
         if node.next or not ended.is_done:
             # Some of its arcs were not taken, or a branch has ended.
@@ -163,10 +169,7 @@ class Interpreter:
     def _emit(self, firing: Firing, node: Node, arcs: list[tuple[Arc, bytes]]) -> None:
         stack = firing.stack
         if node.is_fork and arcs:
-            # A fork that is come to again is another instance, and not one inside the last.
-            fork = self.moves.count("forks") + 1
-            outside = next((at for at, (step, _) in enumerate(stack) if step == node.name), len(stack))
-            stack = (*stack[:outside], (node.name, fork))
+            stack = opened(stack, node.name, self.moves.count("forks") + 1)
         for arc, args in arcs:
             self.moves.put_token(arc.step, args, stack, firing.depth)
 
@@ -177,6 +180,7 @@ class Interpreter:
         self._starting.advance()
         while self._joins.look() or self._comes_to_rest():
             self._starting.advance()
+        self.marking.close_forks()
         effects = self.moves.effects
         effects.is_over = not (self.marking.firings or self.marking.tokens)
         return effects
