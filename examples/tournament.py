@@ -1,4 +1,4 @@
-"""Names for a teapot: many are thought up, the unfit ones are dropped, and the rest compete two and two until one is left.
+"""Names for a teapot: many are thought up, some are dropped, and the rest compete two and two until one is left.
 
 Each idea, each comparison and each text is a step of its own, with retries and a place in the history; the graph adds
 them while it runs. The model is a stand-in.
