@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
-from workflow_sdk import Handle, Runtime
+from workflow_sdk import Handle, Runtime, Status
 from workflow_sdk.graphs import Graph, GraphResult, Summary
 
 
@@ -75,14 +75,14 @@ def a_bank() -> Generator[str]:
         server.shutdown()
 
 
-async def people_decide(runtime: Runtime, decisions: dict[str, str]) -> None:
-    """Stands for a page with tasks, and for the people in front of it."""
-    while decisions:
-        for task in (await runtime.tasks.list(role="adjuster")).items:
-            decision = decisions.pop(task.payload["claim"])
-            print(f"  {task.name} {task.payload['claim']}, {task.payload['cents'] / 100:.2f}: {decision}")
-            await runtime.tasks.complete(task.id, decision, by="Ada", roles=["adjuster"])
-        await asyncio.sleep(0.02)
+async def decide(runtime: Runtime, claim: str, decision: str) -> None:
+    """Stands for a page with tasks, and for the person in front of it."""
+    async for info in runtime.handle(claims, claim).watch():
+        if info.status is Status.WAITING:
+            break
+    (task,) = (await runtime.tasks.list(role="adjuster", instance=claim)).items
+    print(f"  {task.name} {task.payload['claim']}, {task.payload['cents'] / 100:.2f}: {decision}")
+    await runtime.tasks.complete(task.id, decision, by="Ada", roles=["adjuster"])
 
 
 async def main() -> None:
@@ -92,7 +92,8 @@ async def main() -> None:
                 await runtime.start(claims, Claim(id=name, cents=cents, bank=bank), id=name)
                 for name, cents in (("claim-1", 49_90), ("claim-2", 4_990_00), ("claim-3", 99_000_00))
             ]
-            await people_decide(runtime, {"claim-2": "approve", "claim-3": "refuse"})
+            await decide(runtime, "claim-2", "approve")
+            await decide(runtime, "claim-3", "refuse")
             for handle in handles:
                 result = await handle.result()
                 print(f"{handle.id} is {result.outputs['report']}")
