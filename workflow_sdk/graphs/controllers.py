@@ -6,7 +6,7 @@ the steps that it has added are rows as those of a submission: it goes on after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
@@ -36,6 +36,11 @@ class Added(Struct, frozen=True):
     first: int
     count: int
     depth: int
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the steps."""
+        return names_of(self.prefix, self.role, self.first, self.count)
 
     def nodes(self, plan: Plan) -> list[Node]:
         """The steps."""

@@ -64,12 +64,11 @@ class Interpreter:
         if context:
             moves.set_context(context)
         moves.given.update(given or {})
+        done = self._given_to(plan.nodes)
         for name in plan.roots:
-            if not (name in moves.given and plan.is_dag(name)):
+            if name not in done:
                 moves.put_token(name, moves.workload, (), 0)
-        for name in [name for name in moves.given if name in plan.nodes and plan.is_dag(name)]:
-            # No arc leads there: it is done, whether or not what it needs is.
-            self._was_given(name, moves.given.pop(name))
+        self._were_given(done)
         return self._close()
 
     def end(self, chooser: Chooser, ended: Ended) -> Effects:
@@ -112,14 +111,27 @@ class Interpreter:
         """Add steps to the run, which were found to be sound. `roots`: those that begin at once, and with what."""
         self.moves.open(chooser)
         self.plan.add(nodes, depth)
+        done = self._given_to([one.name for one in nodes])
         for name, args in roots:
-            self.moves.put_token(name, args, (), depth)
-        self._joins.added(nodes)
+            if name not in done:
+                self.moves.put_token(name, args, (), depth)
+        self._joins.added([one for one in nodes if one.name not in done])
+        self._were_given(done)
         return self._close()
 
+    def _given_to(self, names: Iterable[str]) -> list[str]:
+        """The steps that another system has run, and that no arc leads to: they are done, whatever they need."""
+        given, plan = self.moves.given, self.plan
+        return [name for name in names if name in given and name != plan.final and plan.is_dag(name)]
+
+    def _were_given(self, names: list[str]) -> None:
+        for name in names:
+            # Before any of them is done: none waits for another.
+            self._joins.is_done(name)
+        for name in names:
+            self._was_given(name, self.moves.given.pop(name))
+
     def _was_given(self, name: str, output: bytes) -> None:
-        if name == self.plan.final:
-            return
         firing = Firing(name, 0, self.moves.empty, (), 0, self.marking.head.events, self.moves.now())
         self._finish(firing, Ended(-1, is_done=True, output=output))
 
@@ -167,7 +179,9 @@ class Interpreter:
         moves, on = self.moves, "done" if ended.is_done else "failed"
         patches = ended.patches if ended.is_done else None
         event = f"{ended.event}.{on}"
-        sees = moves.sees(firing.args, output=ended.output, error=ended.error, event=event, patches=patches)
+        sees = moves.sees(
+            firing.args, step=firing.step, output=ended.output, error=ended.error, event=event, patches=patches
+        )
         found: list[tuple[Arc, bytes]] = []
         for arc in [arc for arc in node.next if arc.on in (on, "any")]:
             if arc.when is None or moves.choose.test(arc.when, sees):
@@ -222,8 +236,20 @@ class Interpreter:
                 self._starting.advance()
         self.marking.close_forks()
         effects = self.moves.effects
+        self._tell_limits(effects)
         effects.is_over = not (self.marking.firings or self.marking.tokens)
         return effects
+
+    def _tell_limits(self, effects: Effects) -> None:
+        """Have all that began in the event see the same: what is used with all of it."""
+        marking = self.marking
+        for at, (number, firing) in enumerate(effects.started):
+            if number in marking.firings:
+                used = self.moves.used(firing.depth)
+                told = (used.running or 0, used.nodes or 0, used.starts or 0, firing.depth)
+                firing = replace(marking.firings[number], used=told)
+                marking.put_firing(number, firing)
+                effects.started[at] = (number, firing)
 
     def _rest(self) -> None:
         """Do what comes of an event by itself, but for starting steps: their record says that they have started."""

@@ -39,6 +39,10 @@ class Joins:
             else:
                 self._wait_with(name, firing, output)
 
+    def is_done(self, name: str) -> None:
+        """A step is done that has not waited for what it needs."""
+        self._moves.marking.dag.setdefault(name, DagJoin()).is_over = True
+
     def died(self, name: str) -> None:
         """A step has come to nothing."""
         plan, steps = self._moves.plan, self._moves.marking.steps

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError, RollbackError
 from workflow_sdk.graphs.firing import FiringWork
 from workflow_sdk.graphs.growing import unpack_batch
+from workflow_sdk.graphs.marking import Outline
 from workflow_sdk.graphs.model import GraphResult
 from workflow_sdk.graphs.moves import Effects
 from workflow_sdk.graphs.names import Names
@@ -84,6 +85,8 @@ class _Graph:
 
     def _begin(self, engine: Engine, run: GraphRun, context: Mapping[str, Any]) -> Effects:
         """Put the first tokens, and take over what another system has done."""
+        plan = self._plan
+        run.marking.put_outline(Outline(tuple(plan.nodes), plan.limits.nodes, plan.limits.depth))
         given = {name: engine.codec.encode(output) for name, output in self._begun.completed.items()}
         effects = run.interpreter.begin(run.chooser(), context, given)
         for batch in self._begun.submissions:
