@@ -11,7 +11,7 @@ from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import Template, expression_of, template_of
 from workflow_sdk.graphs.growing import make_node
 from workflow_sdk.graphs.model import Access, Join, Kind, Mode, Node, OnDeny, Trust, as_arcs
-from workflow_sdk.graphs.tasks import Task, as_tasks, in_sequence, listed
+from workflow_sdk.graphs.tasks import Task, as_tasks, check_rollback, in_sequence, listed
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
 
@@ -62,7 +62,10 @@ class Declares(Generic[P]):
 
 def _made(name: str, kind: Kind, fn: Any, options: Mapping[str, Any], **details: Any) -> Node:
     kept = {key: value for key, value in details.items() if value is not None}
-    return make_node(name, fn, {**options, "details": kept}, kind)
+    node = make_node(name, fn, {**options, "details": kept}, kind)
+    if node.fn is not None and kind in ("each", "repeat"):
+        check_rollback(f"step {name!r}", node.fn, node.options)
+    return node
 
 
 def _placed(name: str, kind: Kind, options: Mapping[str, Any], **details: Any) -> Node:

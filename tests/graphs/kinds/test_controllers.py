@@ -450,6 +450,53 @@ async def test_controllers_can_be_restarted_from_each_of_their_firings(world: Wo
         assert {entry.path for entry in await world.history(id) if entry.path.count("/") == 2} == set(firings)
 
 
+async def test_recovering_runs_the_workers_again_that_have_failed(world: World) -> None:
+    broken = {2, 3}
+
+    async def shaky(number: int) -> int:
+        calls.append(number)
+        if number in broken:
+            raise CriticalError("not now")
+        return number
+
+    graph = Graph("fans", limits=Limits(running=1))
+    graph.fan_out("review", shaky, over=[1, 2, 3, 4], then=most, next="after")
+    graph.noop("after")
+    assert (await world.run(graph)).status is Status.FAILED
+    broken.clear()
+    async with Client(world.driver, clock=world.clock) as client:
+        await client.handle(graph, "i").recover()
+    result = end_of(await world.run(graph))
+    assert result.outputs["review"] == 4
+    assert calls == [1, 2, 3, 4, 2, 3]
+
+
+async def test_what_workers_have_done_is_undone_also_by_functions_without_a_name(world: World) -> None:
+    async def undo(number: int) -> None:
+        calls.append(f"undo {number}")
+
+    graph = Graph("fans", limits=Limits(running=1))
+    graph.fan_out("review", double, over=[1, 2], rollback=undo, next="pause")
+    graph.wait("pause", duration=60, next=arc("fail", args=3))
+    graph.step("fail", even_only)
+    assert (await world.run(graph)).status is Status.ROLLED_BACK
+    assert calls[:2] == [1, 2]
+    assert sorted(map(str, calls[-2:])) == ["undo 2", "undo 4"]
+
+
+async def test_a_graph_with_controllers_can_be_submitted(world: World) -> None:
+    more = Graph("more")
+    more.fan_out("inner", double, over=[1, 2])
+
+    async def submits(ctx: Context, args: Any) -> bool:
+        return bool(await ctx.submit(more))
+
+    graph = Graph("fans", functions=[double])
+    graph.step("outer", submits)
+    result = end_of(await world.run(graph))
+    assert result.outputs == {"outer": True, "inner": [2, 4], "inner.0": 2, "inner.1": 4}
+
+
 @pytest.mark.parametrize(
     ("declare", "words"),
     [
