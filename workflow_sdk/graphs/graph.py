@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 from workflow_sdk.context import Context
 from workflow_sdk.definitions import Workflow, check_retention, function_name, is_function
@@ -106,20 +106,20 @@ class Graph(Workflow[Any, GraphResult]):
         self.add(declaring.step(name or function_name(fn), fn, options))
         return fn
 
-    noop = Declares(declaring.noop)
-    choose = Declares(declaring.choose)
-    assign = Declares(declaring.assign)
-    task = Declares(declaring.task)
-    wait = Declares(declaring.wait)
-    call = Declares(declaring.call)
-    child = Declares(declaring.child)
-    continue_with = Declares(declaring.continue_with)
-    repeat = Declares(declaring.repeat)
-    sequence = Declares(declaring.sequence)
-    fan_out = Declares(declaring.fan_out)
-    best_of = Declares(declaring.best_of)
-    tournament = Declares(declaring.tournament)
-    generate_and_filter = Declares(declaring.generate_and_filter)
+    noop: Final = Declares(declaring.noop)
+    choose: Final = Declares(declaring.choose)
+    assign: Final = Declares(declaring.assign)
+    task: Final = Declares(declaring.task)
+    wait: Final = Declares(declaring.wait)
+    call: Final = Declares(declaring.call)
+    child: Final = Declares(declaring.child)
+    continue_with: Final = Declares(declaring.continue_with)
+    repeat: Final = Declares(declaring.repeat)
+    sequence: Final = Declares(declaring.sequence)
+    fan_out: Final = Declares(declaring.fan_out)
+    best_of: Final = Declares(declaring.best_of)
+    tournament: Final = Declares(declaring.tournament)
+    generate_and_filter: Final = Declares(declaring.generate_and_filter)
 
     def add(self, node: Node) -> None:
         """Add a step that was made by `node(...)`."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Unpack, cast
+from typing import Any, Final, Literal, Unpack
 
 from workflow_sdk.definitions import StepOptions, StepOverrides, as_step_options, is_function
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.graphs.bodies import takes_ctx
 from workflow_sdk.graphs.expressions import expression_of
-from workflow_sdk.graphs.model import Condition
+from workflow_sdk.graphs.model import Condition, listed
 from workflow_sdk.rows.retry import Backoff
 from workflow_sdk.rows.wire import shown
 
@@ -103,20 +102,7 @@ def task(label: str, fn: Callable[..., Any], *, policy: object = (), **options: 
     rules = listed((policy,) if isinstance(policy, Policy) else policy)
     if rules is None or not all(isinstance(one, Policy) for one in rules):
         raise DefinitionError(f"the policy of task {label!r} is a list of rules, such as on(...).retry(3)")
-    kept = options_of(fn, options)
-    check_rollback(f"task {label!r}", fn, kept)
-    return Task(label, fn, tuple(rules), kept)
-
-
-def check_rollback(what: str, fn: Callable[..., Any], options: StepOptions) -> None:
-    """A part of a firing that has operations of its own is undone by these."""
-    if options.rollback is not None and takes_ctx(fn):
-        raise DefinitionError(f"{what} calls a function with a ctx: give `rollback` to the steps that it makes with it")
-
-
-def listed(given: object) -> list[Any] | None:
-    """What an author gave as a list; None, if it is none."""
-    return list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else None
+    return Task(label, fn, tuple(rules), options_of(fn, options))
 
 
 def options_of(fn: object, given: Mapping[str, Any]) -> StepOptions:
