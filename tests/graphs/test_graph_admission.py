@@ -139,7 +139,7 @@ async def test_a_patch_of_an_unknown_instance_is_an_error(world: World) -> None:
 
 
 async def test_each_pending_token_is_asked_with_its_own_arguments_and_keeps_its_place(world: World) -> None:
-    g = Noting(context={"n": 0})
+    g = Noting(context={"n": 0}, limits=Limits(running=1))
     arcs = [arc("gate", args={"n": n}) for n in (3, 1, 2)]
     g.add("a", mode="inclusive", next=arcs)
     g.add("gate", admit=E.args.n <= E.ctx.n)

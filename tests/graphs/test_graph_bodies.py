@@ -10,10 +10,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.graphs.running import Noting, by_status, ended, run
+from tests.graphs.running import Noting, by_status, ended, run, waiting
 from tests.hasty_clock import hasty_clock
 from tests.support import World
-from workflow_sdk import Backoff, Break, Context, Continue, CriticalError, StepError, workflow
+from workflow_sdk import Backoff, Break, Client, Context, Continue, CriticalError, StepError, workflow
 from workflow_sdk.graphs import E, Graph, arc
 
 EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)
@@ -484,3 +484,40 @@ async def test_two_firings_at_once_each_patch_their_own(world: World) -> None:
     g.add("r", does=right)
     g.add("look", does=looks, needs=["l", "r"])
     assert (await run(world, g.graph)).outputs["look"] == {"left": 1, "right": 1}
+
+
+async def test_a_patch_from_outside_does_not_change_what_a_firing_under_way_reads(world: World) -> None:
+    async def asks(ctx: Context, args: Any) -> Any:
+        before = ctx.vars["n"]
+        await ctx.listen("go")
+        return [before, ctx.vars["n"]]
+
+    async def looks(ctx: Context, args: Any) -> Any:
+        return ctx.vars["n"]
+
+    g = Noting(context={"n": 0})
+    g.add("a", does=asks, next="b")
+    g.add("b", does=looks)
+    await waiting(world, g.graph)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").patch(n=1)
+    await waiting(world, g.graph)
+    await world.send("go")
+    result = await run(world, g.graph)
+    assert result.outputs == {"a": [0, 0], "b": 1}
+
+
+async def test_of_two_patches_of_one_value_the_one_that_ends_last_stays(world: World) -> None:
+    async def later(ctx: Context, args: Any) -> None:
+        ctx.patch(n=args["n"])
+        await ctx.sleep("nap", 10 * args["n"])
+
+    async def looks(ctx: Context, args: Any) -> Any:
+        return ctx.vars["n"]
+
+    g = Noting(context={"n": 0})
+    g.add("a", mode="inclusive", next=[arc("b", args={"n": 2}), arc("b2", args={"n": 1})])
+    g.add("b", does=later)
+    g.add("b2", does=later)
+    g.add("m", does=looks, needs=["b", "b2"])
+    assert (await run(world, g.graph)).outputs["m"] == 2

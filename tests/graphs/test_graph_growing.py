@@ -250,7 +250,7 @@ async def test_a_verdict_is_the_same_on_replay(world: World) -> None:
     assert "nodes" in reason
 
 
-async def test_outside_a_graph_it_is_a_slip(world: World) -> None:
+async def test_outside_a_graph_it_is_a_mistake(world: World) -> None:
     @workflow
     async def plain(ctx: Context) -> None:
         await ctx.submit([node("x", note)])

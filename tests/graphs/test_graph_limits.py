@@ -138,7 +138,7 @@ async def test_what_is_denied_by_a_limit_skips_its_dependents_and_the_rest_goes_
     g.add("c")
     g.add("d", needs=["c"])
     result = await run(world, g.graph)
-    assert g.ran == ["a", "b"]
+    assert sorted(g.ran) == ["a", "b"]
     assert by_status(result) == {"a": "completed", "b": "completed", "c": "denied", "d": "skipped"}
     assert "starts" in result.outcomes["c"].reason
     assert "c" in result.outcomes["d"].reason

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.chaos import effort
+from tests.laws.examples import examples
 from workflow_sdk import Client, Context, CriticalError, Status, WorkflowFailedError, open_driver, run_workflow
 from workflow_sdk.graphs import E, Graph, GraphResult, Limits, arc, quorum
+from workflow_sdk.instance.execution import Mode
 from workflow_sdk.testing import FaultyDriver, VirtualClock
 
 RUNS_MAX = 300
@@ -75,7 +77,9 @@ def built(given: list[Step], ran: list[str], running: int | None) -> Graph:
     return graph
 
 
-async def result_of(graph: Graph, workload: Any = None, fail_at: int | None = None) -> GraphResult:
+async def result_of(
+    graph: Graph, workload: Any = None, fail_at: int | None = None, mode: Mode = "yield"
+) -> GraphResult:
     """How it ends; if wanted, after a commit that failed."""
     driver = await open_driver("memory://")
     clock = VirtualClock()
@@ -83,7 +87,7 @@ async def result_of(graph: Graph, workload: Any = None, fail_at: int | None = No
         store = FaultyDriver(driver, fail_at=() if fail_at is None else [fail_at])
         for _ in range(RUNS_MAX):
             try:
-                result = await run_workflow(graph, workload, driver=store, instance_id="i", mode="yield", clock=clock)
+                result = await run_workflow(graph, workload, driver=store, instance_id="i", mode=mode, clock=clock)
             except Exception:
                 if fail_at is None:
                     raise
@@ -113,7 +117,7 @@ def run_of(coroutine: Coroutine[Any, Any, GraphResult]) -> GraphResult:
     return asyncio.run(coroutine)
 
 
-@settings(max_examples=effort(300))
+@examples(300)
 @given(steps(), st.sampled_from([None, 1, 2]), failing_commits)
 def test_of_a_graph_of_needs_becomes_what_follows_from_its_steps(
     given: list[Step], running: int | None, fail_at: int | None
@@ -204,7 +208,7 @@ class Planted:
         return run
 
 
-@settings(max_examples=effort(300))
+@examples(300)
 @given(
     trees,
     st.integers(1, 3),
@@ -223,7 +227,7 @@ def test_forks_inside_forks_are_all_joined_once_in_every_turn(
     assert result.status == "succeeded"
 
 
-@settings(max_examples=effort(200))
+@examples(200)
 @given(
     st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=6),
     st.integers(1, 6),
@@ -249,3 +253,127 @@ def test_a_quorum_fires_once_if_enough_are_done_and_is_skipped_otherwise(
     counted = [result.outcomes[need].status for need in needs]
     assert counted.count("completed") == (count if enough else sum(not fails for fails, _ in given))
     assert set(counted) <= ({"completed", "failed", "cancelled"} if enough else {"completed", "failed"})
+
+
+@dataclass
+class Way:
+    """An arc: where it leads, and for which numbers."""
+
+    to: int
+    least: int
+
+
+@dataclass
+class Stop:
+    """A step of a random net: its arcs, and whether all of them are followed that match."""
+
+    ways: list[Way]
+    is_inclusive: bool
+    naps: int
+
+
+ways = st.builds(Way, st.integers(0, 4), st.integers(0, 3))
+nets = st.lists(st.builds(Stop, st.lists(ways, max_size=2), st.booleans(), st.integers(0, 2)), min_size=5, max_size=5)
+
+
+def walked(net: list[Stop], most: int) -> Counter[tuple[int, int]]:
+    """How often each step has to be fired with which number: a token loses one with each arc, and 0 goes nowhere."""
+    found: Counter[tuple[int, int]] = Counter()
+    tokens = [(0, most)]
+    while tokens:
+        at, number = tokens.pop()
+        found[at, number] += 1
+        matching = [way.to for way in net[at].ways if number > way.least]
+        tokens += [(to, number - 1) for to in (matching if net[at].is_inclusive else matching[:1])]
+    return found
+
+
+def wired(net: list[Stop], ran: list[tuple[int, int]]) -> Graph:
+    """The graph of a net, with what has run noted by numbers."""
+    graph = Graph("g", entry="s0")
+
+    def body(at: int) -> Any:
+        async def run(ctx: Context, args: Any) -> int:
+            if net[at].naps:
+                await ctx.sleep("nap", net[at].naps)
+            number = int(args["n"])
+            ran.append((at, number))
+            return number
+
+        run.__name__ = run.__qualname__ = f"s{at}"
+        return run
+
+    for at, stop in enumerate(net):
+        arcs = [arc(f"s{way.to}", when=E.output > way.least, args={"n": E.output - 1}) for way in stop.ways]
+        # So that every step can be reached.
+        spare = [arc(f"s{other}", when=E.output > 100) for other in range(1, len(net))] if at == 0 else []
+        graph.step(f"s{at}", body(at), next=[*arcs, *spare], mode="inclusive" if stop.is_inclusive else "exclusive")
+    return graph
+
+
+@examples(300)
+@given(nets, st.integers(0, 4), failing_commits, st.sampled_from(["yield", "live"]))
+def test_tokens_go_where_arcs_lead_and_nowhere_else(
+    net: list[Stop], most: int, fail_at: int | None, mode: Mode
+) -> None:
+    ran: list[tuple[int, int]] = []
+    result = run_of(result_of(wired(net, ran), {"n": most}, fail_at, mode))
+    should = walked(net, most)
+    firings = Counter({f"s{at}": 0 for at in range(len(net))})
+    for (at, _), count in should.items():
+        firings[f"s{at}"] += count
+    assert {name: outcome.firings for name, outcome in result.outcomes.items()} == firings
+    assert result.status == "succeeded"
+    if fail_at is None:
+        assert Counter(ran) == should
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Steps with arcs and needs, among which anything goes that `validate` lets through."""
+    count = draw(st.integers(3, 7))
+    made: list[dict[str, Any]] = []
+    for at in range(count):
+        given: dict[str, Any] = {"naps": draw(st.integers(0, 2)), "fails": draw(st.integers(0, 5)) == 0}
+        if at > 1 and draw(st.integers(0, 2)) == 0:
+            given["needs"] = draw(st.lists(st.integers(0, at - 1), min_size=1, max_size=3, unique=True))
+            given["join"] = draw(st.sampled_from(["all", "alive"]))
+        given["ways"] = draw(st.lists(st.integers(at + 1, count - 1), max_size=3)) if at + 1 < count else []
+        given["mode"] = draw(st.sampled_from(["exclusive", "inclusive", "inclusive"]))
+        made.append(given)
+    return made
+
+
+def mixed(given: list[dict[str, Any]]) -> Graph:
+    """The graph of a mixture."""
+    graph = Graph("g", status="lenient")
+
+    def body(at: int, step: dict[str, Any]) -> Any:
+        async def run(ctx: Context, args: Any) -> Any:
+            if step["naps"]:
+                await ctx.sleep("nap", step["naps"] * (1 + at / 100))
+            if step["fails"]:
+                raise CriticalError("no")
+            return sorted(args or ())
+
+        run.__name__ = run.__qualname__ = f"s{at}"
+        return run
+
+    joins = {at for at, step in enumerate(given) if "needs" in step}
+    for at, step in enumerate(given):
+        options: dict[str, Any] = {"mode": step["mode"], "next": [f"s{to}" for to in step["ways"] if to not in joins]}
+        if at in joins:
+            options |= {"needs": [f"s{need}" for need in step["needs"]], "join": step["join"]}
+        graph.step(f"s{at}", body(at, step), **options)
+    return graph
+
+
+@examples(300)
+@given(mixtures(), failing_commits)
+def test_a_run_that_is_loaded_again_and_again_ends_like_one_that_is_not(
+    given: list[dict[str, Any]], fail_at: int | None
+) -> None:
+    assume(not mixed(given).validate())
+    whole = run_of(result_of(mixed(given), mode="live"))
+    assert run_of(result_of(mixed(given), mode="yield")) == whole
+    assert run_of(result_of(mixed(given), mode="live", fail_at=fail_at)) == whole

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TextIO
 try:
     import click
 
-    from workflow_sdk.cli import doctor, history, instances, worker
+    from workflow_sdk.cli import doctor, graphs, history, instances, worker
     from workflow_sdk.cli.output import EXIT_FAILED, EXIT_USAGE, safe, say
     from workflow_sdk.errors import DefinitionError, WorkflowSDKError
 except ModuleNotFoundError as _error:
@@ -104,6 +104,8 @@ for _module in (instances, history, worker, doctor):
     for _command in list(vars(_module).values()):
         if isinstance(_command, click.Command):
             cli.add_command(_command)
+# Its commands are in it, and none of them beside the others.
+cli.add_command(graphs.graph)
 
 
 def main() -> None:

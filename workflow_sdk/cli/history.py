@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from workflow_sdk import Client, EntryStatus, History, HistoryEntry, InstanceInfo, Progress, Status
+from workflow_sdk.cli.graphs import run_lines
 from workflow_sdk.cli.options import command, find, id_argument
 from workflow_sdk.cli.output import (
     STYLES,
@@ -72,9 +73,20 @@ async def _look(client: Client, id: str) -> _Picture:
 @command()
 @id_argument
 @click.option("--json", "as_json", is_flag=True, help="Everything there is, as JSON.")
-async def show(client: Client, id: str, as_json: bool) -> None:
+@click.option(
+    "--graph",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE|MODULE:GRAPH]",
+    help="The steps of a graph and what has become of them; all of them, if the graph is named.",
+)
+async def show(client: Client, id: str, as_json: bool, graph: str | None) -> None:
     """Show an instance and its history: a tree with times, attempts and waits."""
     picture = await _look(client, id)
+    if graph is not None:
+        for line in run_lines(picture.info, picture.history, graph):
+            click.echo(line)
+        return
     if not as_json:
         _print(_tree(picture))
         return

@@ -4,6 +4,9 @@ A graph is a workflow: it is started, listed, cancelled and tested as any other,
 """
 
 from workflow_sdk.errors import GraphFailedError
+from workflow_sdk.graphs.definitions.format import json_schema as graph_schema
+from workflow_sdk.graphs.definitions.problems import InvalidGraphError
+from workflow_sdk.graphs.definitions.registry import Registry, Unavailable
 from workflow_sdk.graphs.expressions import E, ExpressionError, fn, function
 from workflow_sdk.graphs.graph import Graph
 from workflow_sdk.graphs.growing import node
@@ -26,13 +29,17 @@ __all__ = [
     "Graph",
     "GraphFailedError",
     "GraphResult",
+    "InvalidGraphError",
     "Limits",
     "Outcome",
     "Problem",
+    "Registry",
     "Summary",
+    "Unavailable",
     "arc",
     "fn",
     "function",
+    "graph_schema",
     "node",
     "on",
     "otherwise",

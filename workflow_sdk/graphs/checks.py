@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from typing import Any, Protocol
 
 from workflow_sdk.graphs.expressions import Expression, Native, Template
@@ -11,6 +12,7 @@ from workflow_sdk.graphs.impossible import impossible_joins
 from workflow_sdk.graphs.linting import Lint, Written
 from workflow_sdk.graphs.model import Arc, Node, Problem, Quorum
 from workflow_sdk.graphs.names import Names
+from workflow_sdk.graphs.narrowing import is_dict, is_sequence
 from workflow_sdk.graphs.plan import Plan
 
 
@@ -135,7 +137,7 @@ def _inside(value: Any) -> Iterator[Written]:
         yield value
     elif isinstance(value, Arc):
         yield from (one for _, one, _ in _of_arc(value))
-    elif isinstance(value, (list, tuple, dict)):
-        parts: Iterable[Any] = value.values() if isinstance(value, dict) else value
-        for one in parts:
-            yield from _inside(one)
+    elif is_dict(value):
+        yield from chain.from_iterable(map(_inside, value.values()))
+    elif is_sequence(value):
+        yield from chain.from_iterable(map(_inside, value))

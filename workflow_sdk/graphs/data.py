@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from workflow_sdk.definitions import Step, StepOptions, Workflow, as_step_options
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import Expression, Template, parse, template_of
 from workflow_sdk.graphs.model import Arc, Condition, Join, Kind, Node, Quorum, Rule, as_rules, check_node
+from workflow_sdk.graphs.narrowing import is_dict, is_list, is_mapping, is_sequence
 from workflow_sdk.graphs.tasks import Policy, Task, on
 from workflow_sdk.rows.retry import Backoff, seconds
 from workflow_sdk.rows.wire import shown
@@ -93,7 +94,7 @@ def _arc_to_data(arc: Arc) -> dict[str, Any]:
 def _arc_from_data(data: Any) -> Arc:
     if isinstance(data, str):
         return Arc(data)
-    if not isinstance(data, Mapping) or not isinstance(data.get("step"), str):
+    if not is_mapping(data) or not isinstance(data.get("step"), str):
         raise DefinitionError(f"an arc is the name of a step, or has one as `step`, not {shown(data)}")
     when = data.get("when")
     args = template_of(data["args"]) if "args" in data else None
@@ -107,7 +108,7 @@ def _rule_to_data(rule: Rule) -> dict[str, Any]:
 
 
 def _rule_from_data(data: Any) -> Rule:
-    if not isinstance(data, Mapping) or not isinstance(data.get("allow"), bool):
+    if not is_mapping(data) or not isinstance(data.get("allow"), bool):
         raise DefinitionError(f"a rule has `allow`, which is true or false, and maybe `when`, not {shown(data)}")
     when = data.get("when")
     return Rule(None if when is None else parse(str(when)), data["allow"])
@@ -118,7 +119,7 @@ def _admit_from_data(data: Any) -> tuple[Rule, ...]:
 
 
 def _join_from_data(data: Any) -> Join:
-    if isinstance(data, Mapping):
+    if is_mapping(data):
         return Quorum(data["quorum"])
     return cast("Join", data)
 
@@ -220,22 +221,22 @@ def _detail_to_data(value: Any, name_of: NameOf) -> Any:
         return {"$arc": _arc_to_data(value)}
     if isinstance(value, Task):
         return {"$task": _task_to_data(value, name_of)}
-    if isinstance(value, (list, tuple)):
-        return [_detail_to_data(one, name_of) for one in cast("Sequence[object]", value)]
-    if isinstance(value, dict):
-        return {key: _detail_to_data(one, name_of) for key, one in cast("dict[str, object]", value).items()}
+    if is_sequence(value):
+        return [_detail_to_data(one, name_of) for one in value]
+    if is_dict(value):
+        return {key: _detail_to_data(one, name_of) for key, one in value.items()}
     if isinstance(value, (Workflow, Step)) or callable(value):
-        return {"$fn": name_of(value)}
+        return {"$fn": name_of(cast("object", value))}
     return value
 
 
 def _detail_from_data(value: Any, find: Find) -> Any:
-    if isinstance(value, list):
+    if is_list(value):
         return [_detail_from_data(one, find) for one in value]
-    if not isinstance(value, dict):
+    if not is_dict(value):
         return value
-    if len(cast("dict[str, object]", value)) != 1:
-        return {key: _detail_from_data(one, find) for key, one in cast("dict[str, object]", value).items()}
+    if len(value) != 1:
+        return {key: _detail_from_data(one, find) for key, one in value.items()}
     match value:
         case {"$args": args}:
             return template_of(args)

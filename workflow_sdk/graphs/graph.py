@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, overload
 
 from workflow_sdk.context import Context
@@ -17,11 +18,16 @@ from workflow_sdk.graphs.declaring import Declares, functions_of
 from workflow_sdk.graphs.definitions.digest import digest as digest_of
 from workflow_sdk.graphs.definitions.exporting import document_of, hash_of
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
+from workflow_sdk.graphs.definitions.playbook import parts_in_file, parts_of_playbook
+from workflow_sdk.graphs.definitions.python import python_of
 from workflow_sdk.graphs.definitions.settings import check_settings
+from workflow_sdk.graphs.definitions.yaml_text import write_yaml
+from workflow_sdk.graphs.drawing import Layout, NodeStatus, layout, to_dot, to_mermaid, to_svg
 from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.operation import start_graph
 from workflow_sdk.graphs.outside import read_begun
+from workflow_sdk.graphs.pictures import Seen, drawing_of, statuses_of
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.retry import Duration
@@ -174,13 +180,31 @@ class Graph(Workflow[Any, GraphResult]):
     def from_data(cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
         """The graph that a canonical definition describes, with these functions for the names in it.
 
-        DefinitionError with everything that is wrong, and where.
+        With `functions=None` it can be looked at, and not be run. DefinitionError with everything that is wrong, and
+        where.
         """
         return cls._made_of(parts_of(data, functions, transports))
 
     @classmethod
+    def load(cls, path: str | Path, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
+        """The graph that a canonical definition or a playbook in a file describes: JSON or YAML, as its ending says.
+
+        YAML needs the extra `yaml`.
+        """
+        return cls._made_of(parts_in_file(Path(path), functions, transports))
+
+    @classmethod
+    def from_playbook(cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
+        """The graph that a playbook describes: `metadata`, `executor`, `workload` and `workflow`, a list of steps.
+
+        DefinitionError with everything that is wrong, and where.
+        """
+        return cls._made_of(parts_of_playbook(data, functions, transports))
+
+    @classmethod
     def _made_of(cls, parts: Parts) -> Graph:
         graph = cls(parts.name, **parts.settings)
+        graph.default_input = parts.default
         for node in parts.nodes:
             graph.add(node)
         return graph
@@ -194,10 +218,40 @@ class Graph(Workflow[Any, GraphResult]):
             return None
         return bytes.fromhex(digest_of(data)), data
 
+    def to_python(self) -> str:
+        """The text of a Python module that builds an equal graph, which it calls `graph`."""
+        return python_of(self)
+
     @property
     def hash(self) -> str:
         """The SHA-256 of the canonical definition: it is the same after export and import, in any format."""
         return hash_of(self)
+
+    def to_yaml(self) -> str:
+        """The canonical definition as YAML. It needs the extra `yaml`."""
+        return write_yaml(document_of(self))
+
+    # As a picture.
+
+    def statuses(self, seen: Seen | Iterable[Seen]) -> Mapping[str, NodeStatus]:
+        """What has become of each step, as far as an `info()`, a `history()`, a result, or several of them tell."""
+        return statuses_of(self, seen) or {}
+
+    def layout(self) -> Layout:
+        """Where each step and each arc goes in a picture; the same for the same graph, to the byte."""
+        return layout(drawing_of(self))
+
+    def to_svg(self, status: Seen | Iterable[Seen] | None = None) -> str:
+        """A picture; with a `status` (such as an instance's `info()`) it shows what has become of each step."""
+        return to_svg(drawing_of(self), statuses_of(self, status))
+
+    def to_mermaid(self) -> str:
+        """A flowchart for Mermaid, which Markdown pages show as a picture."""
+        return to_mermaid(drawing_of(self))
+
+    def to_dot(self) -> str:
+        """A graph for Graphviz."""
+        return to_dot(drawing_of(self))
 
     # As a workflow.
 
@@ -232,6 +286,6 @@ class Graph(Workflow[Any, GraphResult]):
 def _module_of_caller() -> str:
     """The module that makes the graph: functions of it may be named by rows, as those of a workflow's module."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals is globals():
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("workflow_sdk.graphs"):
         frame = frame.f_back
     return "__main__" if frame is None else str(frame.f_globals.get("__name__", "__main__"))

@@ -86,7 +86,9 @@ class _Choices:
             most = self._most(choice, under)
             if most < sum(under.values()):
                 blamed = blamed or choice
-            total += add(choice, most + own.get(choice, 0))
+            most += own.get(choice, 0)
+            # What is left comes together here: all of it is behind one arc of each choice above.
+            total += add(choice, most) if todo else most
         if total < required(join) and blamed is not None:
             yield Problem(join.name, self._text(join, blamed, total))
 

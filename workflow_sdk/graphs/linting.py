@@ -12,6 +12,7 @@ from workflow_sdk.graphs.bodies import output_hint
 from workflow_sdk.graphs.definitions.schemas import schema_of
 from workflow_sdk.graphs.expressions import Expression, Native, Template
 from workflow_sdk.graphs.model import Node
+from workflow_sdk.graphs.narrowing import is_dict, is_mapping
 
 _DEEP_MAX = 32
 """How many references and choices of a schema are followed."""
@@ -91,7 +92,7 @@ def _missing(
     reference = schema.get("$ref")
     if isinstance(reference, str):
         found = whole.get("$defs", {}).get(reference.removeprefix("#/$defs/"))
-        return _missing(whole, found, keys, deep - 1) if isinstance(found, dict) else None
+        return _missing(whole, found, keys, deep - 1) if is_dict(found) else None
     for choice in ("anyOf", "oneOf"):
         if isinstance(schema.get(choice), list):
             return _missing_in_all(whole, schema[choice], keys, deep - 1)
@@ -101,9 +102,9 @@ def _missing(
 def _missing_in_all(whole: Mapping[str, Any], choices: list[Any], keys: tuple[str, ...], deep: int) -> _Gone | None:
     first: _Gone | None = None
     for one in choices:
-        if isinstance(one, dict) and cast("dict[str, Any]", one).get("type") == "null":
+        if is_dict(one) and one.get("type") == "null":
             continue
-        gone = _missing(whole, one, keys, deep) if isinstance(one, dict) else None
+        gone = _missing(whole, one, keys, deep) if is_dict(one) else None
         if gone is None:
             return None
         first = first or gone
@@ -117,10 +118,10 @@ def _missing_here(
     properties = schema.get("properties")
     if schema.get("type") in ("string", "integer", "number", "boolean", "null", "array"):
         return _Gone(key, [])
-    if not isinstance(properties, Mapping):
+    if not is_mapping(properties):
         return None
-    inner = cast("Mapping[str, Any]", properties).get(key)
+    inner = properties.get(key)
     if inner is None:
         others = schema.get("additionalProperties", False)
-        return _Gone(key, list(cast("Mapping[str, Any]", properties))) if others is False else None
-    return _missing(whole, inner, tuple(rest), deep - 1) if isinstance(inner, Mapping) else None
+        return _Gone(key, list(properties)) if others is False else None
+    return _missing(whole, inner, tuple(rest), deep - 1) if is_mapping(inner) else None

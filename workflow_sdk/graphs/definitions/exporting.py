@@ -35,6 +35,7 @@ class Exported(Declared, Protocol):
     name: str
     version: int
     retention: float | None
+    default_input: Any
     workload: Any
     context: dict[str, Any]
     names: Names
@@ -42,20 +43,29 @@ class Exported(Declared, Protocol):
 
 def document_of(graph: Exported) -> dict[str, Any]:
     """The document of a graph. DefinitionError with all problems, if it is not sound or can't be exported."""
+    return exported(graph)[0]
+
+
+def exported(graph: Exported) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The document of a graph, and what the names in it stand for."""
     problems = problems_of(graph)
     writing = _Writing(graph.names)
     data: dict[str, Any] = {"kind": DOCUMENT, "format": FORMAT, "name": graph.name, "version": graph.version}
     data |= settings_of(graph)
-    for key, make in (("context", lambda: written(graph.context)), ("workload", lambda: schema_of(graph.workload))):
+    for key, make in (
+        ("context", lambda: written(graph.context)),
+        ("workload", lambda: schema_of(graph.workload)),
+        ("default", lambda: written(graph.default_input)),
+    ):
         try:
-            data |= {key: found} if (found := make()) else {}
+            data |= {key: found} if (found := make()) not in (None, {}) else {}
         except DefinitionError as error:
             problems.append(Problem(key, str(error)))
     data["steps"] = [found for node in graph.nodes.values() if (found := writing.step(node)) is not None]
     problems += writing.problems
     if problems:
         raise InvalidGraphError(f"graph {graph.name!r} has no canonical definition", problems)
-    return data
+    return data, writing.given
 
 
 def settings_of(graph: Exported) -> dict[str, Any]:
@@ -78,7 +88,7 @@ class _Writing:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._given: dict[str, Any] = {}
+        self.given: dict[str, Any] = {}
         self.problems: list[Problem] = []
 
     def step(self, node: Node) -> dict[str, Any] | None:
@@ -97,7 +107,7 @@ class _Writing:
             raise DefinitionError(
                 f"{shown(given)} is {what}, and has no name that leads back to it; give it one: functions={{name: ...}}"
             )
-        before = self._given.setdefault(name, self._names.get(name, given))
+        before = self.given.setdefault(name, self._names.get(name, given))
         if before is not given:
             raise DefinitionError(two_of(name))
         return name

@@ -23,6 +23,7 @@ from workflow_sdk.graphs.definitions.shapes import (
     optional,
 )
 from workflow_sdk.graphs.model import Kind, Problem
+from workflow_sdk.graphs.narrowing import is_dict
 from workflow_sdk.graphs.tasks import WAYS
 
 DOCUMENT: Final = "workflow_sdk.graph"
@@ -117,60 +118,59 @@ def _details(kind: str, required: Mapping[str, tuple[Shape, str]], others: Mappi
     return Record(f"the details of a {kind}", fields)
 
 
-DETAILS: Final[Mapping[str, Record]] = {
-    kind: _details(kind, required, others)
-    for kind, required, others in (
-        ("step", {}, {}),
-        ("noop", {}, {}),
-        ("choose", {}, {}),
-        ("assign", {"values": (_ARGS, "what is put into the context")}, {}),
-        ("pipeline", {"tasks": (_TASKS, "what is run in order")}, {}),
-        ("sequence", {"tasks": (_TASKS, "what is run in order")}, {}),
-        (
-            "task",
-            {},
-            {
-                "payload": (_ARGS, "what the person is shown"),
-                "assignee": (_ARGS, "who is to do it"),
-                "roles": (_ARGS, "who may do it"),
-                "type": (_FUNCTION, "the type of the result"),
-                "timeout": (_TIMEOUT, "seconds that it may take"),
-            },
-        ),
-        (
-            "wait",
-            {},
-            {
-                "message": (_ARGS, "the message that it waits for"),
-                "duration": (_ARGS, "how many seconds it waits"),
-                "until": (_ARGS, "the time that it waits for"),
-                "type": (_FUNCTION, "the type of the message's payload"),
-                "timeout": (_TIMEOUT, "seconds after which no message has come"),
-            },
-        ),
-        (
-            "call",
-            {"transport": (Text(), "the name of what makes the call")},
-            {"payload": (_ARGS, "what it is given"), "result": (Text(), "the key of the context for what it gives")},
-        ),
-        ("child", {"workflow": (_WORKFLOW, "what is started")}, {"input": (_ARGS, "what it is given")}),
-        ("continue", {"workflow": (_WORKFLOW, "what is started")}, {"input": (_ARGS, "what it is given")}),
-        (
-            "repeat",
-            {},
-            {"until": (_CONDITION, "when it ends"), "maximum": (_AT_ONCE, "how often it is called at most")},
-        ),
-        ("each", {"items": (_ARGS, "the list")}, {"parallel": (_AT_ONCE, "how many are under way at once")}),
-        ("fan_out", {"over": (_ARGS, "the list")}, {"then": (_FUNCTION, "what is given all outputs")}),
-        ("best_of", {"n": (_AT_ONCE, "how many"), "judge": (_FUNCTION, "what chooses")}, {}),
-        (
-            "tournament",
-            {"judge": (_FUNCTION, "what compares two")},
-            {"entrants": (ListOf(_FUNCTION), "those that stand for what they give"), "over": (_ARGS, "the list")},
-        ),
-        ("generate_and_filter", {"keep": (_FUNCTION, "what is asked of each")}, {}),
-    )
-}
+_Fields = dict[str, tuple[Shape, str]]
+_SPECIAL: Final[tuple[tuple[str, _Fields, _Fields], ...]] = (
+    ("step", {}, {}),
+    ("noop", {}, {}),
+    ("choose", {}, {}),
+    ("assign", {"values": (_ARGS, "what is put into the context")}, {}),
+    ("pipeline", {"tasks": (_TASKS, "what is run in order")}, {}),
+    ("sequence", {"tasks": (_TASKS, "what is run in order")}, {}),
+    (
+        "task",
+        {},
+        {
+            "payload": (_ARGS, "what the person is shown"),
+            "assignee": (_ARGS, "who is to do it"),
+            "roles": (_ARGS, "who may do it"),
+            "type": (_FUNCTION, "the type of the result"),
+            "timeout": (_TIMEOUT, "seconds that it may take"),
+        },
+    ),
+    (
+        "wait",
+        {},
+        {
+            "message": (_ARGS, "the message that it waits for"),
+            "duration": (_ARGS, "how many seconds it waits"),
+            "until": (_ARGS, "the time that it waits for"),
+            "type": (_FUNCTION, "the type of the message's payload"),
+            "timeout": (_TIMEOUT, "seconds after which no message has come"),
+        },
+    ),
+    (
+        "call",
+        {"transport": (Text(), "the name of what makes the call")},
+        {"payload": (_ARGS, "what it is given"), "result": (Text(), "the key of the context for what it gives")},
+    ),
+    ("child", {"workflow": (_WORKFLOW, "what is started")}, {"input": (_ARGS, "what it is given")}),
+    ("continue", {"workflow": (_WORKFLOW, "what is started")}, {"input": (_ARGS, "what it is given")}),
+    (
+        "repeat",
+        {},
+        {"until": (_CONDITION, "when it ends"), "maximum": (_AT_ONCE, "how often it is called at most")},
+    ),
+    ("each", {"items": (_ARGS, "the list")}, {"parallel": (_AT_ONCE, "how many are under way at once")}),
+    ("fan_out", {"over": (_ARGS, "the list")}, {"then": (_FUNCTION, "what is given all outputs")}),
+    ("best_of", {"n": (_AT_ONCE, "how many"), "judge": (_FUNCTION, "what chooses")}, {}),
+    (
+        "tournament",
+        {"judge": (_FUNCTION, "what compares two")},
+        {"entrants": (ListOf(_FUNCTION), "those that stand for what they give"), "over": (_ARGS, "the list")},
+    ),
+    ("generate_and_filter", {"keep": (_FUNCTION, "what is asked of each")}, {}),
+)
+DETAILS: Final[Mapping[str, Record]] = {kind: _details(kind, required, others) for kind, required, others in _SPECIAL}
 """What is special to each kind."""
 CALLING: Final = frozenset({"step", "each", "repeat", "fan_out", "best_of", "generate_and_filter"})
 """Kinds whose steps have `fn`; the others have none."""
@@ -211,7 +211,7 @@ class StepShape:
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it."""
         yield from STEP.check(value, where)
-        kind = value.get("kind", "step") if isinstance(value, dict) else None
+        kind = value.get("kind", "step") if is_dict(value) else None
         if not isinstance(kind, str) or kind not in DETAILS:
             return
         yield from DETAILS[kind].check(value.get("details", {}), f"{where}.details")
@@ -273,6 +273,7 @@ GRAPH: Final = Record(
         "retention": Field(_SECONDS, "seconds that instances are kept after their end"),
         "context": Field(DictOf(Plain()), "what the context of a run begins with"),
         "workload": Field(DictOf(Plain()), "the JSON schema of what a run is given"),
+        "default": Field(Plain(), "what a run is given, if nothing else is"),
         "steps": Field(ListOf(StepShape()), "its steps, in order", is_required=True),
     },
 )

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 
+from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.data import node_from_data
 from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT, GRAPH
 from workflow_sdk.graphs.definitions.plain import Reader
@@ -15,10 +17,12 @@ from workflow_sdk.graphs.definitions.problems import TOLD_MAX, InvalidGraphError
 from workflow_sdk.graphs.definitions.schemas import schema_of
 from workflow_sdk.graphs.model import Limits, Node, Problem
 from workflow_sdk.graphs.names import BUILTINS, Names, named
+from workflow_sdk.graphs.narrowing import is_dict, is_list
 from workflow_sdk.graphs.tasks import as_tasks
 from workflow_sdk.rows.wire import shown
 
-Functions = Mapping[str, Any] | Iterable[Any]
+Functions = Mapping[str, Any] | Iterable[Any] | None
+"""Functions by name; None: the graph is only to be looked at, and names stand for functions that can't be called."""
 _SETTINGS = ("version", "entry", "final", "status", "no_match", "when_blocked", "final_failure", "retention")
 BUILT_IN_TRANSPORTS = frozenset({"http"})
 """Transports that need not be given."""
@@ -37,42 +41,58 @@ class Parts:
     name: str
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     """As `Graph` takes them."""
+    default: Any = None
+    """What a run is given, if nothing else is."""
     nodes: list[Node] = field(default_factory=list[Node])
 
 
-def parts_of(data: Any, functions: Functions, transports: Mapping[str, Any] | None = None) -> Parts:
+def parts_of(
+    data: Any, functions: Functions, transports: Mapping[str, Any] | None = None, where: str | None = None
+) -> Parts:
     """What a document says. DefinitionError with everything that is wrong with it, and where."""
     try:
         read = Reader().read(data)
     except DefinitionError as error:
-        raise InvalidGraphError("this is no graph", [Problem("", str(error))]) from None
-    what = _told(read)
+        raise InvalidGraphError(where or "this is no graph", [Problem("", str(error))]) from None
+    what = where or _told(read)
     if problems := list(islice(_problems_of(read), TOLD_MAX + 1)):
         raise InvalidGraphError(f"{what} is not valid", problems)
-    given = named(functions)
-    reading = _Reading(given, transports)
+    given = named(functions if functions is not None else ())
+    reading = _Reading(given, transports, is_shown=functions is None)
     nodes = [node for at, step in enumerate(read["steps"]) if (node := reading.step(at, step)) is not None]
-    if reading.problems:
-        raise InvalidGraphError(f"{what} is not valid", reading.problems)
     settings = {key: read[key] for key in _SETTINGS if key in read}
     settings["context"] = read.get("context", {})
     settings["limits"] = Limits(**read.get("limits", {}))
     settings["workload"] = _workload(read.get("workload"), given.values())
+    if reading.problems:
+        # What is wrong with the whole is told beside them.
+        whole = problems_of(_Draft(settings, nodes, given)) if len(nodes) == len(read["steps"]) else []
+        raise InvalidGraphError(f"{what} is not valid", [*reading.problems, *whole])
     settings["functions"] = given
     settings["transports"] = transports
-    return Parts(read["name"], settings, nodes)
+    return Parts(read["name"], settings, read.get("default"), nodes)
+
+
+class _Draft:
+    """A graph as far as it can be checked, if there are functions that are not known."""
+
+    def __init__(self, settings: Mapping[str, Any], nodes: Iterable[Node], functions: Mapping[str, Any]) -> None:
+        self.settings = {key: settings.get(key) for key in ("entry", "final")}
+        self.workload = settings["workload"]
+        self.names = Names(functions)
+        self.nodes = {node.name: node for node in nodes}
 
 
 def _told(data: Any) -> str:
-    name = cast("dict[str, Any]", data).get("name") if isinstance(data, dict) else None
+    name = data.get("name") if is_dict(data) else None
     return f"graph {name!r:.100}" if isinstance(name, str) else "this graph"
 
 
 def _problems_of(data: Any) -> Iterator[Problem]:
-    if not isinstance(data, dict):
+    if not is_dict(data):
         yield Problem("", f"a graph is a dict, not {shown(data, 60)}")
         return
-    found = cast("dict[str, Any]", data)
+    found = data
     if found.get("kind") != DOCUMENT:
         yield Problem("kind", f"a graph begins with `kind: {DOCUMENT}`, not {shown(found.get('kind'), 60)}")
         return
@@ -86,8 +106,8 @@ def _problems_of(data: Any) -> Iterator[Problem]:
 def _twice(data: Mapping[str, Any]) -> Iterator[Problem]:
     steps = data.get("steps")
     seen: set[str] = set()
-    for at, step in enumerate(cast("list[Any]", steps) if isinstance(steps, list) else ()):
-        name = cast("dict[str, Any]", step).get("name") if isinstance(step, dict) else None
+    for at, step in enumerate(steps if is_list(steps) else ()):
+        name = step.get("name") if is_dict(step) else None
         if isinstance(name, str):
             if name in seen:
                 yield Problem(f"steps[{at}].name", f"there are two steps {name!r:.100}")
@@ -106,7 +126,7 @@ def _with_names(problems: Iterable[Problem], data: Mapping[str, Any]) -> Iterato
 
 def _place(at: int, step: Any, where: str = "") -> str:
     """A place in a step, which is told with its name."""
-    name = cast("dict[str, Any]", step).get("name") if isinstance(step, dict) else None
+    name = step.get("name") if is_dict(step) else None
     rest = where.removeprefix(f"steps[{at}]")
     return f"steps[{at}] ({name:.100}){rest}" if isinstance(name, str) else f"steps[{at}]{rest}"
 
@@ -114,7 +134,9 @@ def _place(at: int, step: Any, where: str = "") -> str:
 class _Reading:
     """Makes steps of data that fits the table, and gathers what can't be made."""
 
-    def __init__(self, functions: Mapping[str, Any], transports: Mapping[str, Any] | None) -> None:
+    def __init__(self, functions: Mapping[str, Any], transports: Mapping[str, Any] | None, *, is_shown: bool) -> None:
+        self._is_shown = is_shown
+        self._stand_ins: dict[str, Any] = {}
         self._find: Callable[[str], object] = Names(functions).find
         self._transports = None if transports is None else BUILT_IN_TRANSPORTS | set(transports)
         self.problems: list[Problem] = []
@@ -122,7 +144,7 @@ class _Reading:
     def step(self, at: int, data: Mapping[str, Any]) -> Node | None:
         missing: list[str] = []
         try:
-            made = node_from_data(data, self._finder(missing))
+            made = node_from_data(data, self._finder(missing, dict(_uses(data))))
             self._check(made)
         except DefinitionError as error:
             self.problems.append(Problem(_place(at, data), str(error)))
@@ -130,15 +152,18 @@ class _Reading:
         self.problems += [Problem(_place(at, data), text) for text in missing]
         return made
 
-    def _finder(self, missing: list[str]) -> Callable[[str], object]:
+    def _finder(self, missing: list[str], uses: Mapping[str, str]) -> Callable[[str], object]:
         """Finds functions; for one that is not there, it notes that and gives another, so that all are told at once."""
 
         def find(name: str) -> object:
             try:
                 return self._find(name)
             except DefinitionError as error:
-                missing.append(str(error))
-                return _any_exception(name)
+                if not self._is_shown:
+                    missing.append(str(error))
+                if name not in self._stand_ins:
+                    self._stand_ins[name] = _stand_in(name, uses.get(name, ""))
+                return self._stand_ins[name]
 
         return find
 
@@ -154,9 +179,34 @@ class _Reading:
             raise DefinitionError(f"there is no transport {transport!r:.100}; give it in `transports`")
 
 
-def _any_exception(name: str) -> object:
-    """What stands for a name that is not known, wherever that is: it can be called, and be raised."""
-    return type(name, (Exception,), {})
+def _uses(data: Any) -> Iterator[tuple[str, str]]:
+    """The names in a step that stand for exceptions, types and workflows."""
+    if is_list(data):
+        for one in data:
+            yield from _uses(one)
+    elif is_dict(data):
+        for key, one in data.items():
+            if key == "no_retry":
+                yield from ((name, "no_retry") for name in one)
+            elif key in ("workflow", "type") and is_dict(one) and "$fn" in one:
+                yield cast("dict[str, str]", one)["$fn"], key
+            else:
+                yield from _uses(one)
+
+
+def _stand_in(name: str, use: str) -> object:
+    """What stands for a name that is not known. It can be looked at, and not be run."""
+
+    async def missing(ctx: Any, args: Any) -> Any:
+        raise DefinitionError(f"there is no function {name!r}: the graph was read without functions")
+
+    missing.__name__ = missing.__qualname__ = name
+    if use == "workflow":
+        return cast("object", Workflow(missing, name, 1, "strict"))
+    if use:
+        bases: tuple[type, ...] = (Exception,) if use == "no_retry" else ()
+        return cast("object", type(name, bases, {}))
+    return missing
 
 
 def _workload(schema: Any, given: Iterable[Any]) -> Any:

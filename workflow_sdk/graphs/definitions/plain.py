@@ -10,12 +10,14 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.expressions.data import kind_of
+from workflow_sdk.graphs.narrowing import is_mapping, is_sequence
 from workflow_sdk.rows.wire import shown
 
 DEPTH_MAX: Final = 64
@@ -50,7 +52,7 @@ _PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 def written(value: Any, where: str = "") -> Any:
     """Plain data as documents have it. DefinitionError for what is none, or can't be written."""
-    kind = cast("type", type(value))
+    kind = kind_of(value)
     if kind is dict:
         found = {_text(key, where): written(one, f"{where}.{key}") for key, one in value.items()}
         return {LITERAL: found} if len(found) == 1 and next(iter(found)) in MARKS else found
@@ -90,10 +92,10 @@ class Reader:
             raise DefinitionError(f"a document has at most {VALUES_MAX:,} values, and each that is shared counts anew")
         if depth < 0:
             raise DefinitionError(f"{_place(where)}: a document is nested {DEPTH_MAX} deep at most")
-        if isinstance(value, Mapping):
-            return self._mapping(cast("Mapping[Any, Any]", value), where, depth - 1)
-        if isinstance(value, (list, tuple)):
-            several = cast("list[Any]", value)
+        if is_mapping(value):
+            return self._mapping(value, where, depth - 1)
+        if is_sequence(value):
+            several = value
             return [self.read(one, f"{where}[{at}]", depth - 1) for at, one in enumerate(several)]
         return _scalar(value, where)
 
@@ -110,8 +112,8 @@ class Reader:
         return found
 
     def _marked(self, mark: str, inner: Any, where: str, depth: int) -> Any:
-        if mark == LITERAL and isinstance(inner, Mapping):
-            return self._dict(list(cast("Mapping[Any, Any]", inner).items()), where, depth)
+        if mark == LITERAL and is_mapping(inner):
+            return self._dict(list(inner.items()), where, depth)
         if not isinstance(inner, str) or mark == LITERAL:
             expected = "a dict" if mark == LITERAL else "a text"
             raise DefinitionError(f"{_place(where)}: {mark} is followed by {expected}, not {shown(inner, 60)}")

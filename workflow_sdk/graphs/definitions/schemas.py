@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from workflow_sdk.graphs.definitions.plain import Reader
+from workflow_sdk.graphs.narrowing import is_dict, is_list, is_mapping
 
 Schema = Mapping[str, Any]
 
@@ -19,7 +20,7 @@ def schema_of(hint: Any) -> dict[str, Any]:
     """
     if hint is None or hint is Any:
         return {}
-    found = hint if isinstance(hint, Mapping) else _made(hint)
+    found = hint if is_mapping(hint) else _made(hint)
     return cast("dict[str, Any]", _bare(Reader().read(found, "workload")))
 
 
@@ -34,15 +35,13 @@ def _made(hint: Any) -> Any:
 
 def _bare(value: Any) -> Any:
     """A schema without the descriptions in it: words for people are no part of what a type is."""
-    if isinstance(value, list):
-        return [_bare(one) for one in cast("list[Any]", value)]
-    if not isinstance(value, dict):
+    if is_list(value):
+        return [_bare(one) for one in value]
+    if not is_dict(value):
         return value
-    found = cast("dict[str, Any]", value)
+    found = value
     return {
-        key: {name: _bare(inner) for name, inner in one.items()}
-        if key in _BY_NAME and isinstance(one, dict)
-        else _bare(one)
+        key: {name: _bare(inner) for name, inner in one.items()} if key in _BY_NAME and is_dict(one) else _bare(one)
         for key, one in found.items()
         if not (key == "description" and isinstance(one, str))
     }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import TEXT_MAX, parse, template_of
+from workflow_sdk.graphs.expressions.data import kind_of
 from workflow_sdk.graphs.model import Problem
+from workflow_sdk.graphs.narrowing import is_dict, is_list
 from workflow_sdk.rows.retry import SECONDS_MAX
 from workflow_sdk.rows.wire import COUNT_MAX, shown
 
@@ -163,10 +165,10 @@ class ListOf:
 
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it, and with its items."""
-        if not isinstance(value, list):
+        if not is_list(value):
             yield from _expected("a list", value, where)
             return
-        for at, one in enumerate(cast("list[Any]", value)):
+        for at, one in enumerate(value):
             yield from self.item.check(one, f"{where}[{at}]")
 
     def schema(self) -> Schema:
@@ -182,10 +184,10 @@ class DictOf:
 
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it, and with its values."""
-        if not isinstance(value, dict):
+        if not is_dict(value):
             yield from _expected("a dict", value, where)
             return
-        for key, one in cast("dict[str, Any]", value).items():
+        for key, one in value.items():
             yield from self.item.check(one, f"{where}.{key}")
 
     def schema(self) -> Schema:
@@ -215,10 +217,10 @@ class Record:
 
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it, and with its fields."""
-        if not isinstance(value, dict):
+        if not is_dict(value):
             yield from _expected(f"{self.name} as a dict", value, where)
             return
-        given = cast("dict[str, Any]", value)
+        given = value
         for key in given:
             if key not in self.fields:
                 yield Problem(where, f"{self.name} has no {key!r:.60}; it has {', '.join(self.fields)}")
@@ -258,7 +260,7 @@ class Either:
 
     def check(self, value: Any, where: str) -> Iterator[Problem]:
         """What is wrong with it."""
-        shape = self.by_type.get(type(value))
+        shape = self.by_type.get(kind_of(value))
         yield from _expected(self.expected, value, where) if shape is None else shape.check(value, where)
 
     def schema(self) -> Schema:

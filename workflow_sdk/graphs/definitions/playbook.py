@@ -1,0 +1,438 @@
+"""Playbooks, whose steps lead to each other by `next.arcs`, as canonical definitions.
+
+An expression may be written as `{{ expression }}`. The arcs of a playbook are followed after a failure as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Final
+
+from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.definitions.files import read_file
+from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT
+from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
+from workflow_sdk.graphs.definitions.plain import Reader, written
+from workflow_sdk.graphs.definitions.problems import TOLD_MAX, InvalidGraphError
+from workflow_sdk.graphs.definitions.shapes import (
+    Arguments,
+    DictOf,
+    Either,
+    ExpressionText,
+    Field,
+    Flag,
+    ListOf,
+    Number,
+    OneOf,
+    Plain,
+    Record,
+    Schema,
+    Shape,
+    Text,
+    optional,
+)
+from workflow_sdk.graphs.model import Problem
+from workflow_sdk.graphs.narrowing import is_dict, is_list
+
+_BRACES: Final = re.compile(r"\s*\{\{(.*)\}\}\s*", re.DOTALL)
+
+
+def parts_in_file(path: Path, functions: Functions, transports: Mapping[str, Any] | None = None) -> Parts:
+    """What a file says that has a canonical definition or a playbook in it."""
+    data = read_file(path)
+    is_playbook = is_dict(data) and "workflow" in data
+    read = parts_of_playbook if is_playbook else parts_of
+    return read(data, functions, transports, str(path))
+
+
+def parts_of_playbook(
+    data: Any, functions: Functions, transports: Mapping[str, Any] | None = None, where: str | None = None
+) -> Parts:
+    """What a playbook says. DefinitionError with everything that is wrong with it, and where."""
+    try:
+        read = Reader().read(data)
+    except DefinitionError as error:
+        raise InvalidGraphError(where or "this is no playbook", [Problem("", str(error))]) from None
+    problems = list(islice(PLAYBOOK.check(read, ""), TOLD_MAX + 1))
+    problems = problems or [*_unknown_steps(read), *_unsupported(read)]
+    if problems:
+        raise InvalidGraphError(where or "this playbook is not valid", problems)
+    document = _document(read)
+    try:
+        made = parts_of(document, functions, transports)
+    except InvalidGraphError as error:
+        told = [Problem(one.where.replace("steps[", "workflow[", 1), one.text) for one in error.problems]
+        raise InvalidGraphError(where or f"playbook {document['name']!r} is not valid", told) from None
+    return made
+
+
+# The table.
+
+
+@dataclass(frozen=True, slots=True)
+class _Braced:
+    """An expression, with or without braces around it; or true or false."""
+
+    def check(self, value: Any, where: str) -> Iterator[Problem]:
+        """What is wrong with it."""
+        return iter(()) if isinstance(value, bool) else ExpressionText().check(_bare(value), where)
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return {"type": ["string", "boolean"]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Plain data, in which texts with braces around them are expressions."""
+
+    def check(self, value: Any, where: str) -> Iterator[Problem]:
+        """What is wrong with it."""
+        try:
+            made = _arguments(value)
+        except DefinitionError as error:
+            yield Problem(where, str(error))
+            return
+        yield from Arguments().check(made, where)
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A field that there was in older versions."""
+
+    instead: str
+
+    def check(self, value: Any, where: str) -> Iterator[Problem]:
+        """That it is there."""
+        yield Problem(where, self.instead)
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return {"not": {}}
+
+
+def _record(name: str, required: Mapping[str, Shape], others: Mapping[str, Shape]) -> Record:
+    """A record whose fields need no words."""
+    fields = {key: Field(shape, f"a {key}", is_required=True) for key, shape in required.items()}
+    return Record(name, fields | {key: Field(shape, key) for key, shape in others.items()})
+
+
+def _rules(name: str, then: Record) -> ListOf:
+    """Rules in order: `when` and `then`, or `else`."""
+    other = _record(f"the `else` of {name}", {"then": then}, {})
+    whole: dict[str, Shape] = {
+        "when": _Braced(),
+        "then": then,
+        "else": optional(other, dict, expected="a dict with `then`"),
+    }
+    return ListOf(_Rule(_record(name, {}, whole)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A rule with `when` and `then`, or with `else`."""
+
+    record: Record
+
+    def check(self, value: Any, where: str) -> Iterator[Problem]:
+        """What is wrong with it."""
+        yield from self.record.check(value, where)
+        if is_dict(value):
+            found = value
+            if ("else" in found) == ("when" in found):
+                yield Problem(where, "a rule has either `when` or `else`")
+            elif ("then" in found) == isinstance(found.get("else"), dict):
+                yield Problem(where, "a rule has one `then`, which says what follows")
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return self.record.schema()
+
+
+_ALLOW: Final = _record("a `then`", {"allow": Flag()}, {})
+_DO: Final = _record(
+    "a `then`",
+    {"do": OneOf(("retry", "jump", "break", "fail", "continue"))},
+    {"attempts": Number(1, is_whole=True), "to": Text(), "set_ctx": DictOf(_Values())},
+)
+_TASK: Final = _record(
+    "a task",
+    {"kind": Text()},
+    {
+        "name": Text(),
+        "fn": Text(),
+        "spec": _record(
+            "the `spec` of a task",
+            {},
+            {"policy": _record("the `policy` of a task", {}, {"rules": _rules("a rule", _DO)})},
+        ),
+    },
+)
+_ARC: Final = _record("an arc", {"step": Text()}, {"when": _Braced(), "args": _Values()})
+_NEXT: Final = _record(
+    "`next`",
+    {},
+    {
+        "spec": _record("the `spec` of `next`", {}, {"mode": OneOf(("exclusive", "inclusive"))}),
+        "arcs": ListOf(_ARC),
+    },
+)
+_ADMIT: Final = _record("`admit`", {}, {"rules": _rules("a rule", _ALLOW)})
+_LOOP: Final = _record(
+    "`loop`",
+    {"in": _Values()},
+    {
+        "iterator": Text(),
+        "spec": _record(
+            "the `spec` of `loop`",
+            {},
+            {"mode": OneOf(("sequential", "parallel")), "max_in_flight": Number(1, is_whole=True)},
+        ),
+    },
+)
+_STEP: Final = _record(
+    "a step",
+    {"step": Text()},
+    {
+        "desc": Plain(),
+        "spec": _record(
+            "the `spec` of a step", {}, {"policy": _record("the `policy` of a step", {}, {"admit": _ADMIT})}
+        ),
+        "tool": Either({list: ListOf(_TASK), dict: _TASK}, "a list of tasks, or one"),
+        "loop": _LOOP,
+        "next": _NEXT,
+        "when": _Refused("a step has no `when`; write `spec.policy.admit.rules`"),
+    },
+)
+_EXECUTOR: Final = _record(
+    "`executor`",
+    {},
+    {
+        "kind": Text(),
+        "spec": _record(
+            "the `spec` of `executor`",
+            {},
+            {"entry_step": Text(), "final_step": Text(), "no_next_is_error": Flag()},
+        ),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """`metadata`: a name, maybe a version, and what else an author wants to say."""
+
+    def check(self, value: Any, where: str) -> Iterator[Problem]:
+        """What is wrong with it."""
+        if not is_dict(value):
+            yield Problem(where, "expected a dict with `name`")
+            return
+        found = value
+        yield from Text().check(found.get("name"), f"{where}.name")
+        yield from Number(1, is_whole=True).check(found.get("version", 1), f"{where}.version")
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return {"type": "object", "required": ["name"]}
+
+
+PLAYBOOK: Final = _record(
+    "a playbook",
+    {"metadata": _Metadata(), "workflow": ListOf(_STEP)},
+    {
+        "apiVersion": Text(),
+        "kind": Text(),
+        "keychain": Plain(),
+        "executor": _EXECUTOR,
+        "workload": optional(DictOf(Plain()), dict, expected="a dict"),
+        "workbook": Plain(),
+    },
+)
+
+
+def _unknown_steps(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Names that stand for no step."""
+    steps: list[dict[str, Any]] = data["workflow"]
+    if not steps:
+        yield Problem("workflow", "it has no steps")
+    names = {step["step"] for step in steps}
+    for key in ("entry_step", "final_step"):
+        name = _at(data, "executor", "spec").get(key)
+        if name is not None and name not in names:
+            yield Problem(f"executor.spec.{key}", f"there is no step {name!r:.100}")
+    for at, step in enumerate(steps):
+        for number, arc in enumerate(_at(step, "next").get("arcs", ())):
+            if arc["step"] not in names:
+                where = f"workflow[{at}] ({step['step']:.100}).next.arcs[{number}].step"
+                yield Problem(where, f"there is no step {arc['step']!r:.100}")
+
+
+def _at(data: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """What is behind keys, each of which may be left out."""
+    for key in keys:
+        data = data.get(key) or {}
+    return data
+
+
+# Turned into a canonical definition.
+
+
+def _bare(value: Any) -> Any:
+    """An expression without the braces around it."""
+    found = _BRACES.fullmatch(value) if isinstance(value, str) else None
+    return found[1].strip() if found else value
+
+
+def _condition(value: Any) -> str:
+    return str(value) if isinstance(value, bool) else str(_bare(value))
+
+
+def _arguments(value: Any) -> Any:
+    """Arguments, with texts in braces as expressions."""
+    if is_dict(value):
+        return {key: _arguments(one) for key, one in value.items()}
+    if is_list(value):
+        return [_arguments(one) for one in value]
+    if not isinstance(value, str) or "{{" not in value:
+        return value
+    found = _bare(value)
+    if found is value or "{{" in found:
+        raise DefinitionError(f"{value!r:.100} is partly an expression; write all of it as one: {{{{ 'a' + args.b }}}}")
+    return {"$": found}
+
+
+def _document(data: Mapping[str, Any]) -> dict[str, Any]:
+    metadata, executor = data["metadata"], _at(data, "executor", "spec")
+    made: dict[str, Any] = {"kind": DOCUMENT, "format": FORMAT, "name": metadata["name"]}
+    made["version"] = metadata.get("version", 1)
+    # Without this, a playbook without any arcs would begin at all of its steps.
+    made["entry"] = executor.get("entry_step", data["workflow"][0]["step"])
+    if "final_step" in executor:
+        made["final"] = executor["final_step"]
+    if executor.get("no_next_is_error"):
+        made["no_match"] = "error"
+    if data.get("workload"):
+        made["default"] = data["workload"]
+    made["steps"] = [_step(step) for step in data["workflow"]]
+    document: dict[str, Any] = written(made)
+    return document
+
+
+def _step(data: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": data["step"], **_work(data)}
+    next_ = _at(data, "next")
+    if _at(next_, "spec").get("mode") == "inclusive":
+        made["mode"] = "inclusive"
+    if arcs := next_.get("arcs"):
+        made["next"] = [_arc(arc) for arc in arcs]
+    if rules := _at(data, "spec", "policy", "admit").get("rules"):
+        made["admit"] = [_rule(rule) for rule in rules]
+    return made
+
+
+def _arc(data: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"step": data["step"], "on": "any"}
+    if "when" in data:
+        made["when"] = _condition(data["when"])
+    if "args" in data:
+        made["args"] = _arguments(data["args"])
+    return made
+
+
+def _then(rule: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """The condition of a rule, and what follows."""
+    if "when" in rule:
+        return {"when": _condition(rule["when"])}, rule["then"]
+    return {}, (rule["else"] or rule)["then"]
+
+
+def _rule(data: Mapping[str, Any]) -> dict[str, Any]:
+    when, then = _then(data)
+    return {**when, "allow": then["allow"]}
+
+
+def _work(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step does: the kind, and what is special to it."""
+    tool = data.get("tool", [])
+    tasks: list[Mapping[str, Any]] = tool if is_list(tool) else [tool]
+    if len(tasks) == 1 and (values := _assigned(tasks[0])) is not None:
+        return {"kind": "assign", "details": {"values": {"$args": values}}}
+    # What runs nothing is left out, unless rules come after it.
+    left = [task for task in tasks if task["kind"] != "noop" or _rules_of(task)]
+    if not left:
+        return {"kind": "noop"}
+    if len(left) == 1 and not _rules_of(left[0]):
+        return {"fn": _function(left[0]), **_each(data)}
+    labels = (task.get("name", f"task {at}") for at, task in enumerate(left))
+    return {
+        "kind": "pipeline",
+        "details": {"tasks": [{"$task": _task(label, task)} for label, task in zip(labels, left, strict=False)]},
+    }
+
+
+def _each(data: Mapping[str, Any]) -> dict[str, Any]:
+    if "loop" not in data:
+        return {}
+    spec = _at(data, "loop", "spec")
+    details: dict[str, Any] = {"items": {"$args": _arguments(data["loop"]["in"])}}
+    if spec.get("mode") == "sequential":
+        details["parallel"] = 1
+    elif "max_in_flight" in spec:
+        details["parallel"] = spec["max_in_flight"]
+    return {"kind": "each", "details": details}
+
+
+def _function(task: Mapping[str, Any]) -> str:
+    """The name of the function of a task."""
+    return str(task.get("fn") or task.get("name") or task["kind"])
+
+
+def _rules_of(task: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rules: list[Mapping[str, Any]] = _at(task, "spec", "policy").get("rules", [])
+    return rules
+
+
+def _assigned(task: Mapping[str, Any]) -> Any:
+    """What a task that runs nothing puts into the context; None if it does anything else."""
+    rules = _rules_of(task)
+    if task["kind"] != "noop" or len(rules) != 1 or "when" in rules[0]:
+        return None
+    then = _then(rules[0])[1]
+    values = then.get("set_ctx")
+    return _arguments(values) if values and then["do"] in ("continue", "break") else None
+
+
+def _task(label: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    return {"label": label, "fn": _function(task), "policy": [_policy(rule) for rule in _rules_of(task)]}
+
+
+def _policy(rule: Mapping[str, Any]) -> dict[str, Any]:
+    when, then = _then(rule)
+    made: dict[str, Any] = {**when, "do": then["do"]}
+    if then["do"] == "retry":
+        made["times"] = then.get("attempts", 1)
+    if then["do"] == "jump":
+        made["to"] = then.get("to", "")
+    return made
+
+
+def _unsupported(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """What a playbook may say, and graphs do another way."""
+    for at, step in enumerate(data["workflow"]):
+        tool = step.get("tool", [])
+        tasks = tool if is_list(tool) else [tool]
+        where = f"workflow[{at}] ({step['step']:.100})"
+        assigns = len(tasks) == 1 and _assigned(tasks[0]) is not None
+        for rule in chain.from_iterable(map(_rules_of, tasks)) if not assigns else ():
+            if "set_ctx" in _then(rule)[1]:
+                yield Problem(where, "`set_ctx` is for a `noop` with one rule; elsewhere a function patches the ctx")
+        if "loop" in step and len(tasks) != 1:
+            yield Problem(where, "a `loop` is over one task; write the others as steps")
