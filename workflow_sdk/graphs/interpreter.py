@@ -35,7 +35,9 @@ class Interpreter:
         *,
         now: Callable[[], float],
         state: Callable[[], Mapping[str, Any]] = dict,
+        expands: bool = True,
     ) -> None:
+        """`expands`: controllers add their steps. Otherwise they end as any other step, for who only wants the ways."""
         self.plan = plan
         self.marking = marking
         self.moves = Moves(plan, marking, codec, workload, now, state)
@@ -48,7 +50,7 @@ class Interpreter:
         self.moves.joins = self._joins
         self._controllers = Controllers(self.moves, self._finish)
         self.moves.ended = self._controllers.ended
-        self._starting = Starting(self.moves, self._finish, self._controllers)
+        self._starting = Starting(self.moves, self._finish, self._controllers if expands else None)
 
     def restore(self) -> None:
         """Go on with a marking that was read from the store."""

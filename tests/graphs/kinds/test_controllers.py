@@ -14,7 +14,7 @@ from workflow_sdk import Client, Context, CriticalError, DefinitionError, Status
 from workflow_sdk.graphs import E, Graph, GraphResult, Limits, arc, node, quorum
 from workflow_sdk.graphs.model import Node
 from workflow_sdk.graphs.plays import MATCHES, MISSING, WORKERS, Done, Lost, Round, next_move
-from workflow_sdk.testing import crash_everywhere
+from workflow_sdk.testing import crash_everywhere, explore
 
 calls: list[Any] = []
 
@@ -415,6 +415,22 @@ def of_all_kinds() -> Graph:
 
 async def test_controllers_survive_every_crash() -> None:
     await crash_everywhere(of_all_kinds())
+
+
+async def test_controllers_of_a_document_run_as_those_of_the_code(world: World) -> None:
+    graph = of_all_kinds()
+    functions = [rested, most, even_only, greater, numbers, is_even]
+    read = Graph.from_data(graph.to_data(), functions=functions)
+    assert read.hash == graph.hash
+    assert end_of(await world.run(read)) == end_of(await world.run(graph, id="j"))
+
+
+def test_exploring_takes_a_controller_for_one_step() -> None:
+    assert explore(of_all_kinds()).findings == []
+    graph = Graph("waits")
+    graph.fan_out("review", rested, over=[1], next="gate")
+    graph.noop("gate", admit=False)
+    assert {finding.node for finding in explore(graph).findings} == {"gate"}
 
 
 async def test_controllers_that_fail_survive_every_crash() -> None:
