@@ -203,7 +203,7 @@ def task(
     timeout: Duration | None = None,
     **options: Unpack[Placing],
 ) -> Node:
-    """Ask a person to do something, and wait for it. The output is `{"result":, "by":}`.
+    """Ask a person to do something, and wait for it. The output has `result`, which is `value` too, and `by`.
 
     If nobody has done it in `timeout`, the step fails with an error of the kind `timeout`.
     """
