@@ -139,10 +139,11 @@ class Interpreter:
         asked.made = ended.made = made[before:]
         if ended.is_done and ended.patches:
             self.moves.patch(ended.patches)
-        self._record(firing, node, ended, is_handled=bool(arcs) or is_added(node))
+        # What a step comes to that a controller has added is a matter of the controller.
+        is_handled = bool(arcs) or is_added(node)
+        self._record(firing, node, ended, is_handled=is_handled)
         self._emit(firing, node, arcs)
-        is_lost = not ended.is_done and not arcs and not is_added(node)
-        if is_lost and self.plan.status == "fail_fast" and firing.step != self.plan.final:
+        if not is_handled and self._fails_at_once(firing, ended):
             reason = f"step {firing.step!r} has failed, and the graph fails at once"
             # First the joins: none may fire for the reason that what it waits for is cancelled.
             self._joins.stop(reason)
@@ -152,6 +153,9 @@ class Interpreter:
         else:
             self._joins.died(firing.step)
         self.moves.ended(firing.step)
+
+    def _fails_at_once(self, firing: Firing, ended: Ended) -> bool:
+        return not ended.is_done and self.plan.status == "fail_fast" and firing.step != self.plan.final
 
     def _rerouted(self, ended: Ended, error: ExpressionError) -> Ended:
         passed = self.moves.effects.passed

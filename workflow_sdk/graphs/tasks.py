@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Unpack
 
@@ -122,10 +122,17 @@ def as_tasks(name: str, given: object) -> list[Task]:
     labels = [one.label for one in tasks]
     if len(set(labels)) < len(labels):
         raise DefinitionError(f"step {name!r} has two tasks of one label; give each its own")
-    jumps = {(one.label, rule.label) for one in tasks for rule in one.policy if rule.way == "jump"}
-    if lost := sorted(jump for jump in jumps if jump[1] not in labels):
-        raise DefinitionError(f"step {name!r}: task {lost[0][0]!r} jumps to {lost[0][1]!r}, which is none of its tasks")
+    _check_jumps(name, tasks, labels)
     return tasks
+
+
+def _check_jumps(name: str, tasks: Sequence[Task], labels: Sequence[str]) -> None:
+    for one in tasks:
+        for rule in one.policy:
+            if rule.way == "jump" and rule.label not in labels:
+                raise DefinitionError(
+                    f"step {name!r}: task {one.label!r} jumps to {rule.label!r}, which is none of its tasks"
+                )
 
 
 def in_sequence(name: str, parts: object, options: Mapping[str, Any]) -> list[Task]:
