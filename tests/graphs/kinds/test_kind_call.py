@@ -180,6 +180,10 @@ class _Bank(BaseHTTPRequestHandler):
 
     do_GET = do_POST = _answer
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Always the same: the answer stands in the output."""
+        return "Tue, 01 Jan 2030 00:00:00 GMT"
+
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
@@ -216,6 +220,15 @@ async def test_http_makes_a_request_and_gives_the_answer(world: World) -> None:
     ((method, path, headers, _),) = asked
     assert (method, path, headers["X-Shop"]) == ("POST", "/200?page=2", "1")
     assert headers["Idempotency-Key"]
+
+
+async def test_http_survives_every_crash() -> None:
+    with server() as (url, asked):
+        await crash_everywhere(asking(method="POST", json={"cents": 5}), f"{url}/200")
+        await crash_everywhere(asking(), f"{url}/404")
+    for path in ("/200", "/404"):
+        keys = {headers["Idempotency-Key"] for _, at, headers, _ in asked if at == path}
+        assert len(keys) == 1, "the same call, however often it was killed"
 
 
 async def test_http_gives_what_is_no_json_as_text(world: World) -> None:
