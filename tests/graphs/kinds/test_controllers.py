@@ -237,6 +237,32 @@ async def test_a_controller_that_loses_a_race_takes_its_workers_along(world: Wor
     assert statuses(result)["first"] == "completed"
 
 
+async def test_a_join_waits_for_the_controllers_of_its_own_fork_instance(world: World) -> None:
+    graph = Graph("forks", context={"n": 0})
+    graph.assign("count", {"n": E.ctx.n + 1}, mode="inclusive", next=["review", "other"])
+    graph.fan_out("review", rested, over="[ctx.n, 2]")
+    graph.wait("other", duration=3)
+    after = [arc("count", when=E.ctx.n < 3), arc("over")]
+    graph.step("both", seen, needs=["review", "other"], next=after)
+    graph.step("any", seen, needs=["review", "other"], join="alive")
+    graph.noop("over")
+    result = end_of(await world.run(graph))
+    assert result.outputs["both"]["args"] == {"review": [6, 4], "other": None}
+    assert {name: result.outcomes[name].firings for name in ("review", "both", "any")} == {
+        "review": 3, "both": 3, "any": 3,
+    }  # fmt: skip
+    await crash_everywhere(graph, commits_max=15)
+
+
+async def test_a_cancelled_controller_survives_every_crash() -> None:
+    graph = Graph("races")
+    graph.noop("begin", mode="inclusive", next=["quick", "slow"])
+    graph.wait("quick", duration=5)
+    graph.fan_out("slow", rested, over=[1, 8])
+    graph.step("first", seen, needs=["quick", "slow"], join=quorum(1))
+    await crash_everywhere(graph)
+
+
 # Best of.
 
 
