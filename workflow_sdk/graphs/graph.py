@@ -29,6 +29,7 @@ from workflow_sdk.graphs.operation import start_graph
 from workflow_sdk.graphs.outside import read_begun
 from workflow_sdk.graphs.pictures import Seen, drawing_of, statuses_of
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.transports import BUILT_IN
 from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.wire import shown
@@ -281,6 +282,18 @@ class Graph(Workflow[Any, GraphResult]):
 
     def __repr__(self) -> str:
         return f"<graph {self.name} version {self.version}, {len(self._nodes)} steps>"
+
+
+def check_transports(workflows: Iterable[Workflow[Any, Any]], known: Mapping[str, Callable[..., Any]]) -> None:
+    """Raise `DefinitionError` if a graph among the workflows makes calls that nobody can make."""
+    for graph in [one for one in workflows if isinstance(one, Graph)]:
+        have = known.keys() | graph.names.transports.keys() | BUILT_IN.keys()
+        calls = {name: node.details["transport"] for name, node in graph.nodes.items() if node.kind == "call"}
+        if unknown := [f"step {name!r} of {one!r}" for name, one in calls.items() if one not in have]:
+            raise DefinitionError(
+                f"graph {graph.name!r} makes calls that nobody can make: {', '.join(unknown)}; give what makes them to "
+                "Runtime(transports={name: function})"
+            )
 
 
 def _module_of_caller() -> str:

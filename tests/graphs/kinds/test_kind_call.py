@@ -66,6 +66,16 @@ async def test_transports_are_given_to_the_runtime(world: World) -> None:
         assert (await handle.result()).outputs["pay"] == {"receipt": 7}
 
 
+def test_a_runtime_is_not_made_for_calls_that_nobody_can_make() -> None:
+    graph = Graph("pays")
+    graph.call("pay", transport="bank")
+    graph.call("ask", transport="http")
+    with pytest.raises(DefinitionError, match="step 'pay' of 'bank'; give"):
+        Runtime("memory://", workflows=[graph], transports={"shop": bank})
+    Runtime("memory://", workflows=[graph], transports={"bank": bank})
+    Runtime("memory://", workflows=[paying(bank)])
+
+
 async def test_a_transport_that_nobody_has_given_is_a_failure_of_the_kind_definition(world: World) -> None:
     graph = Graph("pays")
     graph.call("pay", transport="bank", next=arc("told", on="failed", args={"kind": E.error.kind}))
