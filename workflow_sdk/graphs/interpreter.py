@@ -35,7 +35,9 @@ class Interpreter:
         *,
         now: Callable[[], float],
         state: Callable[[], Mapping[str, Any]] = dict,
+        expands: bool = True,
     ) -> None:
+        """`expands`: controllers add their steps. Otherwise they end as any other step, for who only wants the ways."""
         self.plan = plan
         self.marking = marking
         self.moves = Moves(plan, marking, codec, workload, now, state)
@@ -48,7 +50,7 @@ class Interpreter:
         self.moves.joins = self._joins
         self._controllers = Controllers(self.moves, self._finish)
         self.moves.ended = self._controllers.ended
-        self._starting = Starting(self.moves, self._finish, self._controllers)
+        self._starting = Starting(self.moves, self._finish, self._controllers if expands else None)
 
     def restore(self) -> None:
         """Go on with a marking that was read from the store."""
@@ -149,10 +151,11 @@ class Interpreter:
         asked.made = ended.made = made[before:]
         if ended.is_done and ended.patches:
             self.moves.patch(ended.patches)
-        self._record(firing, node, ended, is_handled=bool(arcs) or is_added(node))
+        # What a step comes to that a controller has added is a matter of the controller.
+        is_handled = bool(arcs) or is_added(node)
+        self._record(firing, node, ended, is_handled=is_handled)
         self._emit(firing, node, arcs)
-        is_lost = not ended.is_done and not arcs and not is_added(node)
-        if is_lost and self.plan.status == "fail_fast" and firing.step != self.plan.final:
+        if not is_handled and self._fails_at_once(firing, ended):
             reason = f"step {firing.step!r} has failed, and the graph fails at once"
             # First the joins: none may fire for the reason that what it waits for is cancelled.
             self._joins.stop(reason)
@@ -162,6 +165,9 @@ class Interpreter:
         else:
             self._joins.died(firing.step)
         self.moves.ended(firing.step)
+
+    def _fails_at_once(self, firing: Firing, ended: Ended) -> bool:
+        return not ended.is_done and self.plan.status == "fail_fast" and firing.step != self.plan.final
 
     def _rerouted(self, ended: Ended, error: ExpressionError) -> Ended:
         passed = self.moves.effects.passed

@@ -97,8 +97,8 @@ class Moves:
         self.workload = workload
         self.now = now
         self.state = state
-        self.effects = Effects()
-        self.empty = codec.encode({})
+        self.effects: Effects = Effects()
+        self.empty: bytes = codec.encode({})
         self.given: dict[str, bytes] = {}
         """Outputs of steps that another system has run: such a step is done when its turn comes."""
         self.joins: Listeners | None = None

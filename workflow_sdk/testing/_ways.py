@@ -33,6 +33,7 @@ class Guess:
 
     def __init__(self, guesses: list[bool], *, knows_context: bool) -> None:
         self.guesses = guesses
+        self.made: list[Any] = []
         self._used = 0
         self._knows_context = knows_context
 
@@ -198,7 +199,7 @@ class Ways:
             known = len(guesses)
             guess = Guess(guesses, knows_context=self._knows_context)
             marking = Marking() if state is None else _copied(state.marking)
-            interpreter = Interpreter(self.plan, marking, CODEC, NOTHING, now=lambda: 0.0)
+            interpreter = Interpreter(self.plan, marking, CODEC, NOTHING, now=lambda: 0.0, expands=False)
             if event is None:
                 effects = interpreter.begin(guess, self._context)
             else:
