@@ -1,0 +1,97 @@
+"""The JSON schema of documents: it takes what can be read, and refuses what can't, as far as a schema can say it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+
+from tests.chaos import effort
+from tests.graphs.definitions.samples import every_kind, graphs
+from tests.graphs.definitions.test_hostile_documents import PLAIN
+from workflow_sdk.graphs import Graph, InvalidGraphError, graph_schema
+from workflow_sdk.graphs.definitions.format import DETAILS
+from workflow_sdk.graphs.model import Kind
+
+VALIDATOR = jsonschema.Draft202012Validator(graph_schema())
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(graph_schema())
+    assert json.loads(json.dumps(graph_schema())) == graph_schema()
+    assert graph_schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_every_kind_has_its_details() -> None:
+    assert DETAILS.keys() == set(get_args(Kind))
+
+
+def test_every_field_says_what_it_is() -> None:
+    for record in (graph_schema(), *graph_schema()["$defs"].values()):
+        assert all(field.get("description") for field in record["properties"].values())
+
+
+def test_every_kind_of_step_fits() -> None:
+    VALIDATOR.validate(every_kind().to_data())
+
+
+@settings(max_examples=effort(150))
+@given(graphs())
+def test_what_is_exported_fits(graph: Graph) -> None:
+    VALIDATOR.validate(graph.to_data())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "other"},
+        {"format": 2},
+        {"name": ""},
+        {"version": 0},
+        {"nam": "x"},
+        {"limits": {"running": -1}},
+        {"status": "lax"},
+        {"retention": "x"},
+        {"context": []},
+        {"steps": [{"kind": "noop"}]},
+        {"steps": [{"name": "x"}]},
+        {"steps": [{"name": "x", "kind": "step"}]},
+        {"steps": [{"name": "x", "kind": "nope"}]},
+        {"steps": [{"name": "x", "kind": "noop", "fn": "f"}]},
+        {"steps": [{"name": "x", "kind": "noop", "next": [{"when": "1"}]}]},
+        {"steps": [{"name": "x", "kind": "noop", "next": [{"step": "y", "on": "never"}]}]},
+        {"steps": [{"name": "x", "kind": "noop", "needs": ["y"], "join": {"quorum": 0}}]},
+        {"steps": [{"name": "x", "kind": "noop", "admit": [{"when": "1"}]}]},
+        {"steps": [{"name": "x", "kind": "call"}]},
+        {"steps": [{"name": "x", "kind": "call", "details": {}}]},
+        {"steps": [{"name": "x", "kind": "assign", "details": {"values": 1}}]},
+        {"steps": [{"name": "x", "fn": "f", "options": {"retries": -1}}]},
+        {"steps": [{"name": "x", "fn": "f", "options": {"retrys": 1}}]},
+        {"steps": [{"name": "x", "kind": "pipeline", "details": {"tasks": [{"$task": {"label": "a"}}]}}]},
+    ],
+)
+def test_what_does_not_fit_is_not_read_either(change: dict[str, Any]) -> None:
+    document = {**PLAIN, **change}
+    assert not VALIDATOR.is_valid(document)
+    with pytest.raises(InvalidGraphError):
+        Graph.from_data(document, functions=None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"limits": {"running": 0, "nodes": None}},
+        {"steps": [{"name": "x", "fn": "f"}]},
+        {"steps": [{"name": "x", "kind": "noop", "next": ["x"]}]},
+        {"steps": [{"name": "x", "kind": "noop", "admit": "ctx.open"}]},
+        {"steps": [{"name": "x", "kind": "noop", "needs": ["y"], "join": {"quorum": 1}}]},
+    ],
+)
+def test_what_people_write_fits_and_is_read(change: dict[str, Any]) -> None:
+    document = {**PLAIN, **change}
+    VALIDATOR.validate(document)
+    Graph.from_data(document, functions=None)
