@@ -201,7 +201,7 @@ lock lock-dev lock-bench lock-site: PYTHONS := python3.11 python3.12 python3.13 
 lock: lock-dev lock-bench lock-site
 comma := ,
 lock-dev:
-	$(call PIN,requirements.lock,development,'.[cli$(comma)cron$(comma)demo$(comma)pydantic]' --group dev)
+	$(call PIN,requirements.lock,development,'.[cli$(comma)cron$(comma)demo$(comma)http$(comma)pydantic]' --group dev)
 lock-bench:
 	$(call PIN,requirements-bench.lock,benchmark,. --group bench)
 lock-site:

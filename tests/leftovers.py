@@ -50,6 +50,8 @@ def leftovers(keys: Iterable[Key]) -> list[Key]:
                 return id in instances
             case (5, *_, id):
                 return id in instances
+            case (16, *_):
+                return True  # a definition of a graph, kept once for all its instances
             case (7, worker, id):
                 return worker in workers and id in instances
             case (6 | 8 | 9, worker, *_):

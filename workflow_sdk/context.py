@@ -23,7 +23,7 @@ from workflow_sdk.operations.send import start_send
 from workflow_sdk.operations.step import start_step
 from workflow_sdk.operations.task import Asked, TaskResult, start_task
 from workflow_sdk.operations.transact import start_transact
-from workflow_sdk.operations.types import Addressee, Coro, Names, Nested, OnCancel, Pruning, Request, Until
+from workflow_sdk.operations.types import Addressee, Childhood, Coro, Names, Nested, OnCancel, Pruning, Request, Until
 from workflow_sdk.operations.version import start_removed, start_version
 from workflow_sdk.operations.waiting import start_sleep, start_sleep_until
 from workflow_sdk.rows.retry import Duration
@@ -32,6 +32,7 @@ from workflow_sdk.verdicts import Verdict
 T = TypeVar("T")
 D = TypeVar("D")
 S = TypeVar("S")
+R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741  # the item of a map
 Ts = TypeVarTuple("Ts")
 
@@ -180,17 +181,11 @@ class Context:
         return start_send(self._scope, name, target, message, payload)
 
     @overload
-    def child(
-        self, name: str, workflow: Workflow[I, T], input: I, *, id: str | None = None, on_cancel: OnCancel = "cancel"
-    ) -> Coro[T]: ...
+    def child(self, name: str, workflow: Workflow[I, T], input: I, **how: Unpack[Childhood]) -> Coro[T]: ...
     @overload
-    def child(
-        self, name: str, workflow: Workflow[None, T], *, id: str | None = None, on_cancel: OnCancel = "cancel"
-    ) -> Coro[T]: ...
+    def child(self, name: str, workflow: Workflow[None, T], **how: Unpack[Childhood]) -> Coro[T]: ...
     @overload
-    def child(
-        self, name: str, workflow: str, input: Any = None, *, id: str | None = None, on_cancel: OnCancel = "cancel"
-    ) -> Coro[Any]: ...
+    def child(self, name: str, workflow: str, input: Any = None, **how: Unpack[Childhood]) -> Coro[Any]: ...
     def child(
         self,
         name: str,
@@ -270,36 +265,16 @@ class Context:
     # Scopes.
 
     @overload
+    def loop(self, name: str, body: Turn[S, Continue[S] | Break[T]], state: S, **how: Unpack[Pruning]) -> Coro[T]: ...
+    @overload
     def loop(
-        self,
-        name: str,
-        body: Callable[[Context, S], Awaitable[Continue[S] | Break[T]]],
-        state: S,
-        **how: Unpack[Pruning],
+        self, name: str, body: Turn[None, Continue[None] | Break[T] | None], state: None = None, **how: Unpack[Pruning]
     ) -> Coro[T]: ...
     @overload
     def loop(
-        self,
-        name: str,
-        body: Callable[[Context, None], Awaitable[Continue[None] | Break[T] | None]],
-        state: None = None,
-        **how: Unpack[Pruning],
+        self, name: str, body: Turn[Any, Continue[Any] | Break[T] | None], state: Any = None, **how: Unpack[Pruning]
     ) -> Coro[T]: ...
-    @overload
-    def loop(
-        self,
-        name: str,
-        body: Callable[[Context, Any], Awaitable[Continue[Any] | Break[T] | None]],
-        state: Any = None,
-        **how: Unpack[Pruning],
-    ) -> Coro[T]: ...
-    def loop(
-        self,
-        name: str,
-        body: Callable[[Context, Any], Awaitable[Any]],
-        state: Any = None,
-        **how: Unpack[Pruning],
-    ) -> Coro[Any]:
+    def loop(self, name: str, body: Turn[Any, Any], state: Any = None, **how: Unpack[Pruning]) -> Coro[Any]:
         """Call `body(ctx, state)` again and again, until it returns `Break(value)`; return that value.
 
         `Continue(state)` goes on with another state; `None` goes on too, where there is no state. The state is stored
@@ -311,25 +286,21 @@ class Context:
 
         return start_loop(self._scope, name, body, turn, state, LoopSettings(**how))
 
-    def join(
-        self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]], *, limit: int | None = None
-    ) -> Coro[dict[str, T]]:
+    def join(self, name: str, branches: Mapping[str, Part[T]], *, limit: int | None = None) -> Coro[dict[str, T]]:
         """Run all branches side by side, at most `limit` at once, and return their values by name.
 
         All of them finish, even if some fail. The failures are raised together, as `JoinError`.
         """
         return start_join(self._scope, name, branches, _bind, limit)
 
-    def race(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[T]]]) -> Coro[RaceResult[T]]:
+    def race(self, name: str, branches: Mapping[str, Part[T]]) -> Coro[RaceResult[T]]:
         """Run all branches side by side; the first to return wins, and the others are cancelled at once.
 
         A branch that fails can't win. If all fail, this is `RaceError`.
         """
         return start_race(self._scope, name, branches, _bind)
 
-    def map(
-        self, name: str, fn: Callable[[Context, I], Awaitable[T]], items: Iterable[I], *, limit: int | None = None
-    ) -> Coro[list[T]]:
+    def map(self, name: str, fn: Turn[I, T], items: Iterable[I], *, limit: int | None = None) -> Coro[list[T]]:
         """Run `fn(ctx, item)` for every item, at most `limit` at once, and return the values in order."""
 
         def bind(item: I) -> Callable[[Scope], Awaitable[T]]:
@@ -357,10 +328,7 @@ class Context:
         seat_of(self._scope, "patch").patch(values)
 
     def submit(self, nodes: object) -> Coro[Verdict]:
-        """Add steps to the graph that this is a firing of: a list of `node(...)`, or a graph. All of them, or none.
-
-        The verdict is false if they were refused, and says why; the run goes on either way.
-        """
+        """Add a list of `node(...)`, or a graph, to the graph of this firing: all or none. A false verdict says why."""
         return seat_of(self._scope, "submit").submit(self._scope, nodes)
 
     @property
@@ -425,3 +393,7 @@ class Context:
 
 def _bind(fn: Callable[[Context], Awaitable[Any]]) -> Callable[[Scope], Awaitable[Any]]:
     return lambda scope: awaited(scope, fn(Context(scope)))
+
+
+Part = Callable[[Context], Awaitable[R]]
+Turn = Callable[[Context, S], Awaitable[R]]

@@ -30,24 +30,8 @@ from typing import (
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.rows.retry import Backoff, Duration, seconds
 from workflow_sdk.rows.wire import COUNT_MAX, shown
+from workflow_sdk.values import Codec
 from workflow_sdk.values.hints import parameter_hint, remember_locals, return_hint
-
-__all__ = [
-    "ContinueAsNew",
-    "Divergence",
-    "Step",
-    "StepOptions",
-    "StepOverrides",
-    "TransactOverrides",
-    "Workflow",
-    "as_step_options",
-    "as_transact_options",
-    "check_retention",
-    "function_name",
-    "is_function",
-    "step",
-    "workflow",
-]
 
 InputT = TypeVar("InputT")
 InputT_contra = TypeVar("InputT_contra", contravariant=True)
@@ -263,6 +247,10 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         """The annotation of the input."""
         return parameter_hint(self.fn, 1) if self.takes_input else None
 
+    def read_input(self, codec: Codec, raw: bytes) -> Any:
+        """The input that is stored for an instance."""
+        return codec.decode_checked(raw, self.input_hint)
+
     @property
     def output_hint(self) -> object:
         """The annotation of the result."""
@@ -294,7 +282,7 @@ def check_retention(retention: Duration | None) -> float | None:
 
 
 def _without(hint: object, kind: type) -> object:
-    """A union without one of its parts."""
+    """A union, without a part."""
     if get_origin(hint) not in (Union, UnionType) or kind not in get_args(hint):
         return hint
     return Union[tuple(part for part in get_args(hint) if part is not kind)]  # noqa: UP007  # of parts that are known only now

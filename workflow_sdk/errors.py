@@ -308,17 +308,19 @@ class _OutcomeError(WorkflowSDKError):
 class GraphFailedError(WorkflowSDKError):
     """A graph has failed. `.result` is what it has come to: the end of every step, and the outputs there are."""
 
-    # No attribute of the instance: it may be large, and is stored once, beside the failure.
-    __slots__ = ("_result",)
+    # Special by its name, so that it is not recorded with the failure: it may be large, and is stored beside it.
+    __slots__ = ("__result__",)
 
-    def __init__(self, message: str = "", result: object = None) -> None:
+    def __init__(self, message: str = "", result: object = None, failed: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self._result = result
+        self.__result__ = result
+        self.failed = list(failed)
+        """The paths of what has failed in it: `recover` tries that again."""
 
     @property
     def result(self) -> Any:
         """The `GraphResult`."""
-        return self._result
+        return self.__result__
 
 
 class WorkflowFailedError(_OutcomeError):

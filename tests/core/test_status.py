@@ -65,5 +65,5 @@ def test_what_the_words_are() -> None:
         *("rolled_back", "stuck"),
     ]
     assert {kind for kind in Kind if kind.is_composite} == {
-        *(Kind.LOOP, Kind.JOIN, Kind.RACE, Kind.MAP, Kind.ATTEMPT, Kind.BRANCH)
+        *(Kind.LOOP, Kind.JOIN, Kind.RACE, Kind.MAP, Kind.ATTEMPT, Kind.BRANCH, Kind.GRAPH, Kind.FIRING)
     }

@@ -152,6 +152,36 @@ SHOWS = {
         "bye",
         "6 turns",
     ],
+    "triage": [
+        "ticket 7",
+        "  classify: bug",
+        "  fix: ticket 7",
+        "  merge, when both are done: {'test': 'green', 'notify': 'told'}",
+        "  succeeded: 5 completed, 1 never_reached",
+        "    reply: never_reached (no token came to it)",
+        "ticket 8",
+        "  reply",
+        "    merge: skipped (it needs 'test', which was not taken, 'notify', which was not taken)",
+    ],
+    "release_dag": [
+        "succeeded: 1000 steps, at most 20 at once",
+        "publish 100: after 4 others",
+    ],
+    "agent_plan": [
+        "ask: completed, led to 3 more",
+        "was the database busy?: completed, not looked into: the graph would have more than 9 steps (nodes=9)",
+        "what does release 41 change?: completed, not looked into: steps are submitted 2 deep at most (depth=2)",
+        "drop all tables: denied, quarantine: a quarantined step may not write",
+        "partial",
+    ],
+    "tournament": [
+        "  Steamy or Whistler?",
+        "  Earl or The Spout?",
+        "ideas: Steamy, Whistler, Earl, The Spout, Drip",
+        "the winner: The Spout",
+        "the advert: The Spout. Tea is ready.",
+        "succeeded, in 19 firings",
+    ],
 }
 
 

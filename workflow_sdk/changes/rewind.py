@@ -26,11 +26,13 @@ from workflow_sdk.rows.keys import (
     FOLDED,
     HISTORY,
     INBOX,
+    MARKINGS,
     METADATA,
     NAMES,
     OUTSIDE,
     TAKINGS,
     Field,
+    marking_of,
     sequence_key,
 )
 from workflow_sdk.rows.location import Segment, pack_pair, pack_segment, segments, split_last, subtree
@@ -171,7 +173,7 @@ def forget_history(record: Record) -> Rewritten:
     done, keys = Rewritten(), record.keys
     _give_back(done, record, record.tree.entries)
     _abandon(done, record, set(record.outside))
-    for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES, CHANGES, FOLDED):
+    for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES, CHANGES, FOLDED, MARKINGS):
         done.writes.append(ClearRange(*keys.range(part)))
     return done
 
@@ -185,6 +187,7 @@ def rewrite(record: Record, cut: Cut, *, gives_back: bool = True) -> Rewritten:
     for start in cut.loops.values():
         done.writes += start.rewind(keys)
     _clear_entries(done, record, kept)
+    _forget_markings(done, record, cut, kept)
     _abandon(done, record, record.outside.keys() - kept.entries.keys())
     for at in record.left.keys() & kept.entries.keys():
         done.writes += record.left[at].wait_again(keys, at)
@@ -239,6 +242,15 @@ def _clear_entries(done: Rewritten, record: Record, kept: Remainder) -> None:
             done.writes.append(ClearRange(*subtree(space + BASES + at)))
 
 
+def _forget_markings(done: Rewritten, record: Record, cut: Cut, kept: Remainder) -> None:
+    """Delete the markings of graphs of which something is deleted: each is made again from the rest of its history."""
+    keys = record.keys
+    for graph in [at for at, entry in record.tree.entries.items() if entry.kind is Kind.GRAPH]:
+        if graph not in kept.entries or any(at.startswith(graph) for at in (*cut.dropped, *cut.unended)):
+            begin = keys.space + marking_of(graph)
+            done.writes.append(ClearRange(begin, begin + b"\xff"))
+
+
 def _rewrite_takings(done: Rewritten, record: Record, kept: Remainder) -> list[bytes]:
     """Note the messages that branches of reopened races have taken, so that they can be given back if a branch loses.
 
@@ -274,7 +286,7 @@ def _rewrite_compensations(done: Rewritten, record: Record, cut: Cut) -> list[by
     stand: list[bytes] = []
     for compensation in record.compensations:
         key = record.keys.space + sequence_key(compensation.sequence)
-        if cut.is_dropped(compensation.location):
+        if cut.is_dropped(compensation.location) or compensation.location in cut.unended:
             done.writes.append(Clear(key))
             continue
         stand.append(compensation.location)

@@ -186,7 +186,10 @@ class _Builder:
             index, number = only if isinstance(only, tuple) else (only, None)
             name = self.texts.get(index, f"?{index}")
             own = join_path(path, escape(name) if number is None else f"{escape(name)}/~{number}")
-            if entry.ordinal < 0 and number is not None:
+            if number is None:
+                found += self.tree(scope + segment, own)
+                continue
+            if entry.ordinal < 0:
                 entry.kind = Kind.FIRING
             found.append(self.entry(scope + segment, name, own, entry))
         return tuple(found)

@@ -71,6 +71,12 @@ class InstanceInfo:
     here."""
 
     @property
+    def blocked(self) -> list[str]:
+        """The steps of graphs that are not allowed to start, if there is nothing else left to be done."""
+        denied = [wait.name for wait in self.waits if wait.kind == "admission"]
+        return denied if len(denied) == len(self.waits) and self.status is Status.WAITING else []
+
+    @property
     def recoverable(self) -> bool:
         """Whether `recover` can run the instance again: it has failed, or is stuck."""
         return self.status in (Status.FAILED, Status.STUCK)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from secrets import randbits
 from types import TracebackType
@@ -24,6 +24,7 @@ from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.features.retention import prune
 from workflow_sdk.features.schedules.schedules import Schedule, ScheduleOptions, Schedules
+from workflow_sdk.graphs.outside import encode_begun, submit_to
 from workflow_sdk.instance.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.instance.results import check_value_bytes
 from workflow_sdk.journal.names import name_problem
@@ -36,6 +37,7 @@ from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import due_at_once, shown
 from workflow_sdk.values import VALUE_BYTES_MAX, Codec, Wrappers
+from workflow_sdk.verdicts import Verdict
 
 I = TypeVar("I")  # noqa: E741  # the input
 T = TypeVar("T")
@@ -113,20 +115,41 @@ class Client:
             self._is_open = False
 
     @overload
-    async def start(self, workflow: Workflow[I, T], input: I, *, id: str | None = None) -> Handle[T]: ...
+    async def start(
+        self,
+        workflow: Workflow[I, T],
+        input: I,
+        *,
+        id: str | None = None,
+        completed: Mapping[str, Any] | None = None,
+        submissions: Iterable[Sequence[Any]] = (),
+    ) -> Handle[T]: ...
     @overload
     async def start(self, workflow: Workflow[None, T], *, id: str | None = None) -> Handle[T]: ...
     @overload
     async def start(self, workflow: str, input: Any = None, *, id: str | None = None) -> Handle[Any]: ...
     async def start(
-        self, workflow: Workflow[Any, Any] | str, input: Any = None, *, id: str | None = None
+        self,
+        workflow: Workflow[Any, Any] | str,
+        input: Any = None,
+        *,
+        id: str | None = None,
+        completed: Mapping[str, Any] | None = None,
+        submissions: Iterable[Sequence[Any]] = (),
     ) -> Handle[Any]:
-        """Start an instance. An id that has been started with the same workflow and input gives its handle."""
+        """Start an instance. An id that has been started with the same workflow and input gives its handle.
+
+        A graph can go on from what another system has done: `completed` are the outputs of steps that are done, and
+        `submissions` the batches of steps that were added.
+        """
         access = self.access
         definition = self._definition(workflow)
         if id is not None and name_problem(id) is not None:
             raise DefinitionError(f"an instance id is a text of 1 to 1000 characters, not {shown(id)}")
         name, known, raw = self._prepare(workflow, definition, input)
+        batches = list(submissions)
+        if batches or completed:
+            raw = encode_begun(access.codec, known, input, completed, batches)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else _new_id(now))
         retention = None if known is None else self._retention
@@ -304,6 +327,13 @@ class Client:
             limit=limit,
             cursor=cursor,
         )
+
+    async def submit(self, id: str, nodes: Any) -> Verdict:
+        """Add steps to the graph that an instance runs, all of them or none: a list of `node(...)`, or a graph.
+
+        Returns once whoever runs the instance has decided. The verdict is false if they were refused, and says why.
+        """
+        return await submit_to(self.access, id, nodes)
 
     async def delete(self, id: str) -> None:
         """Delete an instance that has ended, with everything about it."""

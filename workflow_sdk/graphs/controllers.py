@@ -7,7 +7,7 @@ the steps that it has added are rows as those of a submission: it goes on after 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,7 +50,8 @@ class Added(Struct, frozen=True):
 
 def read_added(found: Any) -> Added | None:
     """What a row says that a controller has added; None, if it is about something else."""
-    return Added(*found[OF]) if isinstance(found, dict) else None
+    fields: list[Any] | None = cast("dict[str, Any]", found)[OF] if isinstance(found, dict) else None
+    return None if fields is None else Added(*fields)
 
 
 def _worker(controller: Node, name: str, role: str, number: int) -> Node:
@@ -78,6 +79,8 @@ class Controllers:
         """Firings that nothing is left to wait for, in order."""
         self._recorded: dict[tuple[str, int], tuple[Chooser, Ended]] = {}
         """While a run is made again: how firings have ended, by step and count."""
+        self._postponed: list[int] = []
+        """While a run is made again: firings that have come to an end of which there is no record."""
 
     def restore(self) -> None:
         """Wait on for what the firings wait for: the marking was read from the store."""
@@ -91,8 +94,10 @@ class Controllers:
     def begin(self, number: int, firing: Firing, node: Node) -> Ended | None:
         """A controller has taken its token. Returns its end, if there is nothing to wait for."""
         codec = self._moves.codec
-        values = {} if firing.details is None else codec.decode(firing.details, plain=True)
-        return self._make(number, firing, node, next_move(node, self._args(firing), values, None, _Results(self, firing)))
+        values: Any = {} if firing.details is None else codec.decode(firing.details, plain=True)
+        return self._make(
+            number, firing, node, next_move(node, self._args(firing), values, None, _Results(self, firing))
+        )
 
     def ended(self, name: str) -> None:
         """A step has ended, in whatever way."""
@@ -110,11 +115,18 @@ class Controllers:
         `by_record`: those end only if it is recorded that they have.
         """
         due, self._due = self._due, []
+        if not by_record:
+            due, self._postponed = [*self._postponed, *due], []
         for number in due:
             firing = self._moves.marking.firings.get(number)
             if firing is not None:
                 self._go_on(number, firing, by_record=by_record)
         return bool(due)
+
+    def has_begun(self, firing: Firing) -> bool:
+        """Whether a firing is one of a controller that has taken its token."""
+        node = self._moves.plan.nodes.get(firing.step)
+        return node is not None and is_controller(node) and self._moves.marking.fired.get(firing.step, 0) > firing.count
 
     def remember(self, chooser: Chooser, firing: Firing, ended: Ended) -> None:
         """It is recorded how a controller has ended: that happens again once its steps have."""
@@ -132,13 +144,16 @@ class Controllers:
             with moves.choosing(chooser):
                 self._finish(moves.marking.drop_firing(number), ended)
             return
-        note = {} if firing.details is None else moves.codec.decode(firing.details, plain=True)
+        note: Any = {} if firing.details is None else moves.codec.decode(firing.details, plain=True)
         move = next_move(node, self._args(firing), {}, note, _Results(self, firing))
-        ended = self._make(number, firing, node, move)
-        if ended is not None:
+        if by_record and not isinstance(move, Round):
+            self._postponed.append(number)
+            return
+        end = self._make(number, firing, node, move)
+        if end is not None:
             moves.marking.drop_firing(number)
-            moves.effects.passed.append((firing, ended))
-            self._finish(firing, ended)
+            moves.effects.passed.append((firing, end))
+            self._finish(firing, end)
 
     def _make(self, number: int, firing: Firing, node: Node, move: Move) -> Ended | None:
         codec = self._moves.codec

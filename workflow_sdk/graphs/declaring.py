@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, Unpack, cast
 
 from workflow_sdk.definitions import Step, StepOverrides, Workflow, is_function
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import Template, expression_of, template_of
 from workflow_sdk.graphs.growing import make_node
 from workflow_sdk.graphs.model import Access, Join, Kind, Mode, Node, OnDeny, Trust, as_arcs
-from workflow_sdk.graphs.tasks import Task, as_tasks, in_sequence
-
+from workflow_sdk.graphs.tasks import Task, as_tasks, in_sequence, listed
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
 
@@ -80,7 +79,8 @@ def _template(given: object) -> Template | None:
 
 def _list_of(given: object) -> Template:
     """What gives a list: an expression, or the list itself."""
-    return template_of(list(given) if isinstance(given, (list, tuple)) else expression_of(given))
+    several = listed(given)
+    return template_of(expression_of(given) if several is None else several)
 
 
 def _function(name: str, what: str, given: object) -> Fn:
@@ -97,7 +97,7 @@ def functions_of(node: Node) -> Iterator[Any]:
         if isinstance(one, Task):
             yield one.fn
         elif isinstance(one, list):
-            todo += one
+            todo.extend(one)  # pyright: ignore[reportUnknownArgumentType]
         elif isinstance(one, (Workflow, Step)) or callable(one):
             yield one
 
@@ -191,13 +191,14 @@ def task(
     timeout: Duration | None = None,
     **options: Unpack[Placing],
 ) -> Node:
-    """Ask a person to do something, and wait for it. The output has `value`, `by`, `completed_at` and `task_id`.
+    """Ask a person to do something, and wait for it. The output is `{"result":, "by":}`.
 
     If nobody has done it in `timeout`, the step fails with an error of the kind `timeout`.
     """
     asked = {"payload": _template(payload), "assignee": _template(assignee)}
-    who = None if roles is None else template_of([*roles] if isinstance(roles, (tuple, set, frozenset)) else roles)
-    return _placed(name, "task", options, **asked, roles=who, type=type, timeout=_time(name, timeout))
+    several = listed(roles)
+    asked["roles"] = _template(roles if several is None else several)
+    return _placed(name, "task", options, **asked, type=type, timeout=_time(name, timeout))
 
 
 def wait(
@@ -231,9 +232,7 @@ def wait(
     )
 
 
-def child(
-    name: str, workflow: Workflow[Any, Any] | str, input: object = None, **options: Unpack[Placing]
-) -> Node:
+def child(name: str, workflow: Workflow[Any, Any] | str, input: object = None, **options: Unpack[Placing]) -> Node:
     """Start another instance, and wait for its end; its output is that of the step.
 
     Without `input` it is given the arguments of the step.
@@ -280,8 +279,9 @@ def tournament(name: str, entrants: object, *, judge: Fn, **options: Unpack[Opti
     passes on. An entrant that fails loses; if all do, this fails.
     """
     found: dict[str, Any]
-    if isinstance(entrants, (list, tuple)) and any(is_function(one) for one in entrants):
-        found = {"entrants": [_function(name, "an entrant beside functions", one) for one in entrants]}
+    several = listed(entrants) or []
+    if any(is_function(one) for one in several):
+        found = {"entrants": [_function(name, "an entrant beside functions", one) for one in several]}
     else:
         found = {"over": _list_of(entrants)}
     return _made(name, "tournament", None, options, **found, judge=_function(name, "judge", judge))
@@ -319,6 +319,4 @@ def _moment(name: str, given: object) -> object:
 def _workflow(name: str, given: object) -> object:
     if not isinstance(given, Workflow) and (not isinstance(given, str) or not given):
         raise DefinitionError(f"step {name!r}: `workflow` is a workflow or the name of one, not {shown(given)}")
-    return given
-
-
+    return cast("object", given)

@@ -24,6 +24,7 @@ from workflow_sdk.errors import (
     StepTimeoutError,
 )
 from workflow_sdk.graphs.bodies import args_hint, arguments_for, output_hint, takes_ctx, unwrapped
+from workflow_sdk.graphs.deadline import Deadline
 from workflow_sdk.graphs.evaluating import Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.failures import told
@@ -32,6 +33,7 @@ from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.model import Limits, Node, Used
 from workflow_sdk.graphs.moves import Ended
 from workflow_sdk.graphs.parts import Work
+from workflow_sdk.graphs.surroundings import Surroundings
 from workflow_sdk.operations.calling import (
     KEY,
     TimedOut,
@@ -74,6 +76,7 @@ class GraphRuns(Protocol):
 
     engine: Engine
     most: Limits
+    around: Surroundings
 
     def scope_of(self, number: int, firing: Firing, label: str, location: bytes) -> Scope:
         """A scope for the code of a firing."""
@@ -91,19 +94,6 @@ class GraphRuns(Protocol):
         """Add steps to the run."""
         ...
 
-    @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions that expressions may call."""
-        ...
-
-    def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What the expressions of a firing see."""
-        ...
-
-    def transport(self, name: str) -> Callable[..., Any]:
-        """The function that makes calls of this name. DefinitionError, if there is none."""
-        ...
-
 
 class FiringSeat:
     """What the code of a firing can do to its graph."""
@@ -112,7 +102,7 @@ class FiringSeat:
 
     def __init__(self, run: GraphRuns, number: int, firing: Firing, before: Mapping[str, Any] | None = None) -> None:
         self._run = run
-        self._before = {} if before is None else before
+        self._before: Mapping[str, Any] = before or {}
         """Of a part: what the firing had changed in the context when the part began."""
         self.number = number
         self.firing = firing
@@ -127,7 +117,7 @@ class FiringSeat:
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """The functions that expressions may call."""
-        return self._run.functions
+        return self._run.around.functions
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -140,7 +130,7 @@ class FiringSeat:
 
     def sees(self, args: bytes, **ended: Any) -> Sees:
         """What expressions see."""
-        return self._run.sees(args, **ended)
+        return self._run.around.sees(args, **ended)
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -211,19 +201,22 @@ class FiringWork:
         error = pack_error_info(describe(_shown(failure), engine.codec), engine.codec)
         engine.journal.history.trouble(self.location, EntryTrouble(self.path, self.firing.attempts, now, error))
         self._change(replace(self.firing, retry_at=when))
-        if when <= now:
+        has_operations = self.scope is not None and self.scope.count > 0
+        if when <= now or has_operations:
+            # No wait may store it: without this, a worker that dies in the next attempt is forgotten.
             await engine.parking.flush()
-        elif self.scope is not None and self.scope.count:
-            # What its operations have recorded is replayed: it is read again.
-            await engine.parking.flush()
-            await engine.load_under(self.location)
+        if has_operations:
+            # What they have recorded is replayed.
+            engine.journal.history.forget_loaded(self.location)
+            await engine.stored.load_under(self.location)
         await self.until_due(engine)
 
     async def until_due(self, engine: Engine) -> None:
         """Park until the next attempt is due, and count it."""
         if self.firing.retry_at is not None:
             await wait_for(engine, Wait(self, "retry", self.firing.retry_at))
-            self._change(replace(self.firing, retry_at=None, attempts=self.firing.attempts + 1))
+            now = engine.clock.time()
+            self._change(replace(self.firing, retry_at=None, tried_at=now, attempts=self.firing.attempts + 1))
 
     def _change(self, firing: Firing) -> None:
         self.firing = self.seat.firing = firing
@@ -233,7 +226,8 @@ class FiringWork:
         """Note the failure that the graph sees."""
         error = self._outcome(engine, failure)
         raw = pack_error(error, engine.codec)
-        self.ended = Ended(self.number, is_done=False, error=told(error, engine.codec), raw_error=raw)
+        unwinds = isinstance(error, RollbackError)
+        self.ended = Ended(self.number, is_done=False, error=told(error, engine.codec), raw_error=raw, unwinds=unwinds)
 
     def _outcome(self, engine: Engine, failure: BaseException) -> Exception:
         if isinstance(failure, _FINAL):
@@ -263,7 +257,8 @@ class FiringWork:
         scope = self.scope = self._run.scope_of(self.number, self.firing, self._label, self.location)
         scope.firing = self.seat
         token = current_scope.set(scope)
-        is_told = life.are_told
+        # A body that is replayed begins nothing itself: its operations do.
+        is_told = life.are_told and not scope.unvisited
         if life.halted or life.draining or scope.race.lost:
             await life.never()
         try:
@@ -298,11 +293,11 @@ class FiringWork:
         node, ctx = self.node, Context(scope)
         args = engine.codec.decode(self.firing.args, plain=True)
         raw = self.firing.details
-        values = {} if raw is None else engine.codec.decode(raw, plain=True)
+        values: dict[str, Any] = {} if raw is None else engine.codec.decode(raw, plain=True)
         fn: Callable[..., Any] | None = node.fn if node.kind == "step" else None
         payload = self.firing.args
         if node.kind == "call":
-            fn = self._run.transport(node.details["transport"])
+            fn = self._run.around.transport(node.details["transport"])
             payload = engine.codec.encode(values["payload"]) if "payload" in values else payload
         if fn is None:
             return await self._in_time(engine, body_of(Work(node, ctx, args, values, self.seat)))
@@ -320,29 +315,20 @@ class FiringWork:
         return await self._in_time(engine, lambda: called(*arguments))
 
     async def _in_time(self, engine: Engine, body: Callable[[], Any]) -> Any:
-        """Run a body with operations in its time. What it has done when the time is over is forgotten."""
-        timeout = self.options.timeout
-        if timeout is None:
+        """Run a body in its time. What it has recorded stays: the next attempt replays it."""
+        scope, timeout = self.scope, self.options.timeout
+        if timeout is None or scope is None:
             return await body()
-        scope = self.scope
-        assert scope is not None, "a body has a scope"
-        with engine.calls.time_limit(seconds(timeout, "timeout")) as limit:
-            return await body()
-        if not limit.cancelled_caught or engine.life.halted or scope.race.lost:
-            await engine.life.never()
-        scope.forgotten()
-        await self._forget(engine, scope)
+        now, firing = engine.clock.time(), self.firing
+        began = firing.at if firing.tried_at is None else firing.tried_at
+        if not scope.unvisited and now > began:
+            # Nothing is recorded of this attempt: if an earlier run has begun it, it begins anew.
+            began = now
+            self._change(replace(firing, tried_at=now))
+        limit = Deadline(self, engine, scope, began + seconds(timeout, "timeout"))
+        if await limit.run(body):
+            return limit.value
         raise TimedOut(f"it took longer than {seconds(timeout, 'timeout'):g} s")
-
-    async def _forget(self, engine: Engine, scope: Scope) -> None:
-        """Have the next attempt begin afresh: nothing of this one is replayed."""
-        if scope.count:
-            cleanups = engine.outside.abandon(self.location)
-            engine.journal.takings.settle(self.location, give_back=True)
-            engine.journal.history.clear_scope(self.location)
-            engine.parking.fire()
-            await engine.parking.flush()
-            await engine.outside.clean_up(cleanups)
 
     def _succeed(self, engine: Engine, scope: Scope, value: Any) -> BaseException | None:
         node = self.node

@@ -15,6 +15,7 @@ from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs import declaring
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.declaring import Declares, functions_of
+from workflow_sdk.graphs.definitions.digest import digest as digest_of
 from workflow_sdk.graphs.definitions.exporting import document_of, exported, hash_of
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
 from workflow_sdk.graphs.definitions.playbook import parts_in_file, parts_of_playbook
@@ -27,11 +28,13 @@ from workflow_sdk.graphs.drawing import Layout, NodeStatus, layout, to_dot, to_m
 from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.operation import start_graph
+from workflow_sdk.graphs.outside import read_begun
 from workflow_sdk.graphs.pictures import Seen, drawing_of, statuses_of
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.wire import shown
+from workflow_sdk.values import Codec
 
 F = TypeVar("F", bound=Callable[..., Any])
 Next = Any
@@ -215,6 +218,15 @@ class Graph(Workflow[Any, GraphResult]):
         """The functions, transports and workflows that the canonical definition names, and their modules."""
         return uses_of(*exported(self))
 
+    @cached_property
+    def pinned(self) -> tuple[bytes, dict[str, Any]] | None:
+        """The digest of the definition and the definition, which instances go on with; None if it can't be exported."""
+        try:
+            data = self.to_data()
+        except DefinitionError:
+            return None
+        return bytes.fromhex(digest_of(data)), data
+
     def to_python(self) -> str:
         """The text of a Python module that builds an equal graph, which it calls `graph`."""
         return python_of(self)
@@ -256,6 +268,10 @@ class Graph(Workflow[Any, GraphResult]):
     def input_hint(self) -> object:
         """The type of the workload."""
         return Any if self.workload is None or isinstance(self.workload, Mapping) else self.workload
+
+    def read_input(self, codec: Codec, raw: bytes) -> Any:
+        """The workload; or what another system has begun with it."""
+        return read_begun(codec, raw, self.input_hint)
 
     @property
     def output_hint(self) -> object:

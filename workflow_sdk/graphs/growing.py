@@ -119,7 +119,7 @@ class Growing:
     def start(self, scope: Scope, seat: SubmittingSeat, given: Any) -> Coro[Verdict]:
         """Register a submission; its coroutine makes it."""
         place = register(scope, Kind.SUBMIT, "submit", derived=True)
-        nodes, roots = _taken_apart(given)
+        nodes, roots = taken_apart(given)
         place.arguments = [one.name if isinstance(one, Node) else shown(one) for one in nodes]
         return scope.start(perform(place, _Submit(self, place, seat, nodes, roots)))
 
@@ -225,7 +225,7 @@ def unpack_batch(raw: bytes, find: Callable[[str], object], engine: Engine, plan
     return Batch(made, tuple((name, args) for name, args in roots), depth)
 
 
-def _taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
+def taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
     """The steps of a batch, or of a graph that is submitted; and those that begin at once, if a graph says so."""
     plan = getattr(given, "plan", None)
     if isinstance(plan, Plan):
@@ -242,13 +242,20 @@ def _problem(plan: Plan, nodes: Sequence[Any]) -> str | None:
         if one.name in plan.nodes or one.name in new:
             return f"there is a step {one.name!r} already"
         new.add(one.name)
-    known = plan.nodes.keys() | new
+    return _unknown(plan.nodes.keys() | new, nodes) or _circle(nodes)
+
+
+def _unknown(known: set[str], nodes: Sequence[Node]) -> str | None:
     for one in nodes:
         for what, names in (("needs", one.needs), ("leads to", [arc.step for arc in one.next])):
             if missing := [name for name in names if name not in known]:
                 return f"step {one.name!r} {what} {missing[0]!r}, which is no step of the graph"
+    return None
+
+
+def _circle(nodes: Sequence[Node]) -> str | None:
     try:
-        TopologicalSorter({one.name: [need for need in one.needs if need in new] for one in nodes}).prepare()
+        TopologicalSorter({one.name: one.needs for one in nodes}).prepare()
     except CycleError as error:
         return f"steps need each other in a circle: {' -> '.join(map(str, error.args[1]))}"
     return None

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from workflow_sdk.graphs.controllers import Controllers, is_added
-from workflow_sdk.graphs.evaluating import Chooser
+from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
 from workflow_sdk.graphs.marking import Firing, Marking, StepState
@@ -37,8 +39,11 @@ class Interpreter:
         self.plan = plan
         self.marking = marking
         self.moves = Moves(plan, marking, codec, workload, now, state)
+        self.instance_id = ""
         self.is_rebuilt = False
         """What was recorded happens again: steps are started by their record only."""
+        self.live: Callable[[], Chooser] | None = None
+        """While a run is made again: what evaluates that for which there is no record."""
         self._joins = Joins(self.moves)
         self.moves.joins = self._joins
         self._controllers = Controllers(self.moves, self._finish)
@@ -79,14 +84,15 @@ class Interpreter:
         LookupError, if there is no token for it: what gave it one has not happened again.
         """
         self.moves.open(chooser)
-        number = next(
-            (number for number, token in self.marking.tokens.items() if token.step == firing.step), None
-        )
-        if number is None:
-            raise LookupError(firing.step)
-        token = self._starting.take(number, firing)
-        if ended is not None:
-            self._finish(token, ended)
+        if ended is not None and self._controllers.has_begun(firing):
+            self._controllers.remember(chooser, firing, ended)
+        else:
+            number = next((number for number, token in self.marking.tokens.items() if token.step == firing.step), None)
+            if number is None:
+                raise LookupError(firing.step)
+            token = self._starting.take(number, firing)
+            if ended is not None:
+                self._finish(token, ended)
         self._rest()
 
     def patch(self, chooser: Chooser, values: Mapping[str, Any]) -> Effects:
@@ -161,16 +167,18 @@ class Interpreter:
         event = f"{ended.event}.{on}"
         sees = moves.sees(firing.args, output=ended.output, error=ended.error, event=event, patches=patches)
         found: list[tuple[Arc, bytes]] = []
-        for arc in node.next:
-            if arc.on not in (on, "any") or (arc.when is not None and not moves.choose.test(arc.when, sees)):
-                continue
-            args = moves.empty if arc.args is None else moves.codec.encode(moves.choose.value(arc.args, sees))
-            found.append((arc, args))
-            if node.mode == "exclusive":
-                break
+        for arc in [arc for arc in node.next if arc.on in (on, "any")]:
+            if arc.when is None or moves.choose.test(arc.when, sees):
+                found.append((arc, self._args_of(arc, sees)))
+                if node.mode == "exclusive":
+                    break
         if not found and ended.is_done and self.plan.no_match == "error":
             raise ExpressionError(f"no arc of step {node.name!r} matches, and the graph wants one to")
         return found
+
+    def _args_of(self, arc: Arc, sees: Sees) -> bytes:
+        moves = self.moves
+        return moves.empty if arc.args is None else moves.codec.encode(moves.choose.value(arc.args, sees))
 
     def _route_failure(self, node: Node, firing: Firing, ended: Ended) -> list[tuple[Arc, bytes]]:
         try:
@@ -186,6 +194,7 @@ class Interpreter:
         else:
             fails = not is_handled and firing.step != self.plan.final
             state = StepState("failed", ended.reason, count, before.output, fails, ended.raw_error)
+            state = replace(state, unwinds=ended.unwinds)
         self.marking.put_step(firing.step, state)
         if node.next or not ended.is_done:
             # Some of its arcs were not taken, or a branch has ended.
@@ -217,8 +226,13 @@ class Interpreter:
 
     def _rest(self) -> None:
         """Do what comes of an event by itself, but for starting steps: their record says that they have started."""
-        while self._joins.look() or self._comes_to_rest():
+        while self._joins.look() or self._goes_on() or self._comes_to_rest():
             pass
+
+    def _goes_on(self) -> bool:
+        """Whether a controller has gone on. They add their steps again before these take their tokens."""
+        has_gone_on = self._controllers.look(by_record=True)
+        return (self.live is not None and self._starting.begin_controllers(self.live)) or has_gone_on
 
     def _comes_to_rest(self) -> bool:
         """Whether all has come to rest, and something goes on for that reason: a join, or the final step."""
@@ -247,7 +261,7 @@ class Interpreter:
             if name != self.plan.final:
                 counts[outcome.status] = counts.get(outcome.status, 0) + 1
         failures = {name: outcome.reason for name, outcome in found.outcomes.items() if outcome.status == "failed"}
-        return {"instance_id": "", "counts": counts, "outputs": found.outputs, "failures": failures}
+        return {"instance_id": self.instance_id, "counts": counts, "outputs": found.outputs, "failures": failures}
 
     def result(self) -> GraphResult:
         """What the run has come to, as it stands."""
@@ -271,14 +285,13 @@ class Interpreter:
         return Outcome("never_reached", "no token came to it")
 
     def _status(self, outcomes: Mapping[str, Outcome]) -> Literal["succeeded", "failed", "partial"]:
-        plan, steps = self.plan, self.marking.steps
-        final = outcomes.get(plan.final) if plan.final is not None else None
-        if final is not None and final.status == "failed" and plan.final_failure == "fail":
+        plan, states = self.plan, self.marking.steps.values()
+        has_final_failed = plan.final is not None and outcomes[plan.final].status == "failed"
+        if has_final_failed and plan.final_failure == "fail":
             return "failed"
-        if any(state.counts for state in steps.values()):
-            if plan.status != "lenient":
-                return "failed"
-            return "partial" if any(one.status == "completed" for one in outcomes.values()) else "failed"
-        if any(state.is_blocked for state in steps.values()) or (final is not None and final.status == "failed"):
+        if any(state.counts for state in states):
+            is_partial = plan.status == "lenient" and any(one.status == "completed" for one in outcomes.values())
+            return "partial" if is_partial else "failed"
+        if has_final_failed or any(state.is_blocked for state in states):
             return "partial"
         return "succeeded"

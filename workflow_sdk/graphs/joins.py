@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Stack, StepState, is_in
+from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Marking, Stack, StepState, is_in
 from workflow_sdk.graphs.model import Node, Quorum
 from workflow_sdk.graphs.moves import Moves
-from workflow_sdk.graphs.plan import required
+from workflow_sdk.graphs.plan import Plan, required
 
 
 class Joins:
@@ -170,45 +170,12 @@ class Joins:
 
     def _possible(self, fork: int) -> set[str]:
         """The steps that can still be done in a fork instance: what is under way there may lead to them."""
-        moves, plan = self._moves, self._moves.plan
-        marking = moves.marking
-        live: list[str] = [token.step for token in marking.tokens.values() if is_in(token.stack, fork)]
+        marking = self._moves.marking
+        live = [token.step for token in marking.tokens.values() if is_in(token.stack, fork)]
         live += [firing.step for firing in marking.firings.values() if is_in(firing.stack, fork)]
         if fork == 0:
             live += [name for name, counts in marking.dag.items() if not counts.is_over]
-        found: set[str] = set()
-        enough: dict[str, int] = {}
-        todo = live
-        while todo:
-            name = todo.pop()
-            if name in found:
-                continue
-            found.add(name)
-            todo += [arc.step for arc in plan.nodes[name].next]
-            for join in plan.dependents.get(name, ()):
-                enough[join] = enough.get(join, self._arrived(join, fork)) + (not self._has_arrived(join, fork, name))
-                if enough[join] >= required(plan.nodes[join]) and not self._is_over(join, fork):
-                    todo.append(join)
-        return found
-
-    def _arrived(self, join: str, fork: int) -> int:
-        """How many needs of a join are done."""
-        counts = self._moves.marking.dag.get(join)
-        if counts is not None:
-            return counts.done
-        state = self._moves.marking.joins.get((join, fork))
-        return 0 if state is None else len(state.arrived)
-
-    def _has_arrived(self, join: str, fork: int, need: str) -> bool:
-        state = self._moves.marking.joins.get((join, fork))
-        return state is not None and need in state.arrived
-
-    def _is_over(self, join: str, fork: int) -> bool:
-        counts = self._moves.marking.dag.get(join)
-        if counts is not None:
-            return counts.is_over
-        state = self._moves.marking.joins.get((join, fork))
-        return state is not None and state.is_over
+        return _reached(self._moves.plan, marking, live, fork)
 
     def close(self, stack: Stack) -> None:
         """Something in these fork instances has ended: forget the instances that nothing is left of."""
@@ -289,3 +256,44 @@ class Joins:
 
 def _number(stack: Stack) -> int:
     return stack[-1][1] if stack else 0
+
+
+def _arrived(marking: Marking, join: str, fork: int) -> int:
+    """How many needs of a join are done."""
+    counts = marking.dag.get(join)
+    if counts is not None:
+        return counts.done
+    state = marking.joins.get((join, fork))
+    return 0 if state is None else len(state.arrived)
+
+
+def _has_arrived(marking: Marking, join: str, fork: int, need: str) -> bool:
+    state = marking.joins.get((join, fork))
+    return state is not None and need in state.arrived
+
+
+def _is_over(marking: Marking, join: str, fork: int) -> bool:
+    counts = marking.dag.get(join)
+    if counts is not None:
+        return counts.is_over
+    state = marking.joins.get((join, fork))
+    return state is not None and state.is_over
+
+
+def _reached(plan: Plan, marking: Marking, live: list[str], fork: int) -> set[str]:
+    """The steps that can come of these, in a fork instance: along arcs, and through joins that can have enough."""
+    found: set[str] = set()
+    enough: dict[str, int] = {}
+    todo = live
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found.add(name)
+        todo += [arc.step for arc in plan.nodes[name].next]
+        for join in plan.dependents.get(name, ()):
+            is_more = not _has_arrived(marking, join, fork, name)
+            enough[join] = enough.get(join, _arrived(marking, join, fork)) + is_more
+            if enough[join] >= required(plan.nodes[join]) and not _is_over(marking, join, fork):
+                todo.append(join)
+    return found

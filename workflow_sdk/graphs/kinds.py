@@ -9,10 +9,10 @@ from typing import Any
 from workflow_sdk.context import Context
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import ExpressionError
-from workflow_sdk.graphs.parts import Part, PartSeat, Work, holds, run_part
+from workflow_sdk.graphs.parts import Part, Work, holds, own_seat, run_part
 from workflow_sdk.graphs.pipeline import run_tasks
+from workflow_sdk.graphs.tasks import listed
 from workflow_sdk.operations.loop import Break, Continue
-from workflow_sdk.operations.scope import current_scope
 
 Body = Callable[[Work], Awaitable[Any]]
 
@@ -33,7 +33,7 @@ async def _controller(work: Work) -> Any:
 
 async def _task(work: Work) -> Any:
     details, values = work.node.details, work.values
-    return await work.ctx.task(
+    done = await work.ctx.task(
         work.node.name,
         payload=values.get("payload"),
         assignee=values.get("assignee"),
@@ -41,6 +41,7 @@ async def _task(work: Work) -> Any:
         type=details.get("type", Any),
         timeout=details.get("timeout"),
     )
+    return {"result": done.value, "value": done.value, "by": done.by}
 
 
 async def _wait(work: Work) -> Any:
@@ -51,7 +52,9 @@ async def _wait(work: Work) -> Any:
     if "duration" in values:
         duration = values["duration"]
         if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration < 0:
-            raise ExpressionError(f"step {work.node.name!r} waits for seconds from 0 on, and was given {duration!r:.100}")
+            raise ExpressionError(
+                f"step {work.node.name!r} waits for seconds from 0 on, and was given {duration!r:.100}"
+            )
         return await ctx.sleep("duration", duration)
     return await ctx.sleep_until("until", _moment(work))
 
@@ -84,15 +87,17 @@ async def _continue(work: Work) -> str:
 
 
 async def _each(work: Work) -> list[Any]:
-    node, items = work.node, work.values["items"]
-    if not isinstance(items, list):
-        raise ExpressionError(f"step {node.name!r} is for each item of a list, and was given {type(items).__name__}")
+    node = work.node
+    items = listed(work.values["items"])
+    if items is None:
+        given = type(work.values["items"]).__name__
+        raise ExpressionError(f"step {node.name!r} is for each item of a list, and was given {given}")
     fn, outer = node.fn, work.seat
     assert fn is not None, "items are given to a function"
     options = node.options
 
     async def one(ctx: Context, item: Any) -> list[Any]:
-        seat = _own_seat(outer)
+        seat = own_seat(outer)
         output = await run_part(ctx, seat, Part("item", fn, item, options))
         return [output, seat.changed]
 
@@ -111,7 +116,7 @@ async def _repeat(work: Work) -> Any:
 
     async def turn(ctx: Context, state: list[Any]) -> Continue[list[Any]] | Break[list[Any]]:
         number, given, changed = state
-        seat = _own_seat(outer)
+        seat = own_seat(outer)
         seat.patch(changed)
         output = await run_part(ctx, seat, Part("turn", fn, given, node.options))
         after = [number + 1, output, seat.changed]
@@ -124,14 +129,6 @@ async def _repeat(work: Work) -> Any:
     _, output, changed = await work.ctx.loop("turns", turn, [0, work.args, {}])
     outer.patch(changed)
     return output
-
-
-def _own_seat(outer: PartSeat) -> PartSeat:
-    """A seat for the scope that runs, so that what it changes in the context is its own until it is done."""
-    scope, seat = current_scope.get(), outer.branch()
-    assert scope is not None, "a branch has a scope"
-    scope.firing = seat
-    return seat
 
 
 _BODIES: dict[str, Body] = {

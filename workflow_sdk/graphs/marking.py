@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from msgspec import Struct, field
 
 from workflow_sdk.errors import CodecError
-from workflow_sdk.rows.location import pack, unpack
+from workflow_sdk.rows.location import pack_segment, unpack
 from workflow_sdk.rows.wire import Count, Moment, Row, damaged, pack_record, unpack_record
 from workflow_sdk.values import Codec
 
@@ -20,7 +20,7 @@ Stack = tuple[tuple[str, int], ...]
 """The fork instances that a token is in, outermost first: the step that has forked, and the number of the instance."""
 
 
-class Head(Row, frozen=True):
+class MarkingHead(Row, frozen=True):
     """What a marking counts."""
 
     WHAT: ClassVar[str] = "the head of a graph's marking"
@@ -75,6 +75,8 @@ class Firing(Row, frozen=True):
     """How much of the limits was used when it began."""
     attempts: Count = 1
     retry_at: float | None = None
+    tried_at: float | None = None
+    """When the present attempt began, if it is not the first."""
     details: bytes | None = None
     """What the details of the step came to when it began."""
     waits_for: tuple[str, ...] | None = None
@@ -98,6 +100,8 @@ class StepState(Row, frozen=True):
     """Of a failure that counts."""
     is_blocked: bool = False
     """Whether it was denied, and the run has ended without waiting for it."""
+    unwinds: bool = False
+    """Whether its failure ends the run, and the workflow around it."""
 
 
 class Arrival(Row, frozen=True):
@@ -158,7 +162,7 @@ class Marking:
     )
 
     def __init__(self) -> None:
-        self.head: Head = Head()
+        self.head: MarkingHead = MarkingHead()
         self.tokens: dict[int, Token] = {}
         self.ready: deque[int] = deque()
         """Tokens whose turn may come, in order."""
@@ -185,7 +189,7 @@ class Marking:
 
     # Changes, each of which is one row.
 
-    def set_head(self, head: Head) -> None:
+    def set_head(self, head: MarkingHead) -> None:
         """Count on."""
         self.head = head
         self.changed[(HEAD,)] = head
@@ -324,7 +328,7 @@ class Marking:
     def _load(self, key: tuple[Any, ...], raw: bytes, added: dict[int, bytes]) -> None:
         match key:
             case (1,):
-                self.head = Head.unpack(raw)
+                self.head = MarkingHead.unpack(raw)
             case (2, int() as number):
                 self.tokens[number] = Token.unpack(raw)
                 self._hold(self.tokens[number].stack, 1)
@@ -336,13 +340,8 @@ class Marking:
             case (4, str() as step):
                 state = self.steps[step] = StepState.unpack(raw)
                 self.fired[step] = max(self.fired.get(step, 0), state.firings)
-            case (5, str() as step, int() as fork):
-                stack, depth, is_over = unpack_record(raw)
-                join = JoinState(tuple((around, number) for around, number in stack), depth, {}, is_over)
-                self.joins[step, fork] = join
-                self.forks_open.setdefault(fork, set()).add((step, fork))
-            case (5, str() as step, int() as fork, str() as need):
-                self.joins[step, fork].arrived[need] = Arrival.unpack(raw).output
+            case (5, *place):
+                self._load_join(place, raw)
             case (6, int() as version):
                 self.vars[version] = raw
             case (7, int() as number):
@@ -350,10 +349,31 @@ class Marking:
             case _:
                 raise damaged("a row of a graph")
 
+    def _load_join(self, place: list[Any], raw: bytes) -> None:
+        match place:
+            case [str() as step, int() as fork]:
+                stack, depth, is_over = unpack_record(raw)
+                state = JoinState(tuple((around, number) for around, number in stack), depth, {}, is_over)
+                self.joins[step, fork] = state
+                self.forks_open.setdefault(fork, set()).add((step, fork))
+            case [str() as step, int() as fork, str() as need]:
+                self.joins[step, fork].arrived[need] = Arrival.unpack(raw).output
+            case _:
+                raise damaged("a join of a graph")
+
 
 def packed(changed: Mapping[RowKey, Row | bytes | None]) -> list[tuple[bytes, bytes | None]]:
     """Changed rows as they are stored, by their keys."""
-    return [(pack(key), row.pack() if isinstance(row, Row) else row) for key, row in changed.items()]
+    return [(_packed_key(key), row.pack() if isinstance(row, Row) else row) for key, row in changed.items()]
+
+
+def _packed_key(key: RowKey) -> bytes:
+    """The bytes of `pack(key)`. There are several for each firing, and that takes longer."""
+    return b"".join(pack_segment(part) if type(part) is int else _packed_text(part) for part in key)
+
+
+def _packed_text(text: str) -> bytes:
+    return b"\x02" + text.encode().replace(b"\x00", b"\x00\xff") + b"\x00"
 
 
 def is_in(stack: Stack, fork: int) -> bool:

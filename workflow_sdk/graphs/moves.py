@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -29,6 +29,8 @@ class Ended(Struct):
     """What it has changed in the context."""
     raw_error: bytes | None = None
     """The failure as it is recorded."""
+    unwinds: bool = False
+    """Whether it ends the graph, and the workflow around it: its code has raised a RollbackError."""
     event: str = "step"
     """`step`, or `loop` for one that ran items or turns."""
     made: list[Any] = field(default_factory=list[Any])
@@ -132,7 +134,7 @@ class Moves:
         self.marking.set_head(replace(self.marking.head, is_final_due=False))
 
     @contextmanager
-    def choosing(self, chooser: Chooser) -> Iterator[None]:
+    def choosing(self, chooser: Chooser) -> Generator[None]:
         """Have something else say what expressions come to, for a while."""
         before, self._chooser = self._chooser, chooser
         try:

@@ -58,6 +58,11 @@ class Names:
         if id(given) not in self._own and name not in self._by_name and get_origin(given) is None:
             self.add(name, given)
 
+    @property
+    def by_name(self) -> Mapping[str, Any]:
+        """Everything that has a name."""
+        return self._by_name
+
     def given_name(self, given: Any) -> str | None:
         """The name under which something became known; None if it did not."""
         return self._own.get(id(given))
@@ -69,6 +74,10 @@ class Names:
     def find(self, name: str, known: KnownHandlers | None = None) -> Any:
         """What a name stands for. DefinitionError, if there is nothing of that name."""
         found = self._by_name.get(name)
+        if found is None and isinstance(name, str) and ":" in name:
+            # As another process says it, which does not know this graph's own names.
+            own = self._by_name.get(name.rpartition(":")[2].rpartition(".")[2])
+            found = own if own is not None and own_name(own) == name else None
         if found is None and known is not None and isinstance(name, str):
             found = known.find(name)
         found = BUILTINS.get(name) if found is None else found
@@ -90,6 +99,17 @@ class Names:
                 f"graph, or {REMEDY}"
             )
         return found
+
+
+def own_name(given: Any) -> str:
+    """The name of a function that every process knows. DefinitionError, if it has none."""
+    if isinstance(given, Workflow):
+        return given.name
+    fn = given.fn if isinstance(given, Step) else given
+    module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(qualname, str) or "<lambda>" in qualname:
+        raise DefinitionError(f"{shown(given)} has no name by which another process could find it")
+    return f"{module}:{qualname}"
 
 
 def named(given: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
-from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError
+from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError, RollbackError
 from workflow_sdk.graphs.firing import FiringWork
 from workflow_sdk.graphs.growing import unpack_batch
 from workflow_sdk.graphs.model import GraphResult
 from workflow_sdk.graphs.moves import Effects
 from workflow_sdk.graphs.names import Names
+from workflow_sdk.graphs.outside import Begun
+from workflow_sdk.graphs.pinning import Definable, pin, plan_of
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.rebuilding import Rebuilding, recorded
 from workflow_sdk.graphs.run import GraphRun
+from workflow_sdk.instance.unwinding import failed_operations_of
 from workflow_sdk.operations.engine import Engine, Reader, Walker
-from workflow_sdk.operations.place import Place, about, pack_error, register
+from workflow_sdk.operations.place import Place, about, pack_error, register, unpack_error
 from workflow_sdk.operations.public_state import fold, unfold
 from workflow_sdk.operations.scope import Scope
 from workflow_sdk.operations.template import enter
 from workflow_sdk.rows.entries import Entry, FiringData, GraphData
-from workflow_sdk.rows.keys import marking_of
-from workflow_sdk.rows.location import segments, subtree
+from workflow_sdk.rows.keys import HISTORY, marking_of
+from workflow_sdk.rows.location import escape, join_path, segments, subtree
 from workflow_sdk.rows.status import Kind
 
 
-class Runnable(Protocol):
+class Runnable(Definable, Protocol):
     """A graph, as far as a run of it needs to know it."""
 
     name: str
@@ -48,49 +52,92 @@ def start_graph(scope: Scope, name: str, graph: Runnable, workload: Any) -> Coro
         plan = graph.freeze()
     except DefinitionError as error:
         raise place.mistake(str(error)) from None
+    begun = workload if isinstance(workload, Begun) else Begun(workload)
     try:
-        raw = scope.engine.codec.encode(workload, graph.input_hint)
+        raw = scope.engine.codec.encode(begun.workload, graph.input_hint)
     except CodecError as error:
         raise scope.engine.life.mistake(about(f"the workload of {place.what}", error)) from None
-    return scope.start(enter(place, _Graph(place, graph, plan, raw)))
+    return scope.start(enter(place, _Graph(place, graph, plan, raw, begun)))
 
 
 class _Graph:
     """A run of a graph, as an operation."""
 
-    def __init__(self, place: Place, graph: Runnable, plan: Plan, workload: bytes) -> None:
+    def __init__(self, place: Place, graph: Runnable, plan: Plan, workload: bytes, begun: Begun) -> None:
         self._place = place
         self._graph = graph
         self._plan = plan
         self._workload = workload
+        self._begun = begun
 
     async def begin(self, engine: Engine) -> Entry:
         place, graph = self._place, self._graph
         entry = place.new_entry()
+        digest = await pin(engine, graph)
         run = GraphRun(place, engine, self._plan, self._workload, graph.names)
-        chooser = run.chooser()
-        effects = run.interpreter.begin(chooser, graph.context)
+        effects = self._begin(engine, run, graph.context)
         context = engine.codec.encode(graph.context) if graph.context else b""
-        entry.data = GraphData(b"", context)
+        entry.data = GraphData(digest, context)
         place.put(entry)
         run.record(effects)
         return await self._go(engine, entry, run, effects)
 
+    def _begin(self, engine: Engine, run: GraphRun, context: Mapping[str, Any]) -> Effects:
+        """Put the first tokens, and take over what another system has done."""
+        given = {name: engine.codec.encode(output) for name, output in self._begun.completed.items()}
+        effects = run.interpreter.begin(run.chooser(), context, given)
+        for batch in self._begun.submissions:
+            more, _ = run.growing.receive(run.chooser(), batch)
+            effects.started += more.started
+            effects.passed += more.passed
+            effects.is_over = more.is_over
+        return effects
+
+    async def _know(self, reader: Reader, entry: Entry) -> None:
+        """Go on with the definition that the run began with."""
+        data = entry.data
+        assert isinstance(data, GraphData), "a graph has a definition"
+        try:
+            self._plan = await plan_of(reader, self._graph, data.definition)
+        except DefinitionError as error:
+            what = f"{self._place.what} goes on with the definition that it began with"
+            raise self._place.mistake(f"{what}, and the code does not have all of it any more: {error}") from None
+
     async def resume(self, engine: Engine, entry: Entry) -> Entry:
         place = self._place
+        await self._know(engine, entry)
         run = GraphRun(place, engine, self._plan, self._workload, self._graph.names)
-        added = run.marking.load(await engine.read(marking_of(place.location)))
-        for number in sorted(added):
-            batch = unpack_batch(added[number], run.find, engine, self._plan)
-            self._plan.add(batch.nodes, batch.depth)
-        run.interpreter.restore()
+        rows = await engine.stored.read(marking_of(place.location))
+        if rows:
+            added = run.marking.load(rows)
+            for number in sorted(added):
+                batch = unpack_batch(added[number], run.find, engine, self._plan)
+                self._plan.add(batch.nodes, batch.depth)
+            run.interpreter.restore()
+        else:
+            await self._rebuild(engine, entry, run)
         self._assign_what_is_over(engine, run)
         for firing in run.marking.firings.values():
-            await engine.load_under(run.location_of(firing))
+            await engine.stored.load_under(run.location_of(firing))
         run.write()
         left = Effects([(number, one) for number, one in run.marking.firings.items() if one.waits_for is None])
-        left.is_over = not (run.marking.firings or run.marking.tokens)
+        run.unwound = next((state.error for state in run.marking.steps.values() if state.unwinds), None)
+        left.is_over = run.unwound is not None or not (run.marking.firings or run.marking.tokens)
         return await self._go(engine, entry, run, left)
+
+    async def _rebuild(self, engine: Engine, entry: Entry, run: GraphRun) -> None:
+        """A rewind has forgotten a part of the history: find out where the run is after what is left of it."""
+        place, data = self._place, entry.data
+        assert isinstance(data, GraphData), "a graph has its context"
+        context = engine.codec.decode(data.context, plain=True) if data.context else {}
+        rebuilding = Rebuilding(engine, run.interpreter, run.find)
+        happened = recorded(await engine.stored.read(HISTORY + place.location), engine.journal.names.texts)
+        run.interpreter.is_rebuilt, run.interpreter.live = True, run.chooser
+        self._begin(engine, run, context)
+        effects = rebuilding.rebuild(happened, run.chooser)
+        for at in rebuilding.forgotten:
+            engine.journal.history.clear_scope(place.location + at)
+        run.record(effects)
 
     def _assign_what_is_over(self, engine: Engine, run: GraphRun) -> None:
         """What firings that are over have assigned to the public state is assigned again."""
@@ -104,16 +151,32 @@ class _Graph:
         place = self._place
         result = await run.go(effects)
         raw = place.encode(result, GraphResult)
-        if result.status == "failed":
-            entry.fail(pack_error(GraphFailedError(_told(place, result)), engine.codec), engine.clock.time())
+        cleanups = engine.outside.abandon(place.location) if run.unwound is not None else []
+        if run.unwound is not None:
+            entry.fail(run.unwound, engine.clock.time())
+            entry.value = raw
+        elif result.status == "failed":
+            error = GraphFailedError(_told(place, result), None, list(self._failed(engine, run)))
+            entry.fail(pack_error(error, engine.codec), engine.clock.time())
             entry.value = raw
         else:
             entry.complete(raw, engine.clock.time())
         if not place.scope.in_race:
             engine.journal.takings.settle(place.location, give_back=False)
-        engine.journal.clear_marking(place.location)
+        engine.journal.history.clear_marking(place.location)
         fold(place.scope, place.location)
-        return await place.store(engine, entry)
+        entry = await place.store(engine, entry)
+        if cleanups:
+            await engine.outside.clean_up(cleanups)
+        return entry
+
+    def _failed(self, engine: Engine, run: GraphRun) -> Iterator[str]:
+        """The paths of what has failed and is tried again by `recover`: firings, and the operations in them."""
+        for step, state in run.marking.steps.items():
+            if state.status == "failed" and (state.counts or step == self._plan.final):
+                if state.error is not None:
+                    yield from failed_operations_of(unpack_error(state.error, engine.codec))
+                yield join_path(self._place.path, f"{escape(step)}/~{state.firings - 1}")
 
     async def recall(self, reader: Reader, entry: Entry) -> None:
         """All of it is in the entry."""
@@ -121,10 +184,11 @@ class _Graph:
     async def walk(self, walker: Walker, entry: Entry) -> None:
         """Call the code of every firing again, as far as its history goes, for what it would have to undo."""
         place = self._place
+        await self._know(walker, entry)
         names = walker.journal.names.texts
         found = walker.journal.history.loaded.pop(place.location, {})
-        for segment, recorded in sorted(found.items(), key=lambda item: item[1].ordinal):
-            data = recorded.data
+        for segment, one in sorted(found.items(), key=lambda item: item[1].ordinal):
+            data = one.data
             node = self._plan.nodes.get(_step_of(segment, names)) if isinstance(data, FiringData) else None
             if node is None or node.fn is None or not isinstance(data, FiringData):
                 continue
@@ -138,7 +202,11 @@ class _Graph:
         assert entry.value is not None, "a run of a graph has a result"
         result: GraphResult = place.decode(entry.value, GraphResult)
         if entry.error is not None:
-            raise GraphFailedError(_told(place, result), result)
+            recorded_error = place.failure(entry.error)
+            if isinstance(recorded_error, RollbackError):
+                raise recorded_error
+            failed = recorded_error.failed if isinstance(recorded_error, GraphFailedError) else ()
+            raise GraphFailedError(_told(place, result), result, failed)
         return result
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -18,10 +18,11 @@ from workflow_sdk.errors import CodecError, DefinitionError, RollbackError, Step
 from workflow_sdk.graphs.bodies import args_hint, arguments_for, call_in, takes_ctx, unwrapped
 from workflow_sdk.graphs.evaluating import Sees
 from workflow_sdk.graphs.model import Condition, Node
+from workflow_sdk.operations.attempt import Failure
 from workflow_sdk.operations.calling import is_final
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import about, pack_error, unpack_error
-from workflow_sdk.operations.scope import current_scope
+from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.operations.types import Seat
 from workflow_sdk.rows.retry import RetryAt, decide, seconds
 from workflow_sdk.values.hints import return_hint
@@ -76,7 +77,7 @@ async def holds(ctx: Context, name: str, seat: PartSeat, condition: Condition, a
     sees = seat.sees(codec.encode(args), **ended)
 
     def ask() -> bool:
-        found = sees.of(condition)
+        found = sees.of(cast("Any", condition))
         if "ctx" in found:
             found["ctx"] = dict(seat.values)
         return condition.test(found, seat.functions)
@@ -114,8 +115,9 @@ async def run_part(ctx: Context, seat: PartSeat, part: Part) -> Any:
     while True:
         name = f"{part.name}:{attempts}" if attempts else part.name
         attempts += 1
-        got = await ctx.attempt(name, partial(_in_scope, seat, part))
-        if not got.ok:
+        called: Callable[[Context], Awaitable[list[Any]]] = partial(_in_scope, seat, part)
+        got = await ctx.attempt(name, called)
+        if isinstance(got, Failure):
             raise got.error
         is_done, value, more = got.value
         if is_done:
@@ -188,17 +190,29 @@ async def _in_scope(seat: PartSeat, part: Part, ctx: Context) -> list[Any]:
         failure = TimeoutError(f"{_LATE}{seconds(limit, 'timeout'):g} s")
         return [False, pack_error(failure, seat.engine.codec), 0]
 
-    won = await ctx.race("time", {"call": partial(_call, seat, part), "limit": too_late})
-    return won.value
+    branches: dict[str, Callable[[Context], Awaitable[list[Any]]]]
+    branches = {"call": partial(_call, seat, part), "limit": too_late}
+    return (await ctx.race("time", branches)).value
+
+
+def here() -> Scope:
+    """The scope whose code runs."""
+    scope = current_scope.get()
+    assert isinstance(scope, Scope), "a part has a scope"
+    return scope
+
+
+def own_seat(outer: PartSeat) -> PartSeat:
+    """A seat for the scope whose code runs, so that what it changes in the context is its own until it is done."""
+    seat = here().firing = outer.branch()
+    return seat
 
 
 async def _call(seat: PartSeat, part: Part, ctx: Context) -> list[Any]:
-    scope, own, engine = current_scope.get(), seat.branch(), seat.engine
-    assert scope is not None, "a part has a scope"
-    scope.firing = own
+    own, engine = own_seat(seat), seat.engine
     try:
         value = await call_in(ctx, part.fn, _given(engine, part))
         return [True, _plain(engine, value, return_hint(unwrapped(part.fn))), own.changed]
     except Exception as error:  # noqa: BLE001  # it is recorded, and raised where the part is awaited
         # What its operations have done is not to be done again: another attempt would come to the same.
-        return [False, pack_error(error, engine.codec), scope.count]
+        return [False, pack_error(error, engine.codec), here().count]

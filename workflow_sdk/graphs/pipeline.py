@@ -68,7 +68,7 @@ class _Line:
         given = self._output
         try:
             output = await run_part(ctx, self._work.seat, Part(name, task.fn, given, task.options))
-        except Exception as failure:  # noqa: BLE001  # the rules say what becomes of it
+        except Exception as failure:  # the rules say what becomes of it
             if isinstance(failure, DefinitionError):
                 raise
             error = told(failure, self._work.seat.engine.codec)
@@ -108,7 +108,9 @@ class _Line:
                 )
             return self._places[rule.label]
         if (end.failure is not None and rule is None) or (rule is not None and rule.way == "fail"):
-            raise end.failure or CriticalError(f"task {task.label!r} was done, and a rule of it fails the step for that")
+            raise end.failure or CriticalError(
+                f"task {task.label!r} was done, and a rule of it fails the step for that"
+            )
         return self._at + 1
 
 

@@ -14,6 +14,8 @@ Forks = tuple[str, ...]
 class Plan:
     """The steps of one run, by name: those that were declared, and those that were submitted since."""
 
+    SETTINGS = ("entry", "final", "limits", "status", "no_match", "when_blocked", "final_failure")
+
     def __init__(
         self,
         nodes: Iterable[Node],

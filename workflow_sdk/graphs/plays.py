@@ -15,6 +15,7 @@ from workflow_sdk.definitions import StepOptions, as_step_options
 from workflow_sdk.errors import CriticalError, JoinError
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.model import Node
+from workflow_sdk.graphs.tasks import listed
 
 Note = Mapping[str, Any]
 
@@ -139,36 +140,37 @@ def _tournament(node: Node, args: Any, values: Note, note: Note | None, results:
         if "entrants" in node.details:
             return Round(WORKERS, [args] * len(node.details["entrants"]), {})
         return _pair(node, _list(node, values["over"]), 0)
-    if "standing" not in note:
+    if "entrants" not in note:
         count = len(node.details["entrants"])
         left = [output for output in results.outputs(WORKERS, 0, count) if output is not MISSING]
         return _pair(node, left, 0) if left else Lost(_together(node, results.lost(WORKERS, 0, count)))
-    standing, first = note["standing"], note["first"]
-    count = len(standing) // 2
+    entrants, first = note["entrants"], note["first"]
+    count = len(entrants) // 2
     if lost := results.lost(MATCHES, first, count):
         return Lost(_together(node, lost))
     chosen = results.outputs(MATCHES, first, count)
-    winners = [_winner(node, standing[2 * at], standing[2 * at + 1], choice) for at, choice in enumerate(chosen)]
-    return _pair(node, [*winners, *standing[2 * count :]], first + count)
+    winners = [_winner(node, entrants[2 * at], entrants[2 * at + 1], choice) for at, choice in enumerate(chosen)]
+    return _pair(node, [*winners, *entrants[2 * count :]], first + count)
 
 
-def _pair(node: Node, standing: list[Any], first: int) -> Move:
+def _pair(node: Node, entrants: list[Any], first: int) -> Move:
     """Compare two and two of those that are left."""
-    if not standing:
+    if not entrants:
         return Lost(CriticalError(f"step {node.name!r} has no entrants"))
-    if len(standing) == 1:
-        return Done(standing[0])
-    pairs = [{"left": standing[at], "right": standing[at + 1]} for at in range(0, len(standing) - 1, 2)]
-    return Round(MATCHES, pairs, {"standing": standing, "first": first}, first)
+    if len(entrants) == 1:
+        return Done(entrants[0])
+    pairs = [{"left": entrants[at], "right": entrants[at + 1]} for at in range(0, len(entrants) - 1, 2)]
+    return Round(MATCHES, pairs, {"entrants": entrants, "first": first}, first)
 
 
 def _winner(node: Node, left: Any, right: Any, choice: Any) -> Any:
-    for one, side in ((left, "left"), (right, "right")):
-        if choice == one:
-            return one
+    if choice in (left, right):
+        return left if choice == left else right
     if choice in ("left", "right"):
         return left if choice == "left" else right
-    raise ExpressionError(f'the judge of step {node.name!r} gives one of the two, or "left" or "right", not {choice!r:.100}')
+    raise ExpressionError(
+        f'the judge of step {node.name!r} gives one of the two, or "left" or "right", not {choice!r:.100}'
+    )
 
 
 def _only(node: Node, role: str, results: Results) -> Move:
@@ -178,9 +180,10 @@ def _only(node: Node, role: str, results: Results) -> Move:
 
 
 def _list(node: Node, given: Any) -> list[Any]:
-    if not isinstance(given, list):
+    items = listed(given)
+    if items is None:
         raise ExpressionError(f"step {node.name!r} is for a list, and was given {type(given).__name__}")
-    return given
+    return items
 
 
 def _together(node: Node, lost: dict[str, Exception]) -> Exception:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from workflow_sdk.graphs.evaluating import Evaluated, Remembered
 from workflow_sdk.graphs.growing import Batch, unpack_batch
@@ -18,10 +19,10 @@ from workflow_sdk.graphs.interpreter import Interpreter
 from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.operations.engine import Engine
+from workflow_sdk.operations.place import unpack_error
 from workflow_sdk.rows.entries import Entry, FiringData, ListenData, SubmitData
 from workflow_sdk.rows.location import segments
 from workflow_sdk.values.failures import describe
-from workflow_sdk.operations.place import unpack_error
 
 
 class Happened(Struct, frozen=True):
@@ -69,16 +70,14 @@ class Rebuilding:
         self.forgotten: list[bytes] = []
         """Where firings are recorded that have not happened again."""
 
-    def rebuild(self, happened: list[Happened], context: Mapping[str, Any], live: Callable[[], Evaluated]) -> Effects:
-        """Have all of it happen again; then start what can start."""
+    def rebuild(self, happened: list[Happened], live: Callable[[], Evaluated]) -> Effects:
+        """Have all of it happen again after the run has begun; then start what can start."""
         interpreter = self._interpreter
-        interpreter.is_rebuilt = True
-        interpreter.begin(live(), context)
         for one in happened:
             self._happen(one, live)
         head = interpreter.marking.head
         last = max([head.events, *(one.event for one in happened)])
-        interpreter.marking.set_head(head.but(events=last))
+        interpreter.marking.set_head(replace(head, events=last))
         interpreter.is_rebuilt = False
         return interpreter.tick(live())
 
@@ -114,7 +113,7 @@ class Rebuilding:
             self.forgotten.append(one.at)
             return
         if marking.head.starts <= entry.ordinal:
-            marking.set_head(marking.head.but(starts=entry.ordinal + 1))
+            marking.set_head(replace(marking.head, starts=entry.ordinal + 1))
 
     def _told(self, entry: Entry) -> dict[str, Any] | None:
         if entry.error is None or entry.value is not None:

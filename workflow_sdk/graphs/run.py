@@ -7,33 +7,31 @@ between the decision and its rows, so that no other firing can come in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 
-from workflow_sdk.errors import CodecError
-from workflow_sdk.graphs.evaluating import Evaluated, Sees
+from workflow_sdk.graphs.evaluating import Evaluated
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.firing import FiringSeat, FiringWork
 from workflow_sdk.graphs.growing import Growing
 from workflow_sdk.graphs.interpreter import Interpreter
+from workflow_sdk.graphs.listening import DeniedTokens, listen
 from workflow_sdk.graphs.marking import Firing, Marking, packed
 from workflow_sdk.graphs.model import GraphResult, Limits
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.plan import Plan
-from workflow_sdk.graphs.transports import transport_of
+from workflow_sdk.graphs.surroundings import Surroundings
 from workflow_sdk.operations.calling import retried
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, make_room, pack_error
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.types import GRAPH_MESSAGE, Coro, Unwound, Wait
-from workflow_sdk.operations.waiting import wait_for
-from workflow_sdk.rows.entries import Entry, FiringData, ListenData, Taken
-from workflow_sdk.rows.instance import WaitRow
+from workflow_sdk.operations.types import Coro, Unwound
+from workflow_sdk.rows.entries import Entry, FiringData
 from workflow_sdk.rows.keys import marking_of
-from workflow_sdk.rows.location import escape, join_path, pack_pair, pack_segment
+from workflow_sdk.rows.location import pack_pair
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.verdicts import Verdict
 
@@ -51,14 +49,17 @@ class GraphRun:
         self.interpreter = Interpreter(
             plan, self.marking, engine.codec, workload, now=engine.clock.time, state=self._public_state
         )
-        self._growing = Growing(self)
+        self.interpreter.instance_id = engine.facts.instance_id
+        self.around = Surroundings(self.interpreter.moves, names, engine.known)
+        self.growing = Growing(self)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._live: dict[int, tuple[anyio.CancelScope, Scope]] = {}
-        self._over = anyio.Event()
+        self.over = anyio.Event()
         self._handed = False
         self._spawned = self._begun = self._ended = 0
-        self._shown: dict[int, tuple[bytes, int]] = {}
-        """The denied tokens that everybody can see, with the place of the wait."""
+        self.unwound: bytes | None = None
+        """The RollbackError that has ended the run."""
+        self._denied = DeniedTokens(place, engine, self.marking)
         self._settling = anyio.Lock() if plan.cancels else None
         """Where firings can be cancelled: their history is copied before, which takes a while."""
         engine.journal.history.has_graphs = True
@@ -74,7 +75,7 @@ class GraphRun:
         write, prefix = self.engine.journal.unwritten.write, marking_of(self.place.location)
         for key, raw in packed(self.marking.take_changes()):
             write(prefix + key, raw)
-        self._show_denied()
+        self._denied.show()
 
     def record(self, effects: Effects) -> None:
         """Put what an event has come to beside what has caused it; the next flush writes all of it."""
@@ -105,19 +106,6 @@ class GraphRun:
     def find(self, name: str) -> object:
         """The function that a name stands for."""
         return self._names.find(name, self.engine.known)
-
-    @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions that expressions may call."""
-        return self._names.functions
-
-    def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What the expressions of a firing see."""
-        return self.interpreter.moves.sees(args, **ended)
-
-    def transport(self, name: str) -> Callable[..., Any]:
-        """The function that makes calls of this name."""
-        return transport_of(name, self._names.transports, self.engine.known.transports)
 
     def name_of(self, fn: object) -> str:
         """The name that leads back to a function."""
@@ -152,7 +140,7 @@ class GraphRun:
 
     def submit(self, scope: Scope, seat: FiringSeat, nodes: Any) -> Coro[Verdict]:
         """Add steps to the run."""
-        return self._growing.start(scope, seat, nodes)
+        return self.growing.start(scope, seat, nodes)
 
     def _public_state(self) -> Mapping[str, Any]:
         public = self.engine.state.public
@@ -173,10 +161,10 @@ class GraphRun:
             async with anyio.create_task_group() as self._tasks:
                 self.spawn(effects.started)
                 self._begin_task()
-                self._tasks.start_soon(self._listen)
+                self._tasks.start_soon(listen, self)
                 # Whoever waits here hands its activity to the firings, and is handed it back by the last of them.
                 self.engine.parking.rest()
-                await self._over.wait()
+                await self.over.wait()
                 self._tasks.cancel_scope.cancel()
         finally:
             # Tasks that were cancelled before they began have not accounted for themselves.
@@ -198,32 +186,34 @@ class GraphRun:
             self._begin_task()
             self._tasks.start_soon(self._work, number, firing)
 
-    def _task_begins(self) -> None:
+    def task_begins(self) -> None:
+        """A task of the run has its first turn."""
         self._begun += 1
         self.engine.parking.waits.unbegun -= 1
 
-    def _task_ends(self) -> None:
+    def task_ends(self) -> None:
+        """A task of the run is over: it hands its activity back, or rests."""
         self._ended += 1
-        if self._over.is_set() and not self._handed:
+        if self.over.is_set() and not self._handed:
             self._handed = True
         else:
             self.engine.parking.rest()
 
     async def _work(self, number: int, firing: Firing) -> None:
         """Run a firing, and then the first of those that it has started."""
-        self._task_begins()
+        self.task_begins()
         try:
             following: tuple[int, Firing] | None = (number, firing)
             while following is not None:
                 ended = await self._fire(*following)
                 effects = Effects() if ended is None else await self._settle(ended)
                 if effects.is_over:
-                    self._over.set()
+                    self.over.set()
                     return
                 following = effects.started[0] if effects.started else None
                 self.spawn(effects.started[1:])
         finally:
-            self._task_ends()
+            self.task_ends()
 
     async def _fire(self, number: int, firing: Firing) -> Ended | None:
         """Call the code of a firing; how it has ended. None, if it was cancelled."""
@@ -269,10 +259,16 @@ class GraphRun:
             raw = pack_error(effects.rerouted, engine.codec)
             ended = Ended(ended.number, is_done=ended.is_done, output=ended.output, raw_error=raw, made=ended.made)
         cleanups = await self._cancel(effects)
+        if not ended.is_done:
+            # Its time was over, while it waited for them.
+            cleanups += engine.outside.abandon(self.location_of(firing))
         self.put_firing(firing, ended, event)
         if not self.place.scope.in_race:
             engine.journal.takings.settle(self.location_of(firing), give_back=False)
         self.record(effects)
+        if ended.unwinds:
+            # Whatever else is under way is cancelled with the graph.
+            self.unwound, effects.is_over = ended.raw_error, True
         if not effects.is_over:
             # The last end goes with that of the graph.
             await engine.parking.flush()
@@ -290,7 +286,7 @@ class GraphRun:
                 cancel.cancel()
         for _, firing in effects.cancelled:
             if engine.journal.compensations.count and not self.place.scope.in_loop:
-                await engine.archive(self.location_of(firing))
+                await engine.stored.archive(self.location_of(firing))
         for _, firing in effects.cancelled:
             location = self.location_of(firing)
             cleanups += engine.outside.abandon(location)
@@ -299,72 +295,3 @@ class GraphRun:
         if effects.cancelled:
             engine.parking.fire()
         return cleanups
-
-    # What comes from outside.
-
-    async def _listen(self) -> None:
-        """Take what is said to the graph from outside, as long as it runs."""
-        self._task_begins()
-        try:
-            while not self._over.is_set():
-                found = await wait_for(self.engine, Wait(_Listener(self.place), "graph", messages=(GRAPH_MESSAGE,)))
-                for message in found.messages:
-                    await self._take(message)
-        finally:
-            self._task_ends()
-
-    async def _take(self, message: Any) -> None:
-        engine, place = self.engine, self.place
-        number = self.marking.head.events + 1
-        index = place.scope.names.intern("received")
-        location = place.location + pack_segment(index) + pack_pair(index, number)
-        entry = Entry(Kind.LISTEN, 0, engine.clock.time())
-        taken = Taken(message.id, message.name, message.sent_at, message.payload, message.reply_to)
-        chooser = self.chooser()
-        effects, batch = self._apply(message, chooser)
-        entry.data = ListenData((GRAPH_MESSAGE,), None, 1, (taken,))
-        entry.complete(None, engine.clock.time())
-        engine.journal.takings.take(message)
-        engine.journal.history.put(location, entry)
-        self.record(effects)
-        await engine.parking.flush()
-        if message.reply_to is not None:
-            await engine.answer(message.reply_to, self._growing.answer(batch))
-        self.spawn(effects.started)
-        if effects.is_over:
-            self._over.set()
-
-    def _apply(self, message: Any, chooser: Evaluated) -> tuple[Effects, Verdict]:
-        try:
-            said = self.engine.codec.decode(message.payload, plain=True)
-        except CodecError as error:
-            raise self.engine.life.misread(error, "what was said to the graph can't be read") from None
-        if "patch" in said:
-            return self.interpreter.patch(chooser, said["patch"]), Verdict.allow
-        return self._growing.receive(chooser, said.get("submit", []))
-
-    def _show_denied(self) -> None:
-        """Let everybody see which tokens wait to be allowed, with the next commit."""
-        journal, blocked = self.engine.journal, self.marking.blocked
-        if blocked.keys() == self._shown.keys():
-            return
-        self.engine.parking.waits.denied += len(blocked) - len(self._shown)
-        for number in [number for number in self._shown if number not in blocked]:
-            journal.end_wait(self._shown.pop(number)[0], ())
-        for number in blocked:
-            if number not in self._shown:
-                token = self.marking.tokens[number]
-                index = self.place.scope.names.intern(token.step)
-                location = self.place.location + pack_pair(index, number) + pack_segment(index)
-                path = join_path(self.place.path, escape(token.step))
-                journal.begin_wait(location, (), WaitRow("admission", token.step, path, None, 1, 0), None)
-                self._shown[number] = (location, number)
-
-
-class _Listener:
-    """What listens for the graph, as a wait names it."""
-
-    def __init__(self, place: Place) -> None:
-        self.location = place.location
-        self.name = place.name
-        self.path = place.path

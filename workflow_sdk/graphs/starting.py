@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from workflow_sdk.graphs.controllers import Controllers, is_controller
+from workflow_sdk.graphs.evaluating import Chooser
 from workflow_sdk.graphs.expressions import ExpressionError, Template
 from workflow_sdk.graphs.marking import Firing, Token
 from workflow_sdk.graphs.model import Node
@@ -58,6 +59,18 @@ class Starting:
         marking.drop_token(number)
         marking.fired[token.step] = max(marking.fired.get(token.step, 0), firing.count + 1)
         return replace(firing, args=token.args, stack=token.stack, depth=token.depth)
+
+    def begin_controllers(self, live: Callable[[], Chooser]) -> bool:
+        """While a run is made again: begin the controllers that have a token; whether there were any."""
+        marking, nodes = self._moves.marking, self._moves.plan.nodes
+        found = [number for number in marking.ready if is_controller(nodes[marking.tokens[number].step])]
+        for number in found:
+            token = marking.tokens[number]
+            if self._refused(nodes[token.step]) is None:
+                marking.ready.remove(number)
+                with self._moves.choosing(live()):
+                    self._admit(number, token, nodes[token.step])
+        return any(number not in marking.ready for number in found)
 
     def _refused(self, node: Node) -> str | None:
         """Why a step may never start."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Literal, Unpack, cast
 
 from workflow_sdk.definitions import StepOptions, StepOverrides, as_step_options, is_function
 from workflow_sdk.errors import DefinitionError
@@ -31,7 +31,7 @@ class Policy:
     """Of a jump: the task that is next."""
 
     def is_asked(self, *, failed: bool) -> bool:
-        """Whether the rule is about such an end. What reads an error is asked of failures, what reads an output is not."""
+        """Whether the rule is about such an end. One that reads an error is asked of failures only."""
         if self.when is None:
             return True
         deep = {path[0] for path in self.when.reads if len(path) > 1}
@@ -99,10 +99,15 @@ def task(label: str, fn: Callable[..., Any], *, policy: object = (), **options: 
         raise DefinitionError(f"the label of a task is a text without colons, not {shown(label)}")
     if not is_function(fn):
         raise DefinitionError(f"task {label!r} is given a function to call, not {shown(fn)}")
-    rules: Sequence[Any] = (policy,) if isinstance(policy, Policy) else policy  # type: ignore[assignment]
-    if not isinstance(rules, Sequence) or not all(isinstance(one, Policy) for one in rules):
+    rules = listed((policy,) if isinstance(policy, Policy) else policy)
+    if rules is None or not all(isinstance(one, Policy) for one in rules):
         raise DefinitionError(f"the policy of task {label!r} is a list of rules, such as on(...).retry(3)")
     return Task(label, fn, tuple(rules), options_of(fn, options))
+
+
+def listed(given: object) -> list[Any] | None:
+    """What an author gave as a list; None, if it is none."""
+    return list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else None
 
 
 def options_of(fn: object, given: Mapping[str, Any]) -> StepOptions:
@@ -115,22 +120,23 @@ def options_of(fn: object, given: Mapping[str, Any]) -> StepOptions:
 
 def as_tasks(name: str, given: object) -> list[Task]:
     """The tasks of a step, in order. DefinitionError, if they can't be run in this way."""
-    tasks: Any = given
-    if not isinstance(tasks, (list, tuple)) or not tasks or not all(isinstance(one, Task) for one in tasks):
+    found = listed(given)
+    if not found or not all(isinstance(one, Task) for one in found):
         raise DefinitionError(f"step {name!r}: `tasks` is a list of task(...), not {shown(given)}")
+    tasks: list[Task] = found
     labels = [one.label for one in tasks]
     if len(set(labels)) < len(labels):
         raise DefinitionError(f"step {name!r} has two tasks of one label; give each its own")
-    for one in tasks:
-        if unknown := [rule.label for rule in one.policy if rule.way == "jump" and rule.label not in labels]:
-            raise DefinitionError(f"step {name!r}: task {one.label!r} jumps to {unknown[0]!r}, which is none of its tasks")
-    return list(tasks)
+    jumps = {(one.label, rule.label) for one in tasks for rule in one.policy if rule.way == "jump"}
+    if lost := sorted(jump for jump in jumps if jump[1] not in labels):
+        raise DefinitionError(f"step {name!r}: task {lost[0][0]!r} jumps to {lost[0][1]!r}, which is none of its tasks")
+    return tasks
 
 
 def in_sequence(name: str, parts: object, options: Mapping[str, Any]) -> list[Task]:
     """Functions that are called one after the other, as tasks. The options are those of each of them."""
-    given: Any = parts
-    if not isinstance(given, (list, tuple)) or not given:
+    given = listed(parts)
+    if not given:
         raise DefinitionError(f"step {name!r} takes a list of functions, not {shown(parts)}")
     made: list[Task] = []
     for number, part in enumerate(given):
@@ -139,5 +145,6 @@ def in_sequence(name: str, parts: object, options: Mapping[str, Any]) -> list[Ta
             continue
         own = str(getattr(part, "__name__", "")).strip("<>") or "part"
         label = f"{own} {number}" if any(one.label == own for one in made) else own
-        made.append(task(label, part, **{"retries": as_step_options(part, {}).retries, **options}))
+        with_retries: Any = {"retries": as_step_options(part, {}).retries, **options}
+        made.append(task(label, part, **with_retries))
     return as_tasks(name, made)

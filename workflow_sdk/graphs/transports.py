@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from workflow_sdk.errors import CriticalError, DefinitionError
 
@@ -52,11 +52,12 @@ async def http(payload: dict[str, Any], *, idempotency_key: str) -> dict[str, An
 
 
 def _request(payload: Any) -> dict[str, Any]:
-    if not isinstance(payload, dict) or not isinstance(payload.get("url"), str):
+    request: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
+    if not isinstance(request.get("url"), str):
         raise CriticalError("the payload of an http call is a dict with a `url`")
-    if unknown := sorted(map(str, payload.keys() - _KEYS)):
+    if unknown := sorted(map(str, request.keys() - _KEYS)):
         raise CriticalError(f"an http call has no {', '.join(unknown)}; it has {', '.join(sorted(_KEYS))}")
-    return payload
+    return request
 
 
 def _library() -> Any:
@@ -84,7 +85,8 @@ def _failure(answer: Any) -> Exception:
     """What a call fails with: an error that says its kind."""
     status = answer.status_code
     words = f"{answer.request.method} {answer.request.url}: {status} {answer.reason_phrase}".rstrip()
-    failure: Any = HttpError(words) if status >= 500 or status in _AGAIN else HttpRefusedError(words)
+    failure: HttpError | HttpRefusedError
+    failure = HttpError(words) if status >= 500 or status in _AGAIN else HttpRefusedError(words)
     failure.status, failure.body = status, answer.text[:1_000]
     return failure
 

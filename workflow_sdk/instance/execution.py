@@ -15,11 +15,11 @@ from workflow_sdk.instance.flushing import Flusher
 from workflow_sdk.instance.host import Host
 from workflow_sdk.instance.inbox_reader import InboxReader
 from workflow_sdk.instance.life import RunLife
-from workflow_sdk.instance.loading import HistoryCursor, load_history, read_branches, read_page
 from workflow_sdk.instance.messages import RunMessages
 from workflow_sdk.instance.outside import Finish, RunOutside
 from workflow_sdk.instance.parking import Mode, RunParking
 from workflow_sdk.instance.session import HeadWriter, RunState, Session
+from workflow_sdk.instance.stored import StoredHistory
 from workflow_sdk.instance.waits import Waits
 from workflow_sdk.journal.journal import Journal
 from workflow_sdk.operations.engine import Composite, Verb
@@ -28,7 +28,7 @@ from workflow_sdk.operations.public_state import unfold
 from workflow_sdk.operations.types import Facts
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.instance import Lease
-from workflow_sdk.rows.keys import HISTORY, WorkerKeys, worker_keys
+from workflow_sdk.rows.keys import WorkerKeys, worker_keys
 from workflow_sdk.rows.status import Status
 from workflow_sdk.values import Codec
 
@@ -121,6 +121,11 @@ class Execution:
         await verb.recall(self, entry)
         return entry
 
+    @property
+    def stored(self) -> StoredHistory:
+        """What of the history is in the store and not in memory."""
+        return StoredHistory(self.session, self.parking)
+
     def meet(self, workflow: Workflow[Any, Any]) -> None:
         """The code names this workflow as that of a child."""
         self.session.host.meet(workflow)
@@ -134,45 +139,6 @@ class Execution:
     async def answer(self, key: bytes, raw: bytes) -> None:
         """Store an answer for the sender that waits for it under this key."""
         await self.outside.answer(key, raw)
-
-    async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
-        """The entries of the branches of a join, race or map, read from the store."""
-        try:
-            return await read_branches(self.session.driver, self.journal.keys, location)
-        except Exception as error:  # noqa: BLE001  # the store failed
-            self.life.storage_failed(error)
-            await self.life.never()
-
-    async def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
-        """The rows of the instance's own space whose keys begin with `part`, by what follows it."""
-        begin = self.journal.keys.space + part
-        try:
-            rows = await self.session.driver.scan(begin, begin + b"\xff")
-        except Exception as error:  # noqa: BLE001  # the store failed
-            self.life.storage_failed(error)
-            await self.life.never()
-        return [(key[len(begin) :], raw) for key, raw in rows]
-
-    async def load_under(self, location: bytes) -> None:
-        """Load what is recorded under a location, which was passed over when the instance was loaded."""
-        try:
-            await load_history(self.session.driver, HistoryCursor(self.journal, HISTORY, location))
-        except Exception as error:  # noqa: BLE001  # the store failed
-            self.life.storage_failed(error)
-            await self.life.never()
-
-    async def archive(self, location: bytes) -> None:
-        """Copy the history under a location into the archive before it is cleared: handlers may be found in it."""
-        after: bytes | None = b""
-        while after is not None:
-            # Each page is a commit of its own. A crash in between does no harm: the copies are made again.
-            await self.parking.flush()
-            try:
-                rows, after = await read_page(self.session.driver, self.journal.keys, location, after)
-            except Exception as error:  # noqa: BLE001  # the store failed
-                self.life.storage_failed(error)
-                await self.life.never()
-            self.journal.history.keep_in_archive(rows)
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
         """Keep the function that undoes the step at a location, as long as this run lasts."""

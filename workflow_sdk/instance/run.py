@@ -299,7 +299,7 @@ class Run:
                 if default is not None and self.codec.decode(raw, plain=True) is None:
                     # The client that started the instance did not know the workflow, and so gave no default.
                     return fn(Context(scope), default)
-                value = self.codec.decode_checked(raw, self.workflow.input_hint)
+                value = self.workflow.read_input(self.codec, raw)
             except CodecError as error:
                 is_sealed = isinstance(error, SealedError)
                 if not is_sealed and not self._checked and self._is_a_value(raw):

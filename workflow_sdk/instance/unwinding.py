@@ -251,6 +251,8 @@ def failed_operations_of(error: BaseException) -> list[str]:
     """The paths of the operations whose failures are in an error."""
     if isinstance(error, (JoinError, RaceError)):
         return [path for inner in error.errors.values() for path in failed_operations_of(inner)]
+    if isinstance(error, GraphFailedError):
+        return error.failed
     path = getattr(error, "path", None)
     return [path] if isinstance(error, _OF_OPERATIONS) and isinstance(path, str) and path else []
 

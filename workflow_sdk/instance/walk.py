@@ -116,6 +116,14 @@ class Walk:
         unfold(self, [location])
         return entry
 
+    @property
+    def stored(self) -> Walk:
+        """Everything was read before the walk."""
+        return self
+
+    async def archive(self, location: bytes) -> None:
+        """Nothing is cleared."""
+
     def meet(self, workflow: Workflow[Any, Any]) -> None:
         """Do nothing: a walk runs no children."""
 
@@ -133,6 +141,10 @@ class Walk:
         """The rows of the instance's own space whose keys begin with `part`, by what follows it."""
         begin = self.journal.keys.space + part
         return [(key[len(begin) :], raw) for key, raw in await self._driver.scan(begin, begin + b"\xff")]
+
+    async def shared(self, key: bytes) -> bytes | None:
+        """A row that all instances share."""
+        return await self._driver.get(key)
 
     async def load_under(self, location: bytes) -> None:
         """All of it was loaded."""

@@ -128,6 +128,11 @@ class History:
             self._unwritten.write(part + location, None)
         self.forget_loaded(location)
 
+    def clear_marking(self, location: bytes) -> None:
+        """A graph is over: nothing is kept of where it was."""
+        begin = self._space + marking_of(location)
+        self._unwritten.clear((begin, begin + b"\xff"))
+
     def clear_turns(self, first: bytes, end: bytes, *, shown: bool) -> None:
         """Delete the turns of a loop from the location `first`, up to `end` and without it.
 
@@ -285,11 +290,6 @@ class Journal:
         self.unwritten.clear(subtree(self._space + TRIES), counts=False)
 
     # Children and tasks.
-
-    def clear_marking(self, location: bytes) -> None:
-        """A graph is over: nothing is kept of where it was."""
-        begin = self._space + marking_of(location)
-        self.unwritten.clear((begin, begin + b"\xff"))
 
     def hang(self, location: bytes, what: Hanging, *, is_stored: bool = False) -> None:
         """Note a child or a task for which the wait at a location waits. It is written, unless it is stored already."""

@@ -231,7 +231,7 @@ async def outcomes_of(reader: Reader, location: bytes, entry: Entry, branches: S
     data = entry.data
     assert isinstance(data, BranchesData), "recorded branches have names"
     if data.outcomes is None:
-        stored = await reader.branch_values(location)
+        stored = await reader.stored.branch_values(location)
         for branch in branches:
             branch.entry = stored[branch.segment]
         return

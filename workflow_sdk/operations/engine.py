@@ -115,6 +115,30 @@ class Composite(Verb, Protocol):
         ...
 
 
+class Stored(Protocol):
+    """What of the history of an instance is in the store and not in memory."""
+
+    async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
+        """The entries of the branches of a join, race or map, read from the store."""
+        ...
+
+    async def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
+        """The rows of the instance's own space whose keys begin with `part`, from the store, by what follows it."""
+        ...
+
+    async def shared(self, key: bytes) -> bytes | None:
+        """A row that all instances share."""
+        ...
+
+    async def load_under(self, location: bytes) -> None:
+        """Load what is recorded under a location, which was passed over when the instance was loaded."""
+        ...
+
+    async def archive(self, location: bytes) -> None:
+        """Copy the history under a location into the archive before it is cleared: handlers may be found in it."""
+        ...
+
+
 class Reader(Protocol):
     """One instance, whose code is run over its history."""
 
@@ -148,6 +172,11 @@ class Reader(Protocol):
         """Whether the store lets authors write in its transactions, or this is a dry run, which calls nothing."""
         ...
 
+    @property
+    def stored(self) -> Stored:
+        """What of the history is in the store and not in memory."""
+        ...
+
     def begin(self, verb: Verb) -> Awaitable[Entry]:
         """Do an operation that has no entry yet."""
         ...
@@ -158,18 +187,6 @@ class Reader(Protocol):
 
     async def reenter(self, verb: Composite, location: bytes, entry: Entry) -> Entry:
         """Come to a recorded operation that has scopes inside, finished or not."""
-        ...
-
-    async def branch_values(self, location: bytes) -> dict[bytes, Entry]:
-        """The entries of the branches of a join, race or map, read from the store."""
-        ...
-
-    async def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
-        """The rows of the instance's own space whose keys begin with `part`, from the store, by what follows it."""
-        ...
-
-    async def load_under(self, location: bytes) -> None:
-        """Load what is recorded under a location, which was passed over when the instance was loaded."""
         ...
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
@@ -356,8 +373,4 @@ class Engine(Reader, Protocol):
     @property
     def calls(self) -> Calls:
         """Calling the author's functions."""
-        ...
-
-    async def archive(self, location: bytes) -> None:
-        """Copy the history under a location into the archive before it is cleared: handlers may be found in it."""
         ...

@@ -94,7 +94,9 @@ def checked_transports(given: Mapping[str, Handler]) -> Mapping[str, Handler]:
         raise DefinitionError(f"transports are a dict of name: function, not {type(given).__name__}")
     for name, transport in given.items():
         if not isinstance(name, str) or not name or not callable(transport) or isinstance(transport, Workflow):
-            raise DefinitionError(f"transports are a dict of name: function; {name!r:.100}: {transport!r:.100} is neither")
+            raise DefinitionError(
+                f"transports are a dict of name: function; {name!r:.100}: {transport!r:.100} is neither"
+            )
     return dict(given)
 
 

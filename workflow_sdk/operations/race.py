@@ -96,7 +96,7 @@ class _Race:
         if journal.compensations.count and not place.scope.in_loop:
             # Some handlers of the losers are found only by walking over their history, so that is kept in the archive.
             for loser in losers:
-                await engine.archive(loser)
+                await engine.stored.archive(loser)
         # From here to the flush there is no `await`, so one commit clears all that the losers leave behind.
         cleanups = _lose(engine, place, losers, place.location + winner.segment)
         entry.data = BranchesData(data.names, 0, None, data.names.index(winner.label))

@@ -56,6 +56,13 @@ class Pruning(TypedDict, total=False):
     history_keep: int | None
 
 
+class Childhood(TypedDict, total=False):
+    """How a child is started."""
+
+    id: str | None
+    on_cancel: OnCancel
+
+
 class Addressee(Protocol):
     """Anything with the id of an instance, such as a handle: messages can be sent to it."""
 

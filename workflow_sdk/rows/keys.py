@@ -22,6 +22,8 @@ Under the root prefix:
     (14, 2, time, id)   next tick of a schedule that is not paused
     (14, 3)             signal of the schedules: another value after every change of one
     (14, 4, id)         schedule of which ticks wait for the end of the instance before
+    (16, digest)        definition of a graph: what instances go on with, whatever the code declares by now; its size
+    (16, digest, "")    the definition itself
     (30, 1)             how many messages an inbox has room for
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
@@ -205,6 +207,7 @@ def purge_key(when: float, instance_id: str) -> bytes:
     return PURGES[shard_of(instance_id)] + pack((when, instance_id))
 
 
+DEFINITIONS: bytes = ROOT + pack((16,))
 ANSWERS: bytes = ROOT + pack((11,))
 
 

@@ -11,6 +11,7 @@ from math import inf
 
 from msgspec import Struct, field
 
+from workflow_sdk.changes.rewinding.graph_events import GraphEvents
 from workflow_sdk.changes.rewinding.loop_tape import LoopStart, turn_of
 from workflow_sdk.changes.rewinding.record import Record, Tree, scopes_around
 from workflow_sdk.errors import DefinitionError
@@ -19,14 +20,21 @@ from workflow_sdk.rows.entries import BranchesData, Entry, LoopData
 from workflow_sdk.rows.location import split_last
 from workflow_sdk.rows.status import Kind
 
-_SIDE_BY_SIDE = (Kind.JOIN, Kind.RACE, Kind.MAP)
+_SIDE_BY_SIDE = (Kind.JOIN, Kind.RACE, Kind.MAP, Kind.GRAPH)
 """In these, several branches are under way at once."""
+
+
+_OUTCOMES = (Kind.BRANCH, Kind.FIRING)
+"""Entries that hold only the outcome of a scope."""
 
 
 def cut_failures(record: Record, failed_operations: tuple[str, ...]) -> Cut:
     """Delete the failures at these paths, so that they are tried again."""
     paths = record.tree.paths
-    return Cut(record.tree, {paths[path] for path in failed_operations if path in paths})
+    found = {paths[path] for path in failed_operations if path in paths}
+    # What a firing of a graph has done stays done, and its code goes on after it.
+    unended = {at for at in found if record.tree.kind(at) is Kind.FIRING}
+    return Cut(record.tree, found - unended, unended=unended)
 
 
 def cut_from(record: Record, path: str) -> Cut:
@@ -39,6 +47,7 @@ def cut_from(record: Record, path: str) -> Cut:
     cut.begin_around(target, path)
     cut.dropped |= _came_after(tree, target) | record.orphans()
     cut.drop_undone(record)
+    cut.drop_events()
     cut.begin_beside()
     return cut
 
@@ -53,6 +62,8 @@ class Cut(Struct):
     """The location of what is restarted: an entry, a turn of a loop, or a branch that is under way."""
     loops: dict[bytes, LoopStart] = field(default_factory=dict[bytes, LoopStart])
     """The loops that begin again with one of their turns, by location."""
+    unended: set[bytes] = field(default_factory=set[bytes])
+    """The firings of graphs that go on again: what is recorded in them stays, and their ends are deleted."""
 
     def is_dropped(self, location: bytes) -> bool:
         """Whether a location, or a scope around it, is deleted."""
@@ -86,6 +97,18 @@ class Cut(Struct):
         # If a step that came before a loop was undone, the loop is deleted with it, even if it holds the target.
         for location in self.loops.keys() & self.dropped:
             del self.loops[location]
+
+    def drop_events(self) -> None:
+        """Delete what happened in graphs after what is deleted in them. Graphs around others come first."""
+        for graph in [at for at, entry in self.tree.entries.items() if entry.kind is Kind.GRAPH]:
+            if graph in self.dropped:
+                continue
+            events = GraphEvents(self.tree, graph)
+            first = events.first_of({*self.dropped, *(() if self.target is None else (self.target,))})
+            if first is not None:
+                dropped, unended = events.after(first)
+                self.dropped |= dropped
+                self.unended |= {at for at in unended if not self.is_dropped(at)}
 
     def begin_beside(self) -> None:
         """Have loops that are not around the target begin again with the first turn in which something is deleted."""
@@ -185,13 +208,14 @@ class Remainder(Struct, frozen=True):
     @classmethod
     def after(cls, cut: Cut) -> Remainder:
         """The history that this cut leaves."""
-        entries = {at: entry for at, entry in cut.tree.entries.items() if at not in cut.dropped}
+        gone = cut.dropped | cut.unended
+        entries = {at: entry for at, entry in cut.tree.entries.items() if at not in gone}
         reopened: set[bytes] = set()
-        again = cut.dropped if cut.target is None else {*cut.dropped, cut.target}
+        again = {*cut.dropped, *cut.unended, cut.target or b""}
         for around in {around for at in again for around in scopes_around(at)} & entries.keys():
             entry = entries[around]
-            if entry.kind is Kind.BRANCH:
-                del entries[around]  # the entry of a branch holds only its outcome, which is open again
+            if entry.kind in _OUTCOMES:
+                del entries[around]  # the outcome is open again
             elif entry.is_final:
                 reopened.add(around)
                 entries[around] = _reopened(entry)
