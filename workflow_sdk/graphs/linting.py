@@ -91,7 +91,8 @@ def _missing(
         return None
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        found = whole.get("$defs", {}).get(reference.removeprefix("#/$defs/"))
+        named = whole.get("$defs")
+        found = named.get(reference.removeprefix("#/$defs/")) if is_dict(named) else None
         return _missing(whole, found, keys, deep - 1) if is_dict(found) else None
     for choice in ("anyOf", "oneOf"):
         if isinstance(schema.get(choice), list):

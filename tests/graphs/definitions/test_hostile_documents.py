@@ -76,6 +76,23 @@ def test_what_is_no_document_is_refused(value: Any) -> None:
             read(value)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/A"},
+        {"$ref": "#/$defs/A", "$defs": None},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/A"}] * 9}}},
+        {"type": ["object"], "properties": {"x": None}},
+        {"properties": [1]},
+        {"anyOf": 1},
+    ],
+)
+def test_a_schema_that_makes_no_sense_says_nothing_and_is_not_gone_through_for_ever(schema: Any) -> None:
+    steps = [{"name": "x", "kind": "noop", "next": [{"step": "x", "when": "workload.x.y == 1"}]}]
+    assert Graph.from_data({**PLAIN, "workload": schema, "steps": steps}).validate() == []
+
+
 def test_what_is_too_deep_is_refused() -> None:
     deep: Any = "x"
     for _ in range(100_000):
