@@ -122,7 +122,7 @@ def _missing_here(
     if not is_mapping(properties):
         return None
     inner = properties.get(key)
-    if inner is None:
+    if key not in properties:
         others = schema.get("additionalProperties", False)
         return _Gone(key, list(properties)) if others is False else None
     return _missing(whole, inner, tuple(rest), deep - 1) if is_mapping(inner) else None
