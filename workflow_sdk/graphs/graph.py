@@ -19,8 +19,8 @@ from workflow_sdk.graphs.definitions.digest import digest as digest_of
 from workflow_sdk.graphs.definitions.exporting import document_of, exported, hash_of
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
 from workflow_sdk.graphs.definitions.playbook import parts_in_file, parts_of_playbook
-from workflow_sdk.graphs.definitions.python import python_of
 from workflow_sdk.graphs.definitions.problems import InvalidGraphError
+from workflow_sdk.graphs.definitions.python import python_of
 from workflow_sdk.graphs.definitions.settings import check_settings
 from workflow_sdk.graphs.definitions.uses import Uses, uses_of
 from workflow_sdk.graphs.definitions.yaml_text import write_yaml

@@ -52,6 +52,7 @@ async def other(ctx: Context, number: int) -> int:
     return number
 
 
+NO_FUNCTIONS: list[Any] = []
 FUNCTIONS = [classify, fix, judge, undo, other, OutOfStockError, Ticket]
 
 

@@ -44,7 +44,16 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 DOCUMENT = every_kind().to_data()
 ODD: list[Any] = [None, True, 0, -1, 1.5, 10**30, "", "x", "1 +", [], [None], [[]], {}, {"x": 1}, {"$": 1}, {"$fn": []}]
-ODD += [{"$args": {"$": "("}}, {"$task": {}}, {"$step": 1}, {"$date": "x"}, {"$literal": 1}, float("inf"), object(), b"x"]
+ODD += [
+    {"$args": {"$": "("}},
+    {"$task": {}},
+    {"$step": 1},
+    {"$date": "x"},
+    {"$literal": 1},
+    float("inf"),
+    object(),
+    b"x",
+]
 
 
 @settings(max_examples=effort(2_000))
@@ -194,7 +203,10 @@ def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path, name: 
         ({"status": "lax"}, "status"),
         ({"steps": [{"name": "x", "kind": "noop"}, {"name": "x", "kind": "noop"}]}, "steps[1].name"),
         ({"steps": [{"name": "x", "kind": "noop", "next": [{"step": "y", "whn": "1"}]}]}, "steps[0] (x).next[0]"),
-        ({"steps": [{"name": "x", "kind": "noop", "next": [{"step": "y", "when": "1 +"}]}]}, "steps[0] (x).next[0].when"),
+        (
+            {"steps": [{"name": "x", "kind": "noop", "next": [{"step": "y", "when": "1 +"}]}]},
+            "steps[0] (x).next[0].when",
+        ),
         ({"steps": [{"name": "x", "kind": "noop", "fn": "x"}]}, "steps[0] (x)"),
         ({"steps": [{"name": "x"}]}, "steps[0] (x)"),
         ({"steps": [{"name": "x", "kind": "wait"}]}, "steps[0] (x)"),
@@ -202,7 +214,10 @@ def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path, name: 
         ({"steps": [{"name": "x", "kind": "noop", "details": {"message": {"$args": 1}}}]}, "steps[0] (x).details"),
         ({"steps": [{"name": "x", "fn": "gone"}]}, "steps[0] (x)"),
         ({"steps": [{"name": "x", "fn": "fix", "options": {"retries": -1}}]}, "steps[0] (x).options.retries"),
-        ({"steps": [{"name": "x", "fn": "fix", "options": {"backoff": {"factor": 0}}}]}, "steps[0] (x).options.backoff.factor"),
+        (
+            {"steps": [{"name": "x", "fn": "fix", "options": {"backoff": {"factor": 0}}}]},
+            "steps[0] (x).options.backoff.factor",
+        ),
         ({"steps": [{"kind": "noop"}]}, "steps[0]"),
         ({"steps": 1}, "steps"),
     ],

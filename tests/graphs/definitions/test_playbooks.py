@@ -124,7 +124,11 @@ async def test_3_2_a_token_that_is_denied_stays_pending() -> None:
 
 
 async def test_4_3_exclusive_is_the_default_and_the_first_match_wins() -> None:
-    arcs = [{"step": "b", "when": "{{ workload.x == 2 }}"}, {"step": "c", "when": "{{ workload.x == 1 }}"}, {"step": "d"}]
+    arcs = [
+        {"step": "b", "when": "{{ workload.x == 2 }}"},
+        {"step": "c", "when": "{{ workload.x == 1 }}"},
+        {"step": "d"},
+    ]
     outcomes = (await run(playbook(noop("a", *arcs), noop("b"), noop("c"), noop("d")))).output.outcomes
     assert {name: one.status for name, one in outcomes.items()} == {
         "a": "completed", "b": "never_reached", "c": "completed", "d": "never_reached",
@@ -132,7 +136,11 @@ async def test_4_3_exclusive_is_the_default_and_the_first_match_wins() -> None:
 
 
 async def test_4_3_inclusive_takes_every_arc_that_matches() -> None:
-    arcs = [{"step": "b", "when": "{{ workload.x == 2 }}"}, {"step": "c", "when": "{{ workload.x == 1 }}"}, {"step": "d"}]
+    arcs = [
+        {"step": "b", "when": "{{ workload.x == 2 }}"},
+        {"step": "c", "when": "{{ workload.x == 1 }}"},
+        {"step": "d"},
+    ]
     graph = playbook(noop("a", *arcs, mode="inclusive"), noop("b"), noop("c"), noop("d"))
     outputs = (await run(graph)).output.outputs
     assert sorted(outputs) == ["a", "c", "d"]
