@@ -159,7 +159,7 @@ class Graph(Workflow[Any, GraphResult]):
         return Plan(self._nodes.values(), **self.settings)
 
     def check(self) -> None:
-        """Raise `DefinitionError`, with everything that is wrong, if it can't be run. It can't be changed after that."""
+        """Raise `DefinitionError`, with everything that is wrong, if it can't be run. It is not changed after that."""
         self.freeze()
 
     @property

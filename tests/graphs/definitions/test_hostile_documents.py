@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,10 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 DOCUMENT = every_kind().to_data()
-ODD: list[Any] = [None, True, 0, -1, 1.5, 10**30, "", "x", "1 +", [], [None], [[]], {}, {"x": 1}, {"$": 1}, {"$fn": []}]
-ODD += [
-    {"$args": {"$": "("}},
-    {"$task": {}},
-    {"$step": 1},
-    {"$date": "x"},
-    {"$literal": 1},
-    float("inf"),
-    object(),
-    b"x",
+ODD: list[Any] = [
+    *(None, True, 0, -1, 1.5, 10**30, float("inf"), "", "x", "1 +", object(), b"x"),
+    *([], [None], [[]], {}, {"x": 1}, {"$": 1}, {"$fn": []}, {"$args": {"$": "("}}),
+    *({"$task": {}}, {"$step": 1}, {"$date": "x"}, {"$literal": 1}),
 ]
 
 
@@ -60,21 +55,17 @@ ODD += [
 @given(st.sampled_from(places(DOCUMENT)), st.sampled_from(ODD))
 def test_anything_anywhere_is_read_or_refused(path: tuple[Any, ...], new: Any) -> None:
     document = changed(DOCUMENT, path, new)
-    try:
+    with suppress(DefinitionError):
         graph = Graph.from_data(document, functions=FUNCTIONS)
         if not graph.validate():
             assert Graph.from_data(graph.to_data(), functions=FUNCTIONS).hash == graph.hash
-    except DefinitionError as error:
-        assert str(error)
 
 
 @settings(max_examples=effort(800))
 @given(st.sampled_from(places(PLAYBOOK)), st.sampled_from(ODD))
 def test_anything_anywhere_in_a_playbook_is_read_or_refused(path: tuple[Any, ...], new: Any) -> None:
-    try:
+    with suppress(DefinitionError):
         Graph.from_playbook(changed(PLAYBOOK, path, new), functions=FUNCTIONS).validate()
-    except DefinitionError as error:
-        assert str(error)
 
 
 @settings(max_examples=effort(300))

@@ -44,7 +44,8 @@ def test_steps_arcs_and_needs_are_drawn() -> None:
     drawing = drawing_of(sample())
     shapes = {shape.name: shape for shape in drawing.shapes}
     assert {name: shape.kind for name, shape in shapes.items()} == {
-        "a": "step", "b": "step", "c": "wait", "d": "step", "e": "step", "gate": "step", "merge": "join", "end": "final",
+        "a": "step", "b": "step", "c": "wait", "d": "step", "e": "step", "gate": "step", "merge": "join",
+        "end": "final",
     }  # fmt: skip
     assert [name for name, shape in shapes.items() if shape.is_entry] == ["a"]
     assert [name for name, shape in shapes.items() if shape.is_final] == ["end"]
@@ -81,7 +82,7 @@ async def test_the_statuses_of_a_run_come_from_its_info_and_its_history() -> Non
     graph = sample()
     async with Runtime("memory://", workflows=[graph]) as runtime:
         handle = await runtime.start(graph, {})
-        found = graph.statuses({})
+        found, info = graph.statuses({}), await handle.info()
         while len(found) < 6 or found["e"].status != "completed" or len((await handle.info()).waits) < 3:
             info = await handle.info()
             found = graph.statuses([await handle.history(), info])

@@ -205,7 +205,8 @@ def _stand_in(name: str, use: str) -> object:
         return cast("object", Workflow(missing, name, 1, "strict"))
     if use:
         bases: tuple[type, ...] = (Exception,) if use == "no_retry" else ()
-        return cast("object", type(name, bases, {}))
+        made: Any = type(name, bases, {})
+        return cast("object", made)
     return missing
 
 
