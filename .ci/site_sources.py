@@ -22,7 +22,10 @@ def main(target: Path) -> None:
     for path in sorted((ROOT / "examples").glob("*.py")):
         source = path.read_text()
         says = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].replace("\n", " ")
-        (examples / f"{path.stem}.md").write_text(f"# {path.name}\n\n```python\n{source}```\n")
+        shown = f"# {path.name}\n\n```python\n{source}```\n"
+        if (beside := path.with_suffix(".yaml")).exists():
+            shown += f"\n## {beside.name}\n\n```yaml\n{beside.read_text()}```\n"
+        (examples / f"{path.stem}.md").write_text(shown)
         rows.append(f"- [{path.name}]({path.stem}.md): {says}")
     listed = "# Examples\n\nSmall programs to copy. The tests run them.\n\n" + "\n".join(rows) + "\n"
     (examples / "index.md").write_text(listed)

@@ -182,6 +182,19 @@ SHOWS = {
         "the advert: The Spout. Tea is ready.",
         "succeeded, in 19 firings",
     ],
+    "claims": [
+        "  decide claim-2, 4990.00: approve",
+        "  decide claim-3, 99000.00: refuse",
+        "claim-1 is paid: receipt for claim-1",
+        "claim-2 is paid: receipt for claim-2",
+        "claim-3 is refused",
+    ],
+    "playbook": [
+        "invoices/book waits for its admission",
+        "the books are opened",
+        "succeeded: 3 booked, inbox is empty",
+        "2 downloads; ['R-1 is booked', 'R-2 is booked', 'R-3 is booked']",
+    ],
 }
 
 

@@ -30,3 +30,9 @@ async def test_a_ticket_ends_the_same_after_every_crash(example: Any) -> None:
 async def test_a_plan_that_has_grown_ends_the_same_after_every_crash(example: Any) -> None:
     report = await crash_everywhere(example.plan, "why was the shop slow?")
     assert len(report.clean.info.output["outcomes"]) > len(example.plan.nodes)
+
+
+@pytest.mark.parametrize("example", ["tournament"], indirect=True)
+async def test_a_tournament_has_the_same_winner_after_every_crash(example: Any) -> None:
+    report = await crash_everywhere(example.naming, "a teapot")
+    assert report.clean.info.output["outputs"]["contest"] == "The Spout"

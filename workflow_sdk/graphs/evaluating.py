@@ -125,6 +125,11 @@ class Sees:
         self._patches = patches
         self._known: dict[str, Any] = {}
 
+    @property
+    def event(self) -> str:
+        """How a firing has ended, such as `step.done`; empty if a step asks to be admitted."""
+        return self._event
+
     def of(self, expression: _Reading) -> dict[str, Any]:
         """The scope of an expression."""
         if expression.is_native:

@@ -15,7 +15,7 @@ from workflow_sdk.graphs.controllers import Controllers, is_added
 from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
-from workflow_sdk.graphs.marking import Firing, Marking, StepState
+from workflow_sdk.graphs.marking import Firing, Marking, StepState, opened
 from workflow_sdk.graphs.model import Arc, GraphResult, Node, Outcome
 from workflow_sdk.graphs.moves import Effects, Ended, Moves, failed_to_evaluate
 from workflow_sdk.graphs.plan import Plan
@@ -139,15 +139,17 @@ class Interpreter:
             self.moves.patch(ended.patches)
         self._record(firing, node, ended, is_handled=bool(arcs) or is_added(node))
         self._emit(firing, node, arcs)
+        is_lost = not ended.is_done and not arcs and not is_added(node)
+        if is_lost and self.plan.status == "fail_fast" and firing.step != self.plan.final:
+            reason = f"step {firing.step!r} has failed, and the graph fails at once"
+            # First the joins: none may fire for the reason that what it waits for is cancelled.
+            self._joins.stop(reason)
+            self.moves.stop(reason)
         if ended.is_done and ended.output is not None:
             self._joins.arrive(firing, ended.output)
         else:
             self._joins.died(firing.step)
         self.moves.ended(firing.step)
-        self._joins.close(firing.stack)
-        is_over = not ended.is_done and not arcs and not is_added(node)
-        if is_over and self.plan.status == "fail_fast" and firing.step != self.plan.final:
-            self.moves.cancel_all(f"step {firing.step!r} has failed, and the graph fails at once")
 
     def _rerouted(self, ended: Ended, error: ExpressionError) -> Ended:
         passed = self.moves.effects.passed
@@ -190,11 +192,12 @@ class Interpreter:
         before = self.marking.steps.get(firing.step, StepState())
         count = before.firings + (ended.number >= 0)
         if ended.is_done:
-            state = StepState("completed", "", count, ended.output)
+            state = replace(before, status="completed", reason="", firings=count, output=ended.output)
         else:
+            # A failure that no arc has handled counts, whatever comes of the step in another branch.
             fails = not is_handled and firing.step != self.plan.final
-            state = StepState("failed", ended.reason, count, before.output, fails, ended.raw_error)
-            state = replace(state, unwinds=ended.unwinds)
+            state = replace(before, status="failed", reason=ended.reason, firings=count, counts=before.counts or fails)
+            state = replace(state, error=ended.raw_error if fails else before.error, unwinds=ended.unwinds)
         self.marking.put_step(firing.step, state)
         if node.next or not ended.is_done:
             # Some of its arcs were not taken, or a branch has ended.
@@ -203,10 +206,7 @@ class Interpreter:
     def _emit(self, firing: Firing, node: Node, arcs: list[tuple[Arc, bytes]]) -> None:
         stack = firing.stack
         if node.is_fork and arcs:
-            # A fork that is come to again is another instance, and not one inside the last.
-            fork = self.moves.count("forks") + 1
-            outside = next((at for at, (step, _) in enumerate(stack) if step == node.name), len(stack))
-            stack = (*stack[:outside], (node.name, fork))
+            stack = opened(stack, node.name, self.moves.count("forks") + 1)
         for arc, args in arcs:
             self.moves.put_token(arc.step, args, stack, firing.depth)
 
@@ -220,6 +220,7 @@ class Interpreter:
             self._starting.advance()
             while self._joins.look() or self._controllers.look() or self._comes_to_rest():
                 self._starting.advance()
+        self.marking.close_forks()
         effects = self.moves.effects
         effects.is_over = not (self.marking.firings or self.marking.tokens)
         return effects

@@ -8,11 +8,18 @@ it: then what is under way says what is still possible.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
-from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Marking, Stack, StepState, is_in
+from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Stack, StepState, is_in, opened
 from workflow_sdk.graphs.model import Node, Quorum
 from workflow_sdk.graphs.moves import Moves
-from workflow_sdk.graphs.plan import Plan, required
+from workflow_sdk.graphs.plan import required
+
+Possible = dict[tuple[str, Stack], set[str]]
+"""The needs of joins that may be done yet, by the join and its fork instance."""
+
+_UNKNOWN = -1
+"""The number of a fork instance that no join knows: one that may be opened some time, for instance."""
 
 
 class Joins:
@@ -45,17 +52,18 @@ class Joins:
 
     def are_over(self, joins: frozenset[str], stack: Stack) -> bool:
         """Whether one of these joins has fired in the fork instance that a stack is in."""
-        marking, plan = self._moves.marking, self._moves.plan
-        for join in joins:
-            if plan.is_dag(join):
-                counts = marking.dag.get(join)
-                if counts is not None and counts.is_over:
-                    return True
-                continue
-            state = marking.joins.get((join, _number(self._key(join, stack))))
-            if state is not None and state.is_over:
-                return True
-        return False
+        return any(self._has_fired(join, stack) for join in joins)
+
+    def _has_fired(self, join: str, stack: Stack) -> bool:
+        marking = self._moves.marking
+        step = marking.steps.get(join)
+        if step is not None and step.status == "skipped":
+            return False
+        if self._moves.plan.is_dag(join):
+            counts = marking.dag.get(join)
+            return counts is not None and counts.is_over
+        state = marking.joins.get((join, _number(self._key(join, stack))))
+        return state is not None and state.is_over
 
     def restore(self) -> None:
         """Count anew what the steps have come to: the marking was read from the store."""
@@ -137,57 +145,90 @@ class Joins:
 
     def look(self) -> bool:
         """Fire joins that can have no more, and skip those that can't have enough; whether there were any."""
-        marking = self._moves.marking
         if not self._is_due:
             return False
         self._is_due = False
+        places = self._moves.plan.places
         found = False
-        waiting = [(key, state) for key, state in marking.joins.items() if not state.is_over]
-        possible: dict[int, set[str]] = {}
-        for key, state in waiting:
-            if state.is_over:
-                continue
-            if key[1] not in possible:
-                possible[key[1]] = self._possible(key[1])
-            if self._decide(key, state, possible[key[1]]):
-                found, possible = True, {}
+        possible: Possible | None = None
+        for key, state in sorted(self._waiting(), key=lambda one: (one[0][1], places[one[0][0]])):
+            if possible is None:
+                possible = self._possible()
+            needs = possible.get((key[0], self._thinned(state.stack)), set())
+            if self._moves.plan.nodes[key[0]].join == "alive" and not needs:
+                self._fire_waiting(key, state)
+                found, possible = True, None
+            elif len(state.arrived) + len(needs) < required(self._moves.plan.nodes[key[0]]):
+                self._skip(key, state, needs)
+                found = True
         return found
 
-    def _decide(self, key: JoinKey, state: JoinState, possible: set[str]) -> bool:
-        node = self._moves.plan.nodes[key[0]]
-        left = sum(need in possible for need in node.needs if need not in state.arrived)
-        if node.join == "alive" and left == 0:
-            self._fire_waiting(key, state)
-            return True
-        if len(state.arrived) + left >= required(node):
-            return False
-        reason = self._why(node, lambda need: need not in state.arrived and need not in possible)
+    def _waiting(self) -> list[tuple[JoinKey, JoinState]]:
+        return [(key, state) for key, state in self._moves.marking.joins.items() if not state.is_over]
+
+    def _skip(self, key: JoinKey, state: JoinState, possible: AbstractSet[str]) -> None:
+        node, arrived = self._moves.plan.nodes[key[0]], set(state.arrived)
         state.is_over = True
         self._moves.marking.put_join(key, state)
-        self._moves.marking.close_forks(state.stack)
+        reason = self._why(node, lambda need: need not in arrived and need not in possible)
         self._moves.note(key[0], "skipped", reason)
-        return True
 
-    def _possible(self, fork: int) -> set[str]:
-        """The steps that can still be done in a fork instance: what is under way there may lead to them."""
-        marking = self._moves.marking
-        live = [token.step for token in marking.tokens.values() if is_in(token.stack, fork)]
-        live += [firing.step for firing in marking.firings.values() if is_in(firing.stack, fork)]
-        if fork == 0:
-            live += [name for name, counts in marking.dag.items() if not counts.is_over]
-        return _reached(self._moves.plan, marking, live, fork)
+    def _possible(self) -> Possible:
+        """For each join in each fork instance, the needs that may be done yet: what is under way may lead to them."""
+        plan, marking = self._moves.plan, self._moves.marking
+        todo = [(token.step, self._thinned(token.stack)) for token in marking.tokens.values()]
+        todo += [(firing.step, self._thinned(firing.stack)) for firing in marking.firings.values()]
+        seen: set[tuple[str, Stack]] = set()
+        possible: Possible = {}
+        while todo:
+            place = todo.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            name, stack = place
+            node = plan.nodes[name]
+            inside = opened(stack, name, _UNKNOWN) if node.is_fork else stack
+            todo += [(arc.step, inside) for arc in node.next]
+            for join in plan.dependents.get(name, ()):
+                at = (join, self._key(join, stack))
+                if self._may_fire(at, name, possible):
+                    todo.append(at)
+        return possible
 
-    def close(self, stack: Stack) -> None:
-        """Something in these fork instances has ended: forget the instances that nothing is left of."""
-        for key in self._moves.marking.close_forks(stack):
-            self._is_due = True
-            assert key in self._moves.marking.joins, "what waits is kept"
+    def _may_fire(self, at: tuple[str, Stack], need: str, possible: Possible) -> bool:
+        """Note that a need may be done; whether the join may fire then."""
+        join, marking = at[0], self._moves.marking
+        state = marking.joins.get((join, _number(at[1])))
+        if state is not None and need in state.arrived:
+            return False
+        needs = possible.setdefault(at, set())
+        needs.add(need)
+        counts = marking.dag.get(join)
+        is_over = (state is not None and state.is_over) or (counts is not None and counts.is_over)
+        done = len(state.arrived) if state is not None else counts.done if counts is not None else 0
+        return not is_over and done + len(needs) >= required(self._moves.plan.nodes[join])
+
+    def _thinned(self, stack: Stack) -> Stack:
+        """A stack in which all fork instances are alike that no join waits in or is over in."""
+        is_open = self._moves.marking.forks_open
+        return tuple((fork, number if number in is_open else _UNKNOWN) for fork, number in stack)
 
     def at_rest(self) -> bool:
-        """Nothing is under way: joins that wait are over; whether there were any that fire."""
-        marking = self._moves.marking
-        self._is_due = any(not state.is_over for state in marking.joins.values())
+        """Nothing is under way: joins that wait are over; whether there were any."""
+        self._is_due = bool(self._waiting())
         return self.look()
+
+    def stop(self, reason: str) -> None:
+        """None of them fires any more."""
+        moves = self._moves
+        for key, state in self._waiting():
+            state.is_over = True
+            moves.marking.put_join(key, state)
+            moves.note(key[0], "skipped", reason)
+        for name, counts in list(moves.marking.dag.items()):
+            if not counts.is_over:
+                counts.is_over = True
+                moves.note(name, "skipped", reason)
 
     # Firing.
 
@@ -213,21 +254,35 @@ class Joins:
     def added(self, nodes: Sequence[Node]) -> None:
         """Steps were submitted: those whose needs are done already, or never will be, are judged at once."""
         moves = self._moves
-        for node in nodes:
-            if not node.needs:
-                continue
-            if moves.plan.is_dag(node.name):
-                done = sum(self._output(need) is not None for need in node.needs)
-                dead = sum(self._is_dead(need) for need in node.needs)
-                if done or dead:
-                    self._count(node.name, done=done, dead=dead)
-                continue
-            self._begin_with(node)
+        for name in [name for name in moves.marking.dag if not moves.plan.is_dag(name)]:
+            self._wait_from_now_on(name)
+        joins = [node for node in nodes if node.needs]
+        counted = [node for node in joins if moves.plan.is_dag(node.name)]
+        # First all are looked at: one that is skipped now is told to the others like any step that comes to nothing.
+        known = [[(self._output(need) is not None, self._is_dead(need)) for need in node.needs] for node in counted]
+        for node, needs in zip(counted, known, strict=True):
+            done, dead = sum(done for done, _ in needs), sum(dead for _, dead in needs)
+            if done or dead:
+                self._count(node.name, done=done, dead=dead)
+        for node in joins:
+            if not moves.plan.is_dag(node.name):
+                self._begin_with(node)
+
+    def _wait_from_now_on(self, name: str) -> None:
+        """An arc leads now to what a join needs: it is counted no longer, but waits for what may happen again."""
+        marking, key = self._moves.marking, (name, 0)
+        counts, needs = marking.dag.pop(name), self._moves.plan.nodes[name].needs
+        marking.put_join(key, JoinState((), is_over=counts.is_over))
+        for need in needs if not counts.is_over else ():
+            output = self._output(need)
+            if output is not None:
+                marking.put_arrival(key, need, output)
+        self._is_due = True
 
     def _begin_with(self, node: Node) -> None:
         for need in node.needs:
             state: StepState | None = self._moves.marking.steps.get(need)
-            if state is not None and state.status == "completed" and state.output is not None:
+            if state is not None and state.output is not None:
                 done = Firing(need, 0, b"", (), 0, 0, 0.0)
                 self._wait_with(node.name, done, state.output)
 
@@ -256,44 +311,3 @@ class Joins:
 
 def _number(stack: Stack) -> int:
     return stack[-1][1] if stack else 0
-
-
-def _arrived(marking: Marking, join: str, fork: int) -> int:
-    """How many needs of a join are done."""
-    counts = marking.dag.get(join)
-    if counts is not None:
-        return counts.done
-    state = marking.joins.get((join, fork))
-    return 0 if state is None else len(state.arrived)
-
-
-def _has_arrived(marking: Marking, join: str, fork: int, need: str) -> bool:
-    state = marking.joins.get((join, fork))
-    return state is not None and need in state.arrived
-
-
-def _is_over(marking: Marking, join: str, fork: int) -> bool:
-    counts = marking.dag.get(join)
-    if counts is not None:
-        return counts.is_over
-    state = marking.joins.get((join, fork))
-    return state is not None and state.is_over
-
-
-def _reached(plan: Plan, marking: Marking, live: list[str], fork: int) -> set[str]:
-    """The steps that can come of these, in a fork instance: along arcs, and through joins that can have enough."""
-    found: set[str] = set()
-    enough: dict[str, int] = {}
-    todo = live
-    while todo:
-        name = todo.pop()
-        if name in found:
-            continue
-        found.add(name)
-        todo += [arc.step for arc in plan.nodes[name].next]
-        for join in plan.dependents.get(name, ()):
-            is_more = not _has_arrived(marking, join, fork, name)
-            enough[join] = enough.get(join, _arrived(marking, join, fork)) + is_more
-            if enough[join] >= required(plan.nodes[join]) and not _is_over(marking, join, fork):
-                todo.append(join)
-    return found

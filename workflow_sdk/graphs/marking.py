@@ -37,6 +37,8 @@ class MarkingHead(Row, frozen=True):
     """The number of the context's newest version."""
     is_final_due: bool = True
     """Whether the final step is still to be run."""
+    is_stopped: bool = False
+    """Whether the graph has failed at once: nothing but the final step is started any more."""
 
 
 class Token(Row, frozen=True):
@@ -147,6 +149,7 @@ class Marking:
         "blocked",
         "changed",
         "dag",
+        "emptied",
         "fired",
         "firings",
         "fork_live",
@@ -184,6 +187,8 @@ class Marking:
         """How many tokens and firings are in a fork instance."""
         self.forks_open: dict[int, set[JoinKey]] = {}
         """The joins that are kept for a fork instance."""
+        self.emptied: set[int] = set()
+        """Fork instances that nothing was left of in this event."""
         self.changed: dict[RowKey, Row | bytes | None] = {}
         """The rows that the store does not know; None: to be cleared."""
 
@@ -262,18 +267,13 @@ class Marking:
         """Steps were submitted: what they are."""
         self.changed[ADDED, number] = nodes
 
-    def close_forks(self, stack: Stack) -> list[JoinKey]:
-        """The joins that wait in fork instances of which nothing is left; those that are over are forgotten."""
-        waiting: list[JoinKey] = []
-        for _, fork in stack:
-            if self.fork_live.get(fork):
-                continue
-            for key in sorted(self.forks_open.get(fork, ())):
-                if self.joins[key].is_over:
+    def close_forks(self) -> None:
+        """Forget the joins of fork instances that nothing is left of."""
+        for fork in sorted(self.emptied):
+            if not self.fork_live.get(fork):
+                for key in sorted(self.forks_open.pop(fork, ())):
                     self._forget_join(key)
-                else:
-                    waiting.append(key)
-        return waiting
+        self.emptied.clear()
 
     # What is known by counting.
 
@@ -298,7 +298,6 @@ class Marking:
 
     def _forget_join(self, key: JoinKey) -> None:
         state = self.joins.pop(key)
-        self.forks_open[key[1]].discard(key)
         for need in state.arrived:
             self._clear((JOINS, *key, need))
         self._clear((JOINS, *key))
@@ -310,6 +309,7 @@ class Marking:
                 self.fork_live[fork] = left
             else:
                 self.fork_live.pop(fork, None)
+                self.emptied.add(fork)
 
     # Rows.
 
@@ -336,10 +336,11 @@ class Marking:
                 firing = Firing.unpack(raw)
                 self.put_firing(number, firing)
                 self.changed.clear()
-                self.fired[firing.step] = max(self.fired.get(firing.step, 0), firing.count + 1)
+                self.fired[firing.step] = self.fired.get(firing.step, 0) + 1
             case (4, str() as step):
                 state = self.steps[step] = StepState.unpack(raw)
-                self.fired[step] = max(self.fired.get(step, 0), state.firings)
+                # Those that have ended, and those under way: a later one may have ended before an earlier.
+                self.fired[step] = self.fired.get(step, 0) + state.firings
             case (5, *place):
                 self._load_join(place, raw)
             case (6, int() as version):
@@ -379,6 +380,13 @@ def _packed_text(text: str) -> bytes:
 def is_in(stack: Stack, fork: int) -> bool:
     """Whether something with this stack is in a fork instance; 0 is the whole run."""
     return fork == 0 or any(number == fork for _, number in stack)
+
+
+def opened(stack: Stack, fork: str, number: int) -> Stack:
+    """The stack of the tokens that a fork gives, in an instance of their own."""
+    # A fork that is come to again is another instance, and not one inside the last.
+    outside = next((at for at, (step, _) in enumerate(stack) if step == fork), len(stack))
+    return (*stack[:outside], (fork, number))
 
 
 def plain_context(codec: Codec, raw: bytes | None) -> dict[str, Any]:

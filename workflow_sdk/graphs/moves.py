@@ -146,6 +146,9 @@ class Moves:
 
     def put_token(self, name: str, args: bytes, stack: Stack, depth: int) -> None:
         """Give a step control, unless it is of no use any more."""
+        if self.marking.head.is_stopped and name != self.plan.final:
+            self.note(name, "cancelled", "the graph has failed")
+            return
         served = self.plan.quorums_served(name)
         if served and self._listeners.are_over(served, stack):
             self.note(name, "cancelled", "what it serves has enough without it")
@@ -165,8 +168,10 @@ class Moves:
         firing = self.marking.drop_firing(number)
         self.effects.cancelled.append((number, firing))
         before = self.marking.steps.get(firing.step, StepState())
-        self.marking.put_step(firing.step, replace(before, firings=before.firings + 1))
-        self.note(firing.step, "cancelled", reason)
+        state = replace(before, status="cancelled", reason=reason, firings=before.firings + 1)
+        self.marking.put_step(firing.step, state)
+        self._listeners.died(firing.step)
+        self.ended(firing.step)
         if firing.waits_for:
             self._cancel_steps(frozenset(firing.waits_for), reason)
 
@@ -177,8 +182,9 @@ class Moves:
         for number in [number for number, firing in self.marking.firings.items() if firing.step in names]:
             self.cancel(number, reason)
 
-    def cancel_all(self, reason: str) -> None:
-        """Take out all tokens, and end all firings."""
+    def stop(self, reason: str) -> None:
+        """Take out all tokens, end all firings, and start nothing any more."""
+        self.marking.set_head(replace(self.marking.head, is_stopped=True))
         for number in list(self.marking.tokens):
             self.drop_token(number, "cancelled", reason)
         for number in list(self.marking.firings):
@@ -187,10 +193,12 @@ class Moves:
                 self.cancel(number, reason)
 
     def note(self, name: str, status: str, reason: str, *, counts: bool = False, is_blocked: bool = False) -> None:
-        """Note that a step has come to nothing."""
+        """Note that a step has not taken its token, or will have none."""
         before = self.marking.steps.get(name, StepState())
-        if status != "skipped" or not before.firings:
-            state = replace(before, status=status, reason=reason, counts=counts, error=None, is_blocked=is_blocked)
+        # The last firing says what a step has come to, but for a denial that counts.
+        if counts or is_blocked or not before.firings:
+            counts, is_blocked = before.counts or counts, before.is_blocked or is_blocked
+            state = replace(before, status=status, reason=reason, counts=counts, is_blocked=is_blocked)
             self.marking.put_step(name, state)
         self._listeners.died(name)
         self.ended(name)
@@ -219,7 +227,8 @@ class Moves:
         self.set_context({**self.context(), **values})
         marking = self.marking
         for number in list(marking.blocked):
-            marking.put_token(number, replace(marking.tokens[number], denied=None))
+            # Its turn comes after those that are ready, also when the rows are read again.
+            marking.put_token(number, replace(marking.tokens[number], denied=None, place=self.count("tokens")))
             marking.ready.append(number)
         marking.blocked.clear()
 

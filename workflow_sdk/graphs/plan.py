@@ -103,7 +103,9 @@ class Plan:
         return found
 
     def join_fork(self, name: str) -> str | None:
-        """The fork whose instances a join fires for; None: it fires once in the run."""
+        """The fork whose instances a join fires for; None: it fires once in the run, as all that was submitted does."""
+        if name in self.depths:
+            return None
         around = self.forks_around(name)
         return around[-1] if around else None
 
@@ -112,22 +114,21 @@ class Plan:
 
         Then it is known by the end of each step whether it can still happen.
         """
-        todo = [name]
+        known = self._is_dag
+        todo, seen = [name], set[str]()
         while todo:
             last = todo[-1]
-            if last in self._is_dag:
+            if last in known:
                 todo.pop()
-                continue
-            if self.sources.get(last):
-                self._is_dag[last] = False
-                continue
-            needs = self.nodes[last].needs
-            unknown = [need for need in needs if need not in self._is_dag and need not in todo]
-            if unknown:
-                todo += unknown
+            elif self.sources.get(last):
+                known[last] = False
+            elif last not in seen:
+                seen.add(last)
+                todo += [need for need in self.nodes[last].needs if need not in known]
             else:
-                self._is_dag[last] = all(self._is_dag.get(need, False) for need in needs)
-        return self._is_dag[name]
+                # What it needs is known by now, unless steps need each other in a circle.
+                known[last] = all(known.get(need, False) for need in self.nodes[last].needs)
+        return known[name]
 
     def quorums_served(self, name: str) -> frozenset[str]:
         """The joins by quorum that are all that a step leads to: once they have fired, it is of no use."""

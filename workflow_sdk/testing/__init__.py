@@ -5,16 +5,21 @@ from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun
 from workflow_sdk.testing.crashing import crash_everywhere
 from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
+from workflow_sdk.testing.exploration import Exploration, Finding
+from workflow_sdk.testing.exploring import explore
 
 __all__ = [
     "CrashReport",
     "CrashRun",
+    "Exploration",
     "FaultyDriver",
+    "Finding",
     "ReplayProblem",
     "ReplayReport",
     "SimulatedCrash",
     "VirtualClock",
     "crash_everywhere",
     "dump_histories",
+    "explore",
     "replay_check",
 ]

@@ -217,5 +217,5 @@ def _workload(schema: Any, given: Iterable[Any]) -> Any:
     wanted = schema_of(schema)
     for one in (*given, *BUILTINS.values()):
         if isinstance(one, type) and not issubclass(one, BaseException) and schema_of(one) == wanted:
-            return one
+            return cast("object", one)
     return wanted

@@ -1,0 +1,243 @@
+"""The ways that a run of a graph can take: states, and the events that lead from one to the next. Nothing is run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+from workflow_sdk.graphs.evaluating import Sees
+from workflow_sdk.graphs.expressions import Template
+from workflow_sdk.graphs.interpreter import Interpreter
+from workflow_sdk.graphs.marking import DagJoin, JoinState, Marking, Stack
+from workflow_sdk.graphs.model import Condition, Node
+from workflow_sdk.graphs.moves import Effects, Ended
+from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.values import Codec
+
+__all__ = ["Event", "State", "Ways"]
+
+CODEC = Codec()
+NOTHING = CODEC.encode(None)
+_ERROR = {"type": "Exception", "message": "", "kind": "failure", "attributes": {}}
+
+Event = tuple[int, bool]
+"""A firing that ends, and whether it is done."""
+Amounts = Counter[tuple[Any, ...]]
+"""How much of a kind there is in a state, such as tokens at a step."""
+
+
+class Guess:
+    """Says what expressions come to: as they are if they can be evaluated, else as a list of guesses has it."""
+
+    def __init__(self, guesses: list[bool], *, knows_context: bool) -> None:
+        self.guesses = guesses
+        self._used = 0
+        self._knows_context = knows_context
+
+    def test(self, condition: Condition, sees: Sees) -> bool:
+        """Whether a guard is true: the next guess, if it reads what nobody knows yet. What was not guessed is true."""
+        if not condition.is_native and {path[0] for path in condition.reads} <= self._known(sees):
+            return bool(condition.test(sees.of(condition), {}))
+        self._used += 1
+        if self._used > len(self.guesses):
+            self.guesses.append(True)
+        return self.guesses[self._used - 1]
+
+    def _known(self, sees: Sees) -> set[str]:
+        # A guard may read what bodies come to, and the context, which any of them may change. When a step asks to be
+        # admitted, there is no event; then the context is what it was in the beginning, if nothing changes it.
+        known = {"event"}
+        if sees.event.endswith(".done"):
+            known.add("error")
+        elif sees.event.endswith(".failed"):
+            known.add("output")
+        elif self._knows_context:
+            known.add("ctx")
+        return known
+
+    def value(self, template: Template, sees: Sees) -> Any:
+        """Arguments: nobody knows them."""
+        return None
+
+
+class State:
+    """A marking, and how it was come to."""
+
+    def __init__(
+        self, marking: Marking, effects: Effects, before: State | None, event: Event | None, forks: frozenset[str]
+    ) -> None:
+        self.marking = marking
+        self.effects = effects
+        self.before = before
+        self.event = event
+        self._forks = forks
+        self.amounts = self._amounts()
+
+    def up_to(self) -> Iterator[State]:
+        """The states before this one, the last first."""
+        at = self.before
+        while at is not None:
+            yield at
+            at = at.before
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """The events that have led here, in words."""
+        told: list[str] = []
+        at: State | None = self
+        while at is not None and at.before is not None:
+            told.append(at.told())
+            at = at.before
+        return tuple(reversed(told))
+
+    @property
+    def ended(self) -> str:
+        """The step whose firing has ended."""
+        assert self.before is not None and self.event is not None, "the beginning is no end of a firing"
+        return self.before.marking.firings[self.event[0]].step
+
+    def told(self) -> str:
+        """The last event in words."""
+        assert self.event is not None, "the beginning is no event"
+        begun = [firing.step for _, firing in self.effects.started]
+        begun += [f"{name} (which is over at once)" for name in (firing.step for firing, _ in self.effects.passed)]
+        after = f": {_listed(begun)} begin{'s' * (len(begun) == 1)}" if begun else ""
+        return f"{self.ended} {'is done' if self.event[1] else 'has failed'}{after}"
+
+    def fixed(self) -> tuple[Any, ...]:
+        """What a run never has twice: joins that are over in the whole run, and the final step."""
+        marking = self.marking
+        over = frozenset(key[0] for key, one in marking.joins.items() if key[1] == 0 and one.is_over)
+        counted = frozenset((name, one.done, one.dead, one.is_over) for name, one in marking.dag.items())
+        return over, counted, marking.head.is_final_due, marking.head.is_stopped
+
+    def key(self, *, is_ordered: bool) -> object:
+        """The same for states from which the same can happen."""
+        marking = self.marking
+        numbers = {number: at for at, number in enumerate(sorted(n for n, keys in marking.forks_open.items() if keys))}
+        tokens = [(one.step, self._same(one.stack, numbers), one.denied is None) for one in marking.tokens.values()]
+        firings = [(one.step, self._same(one.stack, numbers)) for one in marking.firings.values()]
+        joins = [
+            (name, self._same(one.stack, numbers), frozenset(one.arrived), one.is_over)
+            for (name, _), one in marking.joins.items()
+        ]
+        # How much was started is of interest where that is limited.
+        order = (tuple(marking.tokens[number].step for number in marking.ready), marking.head.starts)
+        return (*map(_counted, (tokens, firings, joins)), self.fixed(), order if is_ordered else None)
+
+    def is_more_than(self, other: State) -> bool:
+        """Whether all that is in another state is in this one, and more: then it can go on so for ever."""
+        mine, others = self.amounts, other.amounts
+        return mine != others and mine >= others and self.fixed() == other.fixed()
+
+    def _same(self, stack: Stack, numbers: Mapping[int, int]) -> Stack:
+        """A stack with numbers that are the same in states that differ in nothing else."""
+        return tuple((fork, numbers.get(number, -1)) for fork, number in stack if fork in self._forks)
+
+    def _amounts(self) -> Amounts:
+        found: Amounts = Counter()
+        for one in (*self.marking.tokens.values(), *self.marking.firings.values()):
+            found["token", one.step, *(fork for fork, _ in one.stack if fork in self._forks)] += 1
+        for (name, number), join in self.marking.joins.items():
+            for need in join.arrived:
+                found["arrival", name, number == 0, need] += 1
+        return found
+
+
+def _counted(several: list[Any]) -> frozenset[tuple[Any, int]]:
+    return frozenset(Counter(several).items())
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class Ways:
+    """Leads from the beginning to every state that a run can come to."""
+
+    def __init__(self, nodes: Mapping[str, Node], settings: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        self.plan = Plan(nodes.values(), **settings)
+        self._context = context
+        self._knows_context = not any(_may_patch(node) for node in nodes.values())
+        forks = {self.plan.join_fork(name) for name, node in nodes.items() if node.needs}
+        self._forks = frozenset(fork for fork in forks if fork is not None)
+        """Those whose instances make a difference: some join waits in them."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the order in which firings begin may change what is started at all."""
+        return self.plan.limits.starts is not None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is the same in the end which of the firings under way ends first."""
+        return not (self.plan.cancels or self.is_ordered)
+
+    def waits_for_ever(self, name: str) -> bool:
+        """Whether a token that was denied can't be admitted, whatever else happens in the graph."""
+        conditions = [rule.when for rule in self.plan.nodes[name].admit if rule.when is not None]
+        changes = any(one.is_native or any(path[0] == "ctx" for path in one.reads) for one in conditions)
+        return self._knows_context or not changes
+
+    def first(self) -> Iterator[State]:
+        """The states in which a run begins."""
+        yield from self._after(None, None)
+
+    def after(self, state: State, numbers: list[int]) -> Iterator[State]:
+        """The states after one of these firings has ended, in every way in which it can."""
+        for number in numbers:
+            for is_done in (True, False):
+                yield from self._after(state, (number, is_done))
+
+    def _after(self, state: State | None, event: Event | None) -> Iterator[State]:
+        todo: list[list[bool]] = [[]]
+        while todo:
+            guesses = todo.pop(0)
+            known = len(guesses)
+            guess = Guess(guesses, knows_context=self._knows_context)
+            marking = Marking() if state is None else _copied(state.marking)
+            interpreter = Interpreter(self.plan, marking, CODEC, NOTHING, now=lambda: 0.0)
+            if event is None:
+                effects = interpreter.begin(guess, self._context)
+            else:
+                number, is_done = event
+                output, error = (NOTHING, None) if is_done else (None, _ERROR)
+                effects = interpreter.end(guess, Ended(number, is_done, output=output, error=error))
+            marking.take_changes()
+            yield State(marking, effects, state, event, self._forks)
+            # Each guess that was made now goes the other way as well.
+            todo += [[*guesses[:at], False] for at in range(known, len(guesses))]
+
+
+def _copied(marking: Marking) -> Marking:
+    """A marking that can be changed, while this one stays as it is."""
+    copy = Marking()
+    copy.head = marking.head
+    copy.tokens, copy.firings, copy.steps = dict(marking.tokens), dict(marking.firings), dict(marking.steps)
+    copy.ready, copy.blocked = marking.ready.copy(), dict(marking.blocked)
+    copy.fired, copy.running = dict(marking.fired), marking.running
+    copy.vars, copy.vars_used = dict(marking.vars), dict(marking.vars_used)
+    copy.fork_live = dict(marking.fork_live)
+    copy.forks_open = {fork: set(keys) for fork, keys in marking.forks_open.items()}
+    copy.dag = {name: DagJoin(one.done, one.dead, one.is_over) for name, one in marking.dag.items()}
+    copy.joins = {
+        key: JoinState(one.stack, one.depth, dict(one.arrived), one.is_over) for key, one in marking.joins.items()
+    }
+    return copy
+
+
+def _may_patch(node: Node) -> bool:
+    """Whether a step may change the context: one that assigns, and one whose code speaks of `patch`."""
+    if node.kind == "assign":
+        return True
+    code = getattr(getattr(node.fn, "fn", node.fn), "__code__", None)
+    if node.kind in ("step", "each"):
+        return not isinstance(code, CodeType) or _speaks_of_patch(code)
+    return not node.is_inline and node.kind not in ("task", "wait", "call", "child")
+
+
+def _speaks_of_patch(code: CodeType) -> bool:
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return "patch" in code.co_names or any(map(_speaks_of_patch, inner))
