@@ -16,11 +16,13 @@ from workflow_sdk.graphs import declaring
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.declaring import Declares, functions_of
 from workflow_sdk.graphs.definitions.digest import digest as digest_of
-from workflow_sdk.graphs.definitions.exporting import document_of, hash_of
+from workflow_sdk.graphs.definitions.exporting import document_of, exported, hash_of
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
 from workflow_sdk.graphs.definitions.playbook import parts_in_file, parts_of_playbook
+from workflow_sdk.graphs.definitions.problems import InvalidGraphError
 from workflow_sdk.graphs.definitions.python import python_of
 from workflow_sdk.graphs.definitions.settings import check_settings
+from workflow_sdk.graphs.definitions.uses import Uses, uses_of
 from workflow_sdk.graphs.definitions.yaml_text import write_yaml
 from workflow_sdk.graphs.drawing import Layout, NodeStatus, layout, to_dot, to_mermaid, to_svg
 from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
@@ -152,12 +154,14 @@ class Graph(Workflow[Any, GraphResult]):
     def freeze(self) -> Plan:
         """The plan of a run, which begins with the declared steps. From now on the graph can't be changed."""
         if not self._is_frozen:
-            problems = self.validate()
-            if problems:
-                told = "; ".join(map(str, problems))
-                raise DefinitionError(f"graph {self.name!r} can't be run: {told}")
+            if problems := self.validate():
+                raise InvalidGraphError(f"graph {self.name!r} can't be run", problems)
             self._is_frozen = True
         return Plan(self._nodes.values(), **self.settings)
+
+    def check(self) -> None:
+        """Raise `DefinitionError`, with everything that is wrong, if it can't be run. It is not changed after that."""
+        self.freeze()
 
     @property
     def plan(self) -> Plan:
@@ -209,6 +213,11 @@ class Graph(Workflow[Any, GraphResult]):
         for node in parts.nodes:
             graph.add(node)
         return graph
+
+    @property
+    def uses(self) -> Uses:
+        """The functions, transports and workflows that the canonical definition names, and their modules."""
+        return uses_of(*exported(self))
 
     @cached_property
     def pinned(self) -> tuple[bytes, dict[str, Any]] | None:

@@ -91,7 +91,8 @@ def _missing(
         return None
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        found = whole.get("$defs", {}).get(reference.removeprefix("#/$defs/"))
+        named = whole.get("$defs")
+        found = named.get(reference.removeprefix("#/$defs/")) if is_dict(named) else None
         return _missing(whole, found, keys, deep - 1) if is_dict(found) else None
     for choice in ("anyOf", "oneOf"):
         if isinstance(schema.get(choice), list):
@@ -121,7 +122,7 @@ def _missing_here(
     if not is_mapping(properties):
         return None
     inner = properties.get(key)
-    if inner is None:
+    if key not in properties:
         others = schema.get("additionalProperties", False)
         return _Gone(key, list(properties)) if others is False else None
     return _missing(whole, inner, tuple(rest), deep - 1) if is_mapping(inner) else None

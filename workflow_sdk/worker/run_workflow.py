@@ -265,6 +265,7 @@ async def _until_changed(driver: Driver, clock: Clock, key: bytes, since: bytes,
 def _check_call(workflow: object, instance_id: object, mode: str, max_value_bytes: object) -> None:
     if not isinstance(workflow, Workflow):
         raise DefinitionError(f"run_workflow takes a function decorated with @workflow, not {shown(workflow)}")
+    workflow.check()
     if mode not in ("yield", "live"):
         raise DefinitionError(f'mode is "yield" or "live", not {shown(mode)}')
     if instance_id is not None and name_problem(instance_id) is not None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from workflow_sdk import Backoff, Context, workflow
 from workflow_sdk.graphs import E, Graph, Limits, arc, on, otherwise, quorum, rule, task
+from workflow_sdk.graphs.model import On
 
 
 @dataclass
@@ -52,6 +53,7 @@ async def other(ctx: Context, number: int) -> int:
     return number
 
 
+NO_FUNCTIONS: list[Any] = []
 FUNCTIONS = [classify, fix, judge, undo, other, OutOfStockError, Ticket]
 
 
@@ -116,7 +118,8 @@ _values = st.recursive(
     | st.uuids()
     | st.sampled_from([Decimal("1.50"), "on", "no", "1", "0x1", "{{ x }}"])
     | st.just({"$": "output.x + 1"}),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts.filter(lambda key: key != "$"), inner, max_size=3)
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(_texts.filter(lambda key: key != "$"), inner, max_size=3)
     | st.dictionaries(st.sampled_from(["$date", "$literal", "$bytes", "$args"]), inner, max_size=1),
     max_leaves=6,
 )  # fmt: skip
@@ -158,9 +161,10 @@ def graphs(draw: st.DrawFn) -> Graph:
         else:
             more = draw(st.lists(st.sampled_from(names), max_size=2))
             steps = [*names[at + 1 : at + 2], *more]
-            ends = st.sampled_from(["done", "failed", "any"])
+            ends: st.SearchStrategy[On] = st.sampled_from(["done", "failed", "any"])
             args = st.none() | st.dictionaries(_texts.filter(lambda key: key != "$"), _values, max_size=2)
             options["next"] = [arc(one, when=draw(_conditions), args=draw(args), on=draw(ends)) for one in steps]
             options["mode"] = draw(st.sampled_from(["exclusive", "inclusive"]))
-        graph.step(name, draw(st.sampled_from([fix, judge])), **options)
+        fn: Any = draw(st.sampled_from([fix, judge]))
+        graph.step(name, fn, **options)
     return graph

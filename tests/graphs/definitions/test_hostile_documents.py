@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +44,28 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 DOCUMENT = every_kind().to_data()
-ODD: list[Any] = [None, True, 0, -1, 1.5, 10**30, "", "x", "1 +", [], [None], [[]], {}, {"x": 1}, {"$": 1}, {"$fn": []}]
-ODD += [{"$args": {"$": "("}}, {"$task": {}}, {"$step": 1}, {"$date": "x"}, {"$literal": 1}, float("inf"), object(), b"x"]
+ODD: list[Any] = [
+    *(None, True, 0, -1, 1.5, 10**30, float("inf"), "", "x", "1 +", object(), b"x"),
+    *([], [None], [[]], {}, {"x": 1}, {"$": 1}, {"$fn": []}, {"$args": {"$": "("}}),
+    *({"$task": {}}, {"$step": 1}, {"$date": "x"}, {"$literal": 1}),
+]
 
 
 @settings(max_examples=effort(2_000))
 @given(st.sampled_from(places(DOCUMENT)), st.sampled_from(ODD))
 def test_anything_anywhere_is_read_or_refused(path: tuple[Any, ...], new: Any) -> None:
     document = changed(DOCUMENT, path, new)
-    try:
+    with suppress(DefinitionError):
         graph = Graph.from_data(document, functions=FUNCTIONS)
         if not graph.validate():
             assert Graph.from_data(graph.to_data(), functions=FUNCTIONS).hash == graph.hash
-    except DefinitionError as error:
-        assert str(error)
 
 
 @settings(max_examples=effort(800))
 @given(st.sampled_from(places(PLAYBOOK)), st.sampled_from(ODD))
 def test_anything_anywhere_in_a_playbook_is_read_or_refused(path: tuple[Any, ...], new: Any) -> None:
-    try:
+    with suppress(DefinitionError):
         Graph.from_playbook(changed(PLAYBOOK, path, new), functions=FUNCTIONS).validate()
-    except DefinitionError as error:
-        assert str(error)
 
 
 @settings(max_examples=effort(300))
@@ -74,6 +74,23 @@ def test_what_is_no_document_is_refused(value: Any) -> None:
     for read in (Graph.from_data, Graph.from_playbook):
         with pytest.raises(DefinitionError):
             read(value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/A"},
+        {"$ref": "#/$defs/A", "$defs": None},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/A"}] * 9}}},
+        {"type": ["object"], "properties": {"x": None}},
+        {"properties": [1]},
+        {"anyOf": 1},
+    ],
+)
+def test_a_schema_that_makes_no_sense_says_nothing_and_is_not_gone_through_for_ever(schema: Any) -> None:
+    steps = [{"name": "x", "kind": "noop", "next": [{"step": "x", "when": "workload.x.y == 1"}]}]
+    assert Graph.from_data({**PLAIN, "workload": schema, "steps": steps}).validate() == []
 
 
 def test_what_is_too_deep_is_refused() -> None:
@@ -177,7 +194,10 @@ def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path, name: 
         ({"status": "lax"}, "status"),
         ({"steps": [{"name": "x", "kind": "noop"}, {"name": "x", "kind": "noop"}]}, "steps[1].name"),
         ({"steps": [{"name": "x", "kind": "noop", "next": [{"step": "y", "whn": "1"}]}]}, "steps[0] (x).next[0]"),
-        ({"steps": [{"name": "x", "kind": "noop", "next": [{"step": "y", "when": "1 +"}]}]}, "steps[0] (x).next[0].when"),
+        (
+            {"steps": [{"name": "x", "kind": "noop", "next": [{"step": "y", "when": "1 +"}]}]},
+            "steps[0] (x).next[0].when",
+        ),
         ({"steps": [{"name": "x", "kind": "noop", "fn": "x"}]}, "steps[0] (x)"),
         ({"steps": [{"name": "x"}]}, "steps[0] (x)"),
         ({"steps": [{"name": "x", "kind": "wait"}]}, "steps[0] (x)"),
@@ -185,7 +205,10 @@ def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path, name: 
         ({"steps": [{"name": "x", "kind": "noop", "details": {"message": {"$args": 1}}}]}, "steps[0] (x).details"),
         ({"steps": [{"name": "x", "fn": "gone"}]}, "steps[0] (x)"),
         ({"steps": [{"name": "x", "fn": "fix", "options": {"retries": -1}}]}, "steps[0] (x).options.retries"),
-        ({"steps": [{"name": "x", "fn": "fix", "options": {"backoff": {"factor": 0}}}]}, "steps[0] (x).options.backoff.factor"),
+        (
+            {"steps": [{"name": "x", "fn": "fix", "options": {"backoff": {"factor": 0}}}]},
+            "steps[0] (x).options.backoff.factor",
+        ),
         ({"steps": [{"kind": "noop"}]}, "steps[0]"),
         ({"steps": 1}, "steps"),
     ],

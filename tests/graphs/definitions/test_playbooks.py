@@ -10,6 +10,18 @@ import pytest
 from workflow_sdk import Context, DefinitionError, open_driver, run_workflow
 from workflow_sdk.graphs import Graph, InvalidGraphError
 
+
+def admit(when: str) -> dict[str, Any]:
+    """The `spec` of a step that may start if something is true."""
+    rules = [{"when": when, "then": {"allow": True}}, {"else": {"then": {"allow": False}}}]
+    return {"policy": {"admit": {"rules": rules}}}
+
+
+def policy(**then: Any) -> dict[str, Any]:
+    """The `spec` of a task after which something always follows."""
+    return {"policy": {"rules": [{"else": {"then": then}}]}}
+
+
 PLAYBOOK: dict[str, Any] = {
     "apiVersion": "noetl.io/v10",
     "kind": "Playbook",
@@ -20,21 +32,29 @@ PLAYBOOK: dict[str, Any] = {
         {
             "step": "classify",
             "desc": "what it is",
-            "tool": [{"kind": "noop", "spec": {"policy": {"rules": [{"else": {"then": {"do": "continue", "set_ctx": {"kind": "{{ workload.kind }}"}}}}]}}}],
+            "tool": [{"kind": "noop", "spec": policy(do="continue", set_ctx={"kind": "{{ workload.kind }}"})}],
             "next": {
                 "spec": {"mode": "inclusive"},
                 "arcs": [
-                    {"step": "fix", "when": "{{ workload.kind == 'bug' }}", "args": {"kind": "{{ ctx.kind }}", "note": "as it is"}},
+                    {
+                        "step": "fix",
+                        "when": "{{ workload.kind == 'bug' }}",
+                        "args": {"kind": "{{ ctx.kind }}", "note": "as it is"},
+                    },
                     {"step": "count"},
                 ],
             },
         },
         {
             "step": "fix",
-            "spec": {"policy": {"admit": {"rules": [{"when": "{{ args.kind == 'bug' }}", "then": {"allow": True}}, {"else": {"then": {"allow": False}}}]}}},
+            "spec": admit("{{ args.kind == 'bug' }}"),
             "tool": {"kind": "noop"},
         },
-        {"step": "count", "loop": {"in": "{{ workload.items }}", "iterator": "item", "spec": {"max_in_flight": 2}}, "tool": {"kind": "python", "fn": "fix"}},
+        {
+            "step": "count",
+            "loop": {"in": "{{ workload.items }}", "iterator": "item", "spec": {"max_in_flight": 2}},
+            "tool": {"kind": "python", "fn": "fix"},
+        },
         {"step": "report", "tool": {"kind": "noop"}},
     ],
 }  # fmt: skip
@@ -72,6 +92,14 @@ def with_step(**changes: Any) -> dict[str, Any]:
     changed = copy.deepcopy(PLAYBOOK)
     changed["workflow"][3].update(changes)
     return changed
+
+
+def with_arc(**changes: Any) -> dict[str, Any]:
+    """The playbook with an arc that has something more."""
+    return with_step(next={"arcs": [{"step": "fix", **changes}]})
+
+
+NEITHER = {"policy": {"admit": {"rules": [{"then": {"allow": True}}]}}}
 
 
 def test_a_playbook_becomes_a_graph_with_a_canonical_definition() -> None:
@@ -115,7 +143,7 @@ def test_2_2_a_step_that_the_executor_names_has_to_exist(key: str) -> None:
 
 
 async def test_3_2_a_token_that_is_denied_stays_pending() -> None:
-    gate = {**noop("b"), "spec": {"policy": {"admit": {"rules": [{"when": "{{ ctx.open }}", "then": {"allow": True}}, {"else": {"then": {"allow": False}}}]}}}}  # fmt: skip
+    gate = {**noop("b"), "spec": admit("{{ ctx.open }}")}
     graph = playbook(noop("a", {"step": "b"}), gate)
     graph.context["open"] = False
     result = await run(graph)
@@ -124,7 +152,11 @@ async def test_3_2_a_token_that_is_denied_stays_pending() -> None:
 
 
 async def test_4_3_exclusive_is_the_default_and_the_first_match_wins() -> None:
-    arcs = [{"step": "b", "when": "{{ workload.x == 2 }}"}, {"step": "c", "when": "{{ workload.x == 1 }}"}, {"step": "d"}]
+    arcs = [
+        {"step": "b", "when": "{{ workload.x == 2 }}"},
+        {"step": "c", "when": "{{ workload.x == 1 }}"},
+        {"step": "d"},
+    ]
     outcomes = (await run(playbook(noop("a", *arcs), noop("b"), noop("c"), noop("d")))).output.outcomes
     assert {name: one.status for name, one in outcomes.items()} == {
         "a": "completed", "b": "never_reached", "c": "completed", "d": "never_reached",
@@ -132,7 +164,11 @@ async def test_4_3_exclusive_is_the_default_and_the_first_match_wins() -> None:
 
 
 async def test_4_3_inclusive_takes_every_arc_that_matches() -> None:
-    arcs = [{"step": "b", "when": "{{ workload.x == 2 }}"}, {"step": "c", "when": "{{ workload.x == 1 }}"}, {"step": "d"}]
+    arcs = [
+        {"step": "b", "when": "{{ workload.x == 2 }}"},
+        {"step": "c", "when": "{{ workload.x == 1 }}"},
+        {"step": "d"},
+    ]
     graph = playbook(noop("a", *arcs, mode="inclusive"), noop("b"), noop("c"), noop("d"))
     outputs = (await run(graph)).output.outputs
     assert sorted(outputs) == ["a", "c", "d"]
@@ -148,7 +184,7 @@ async def test_4_1_arcs_are_followed_after_a_failure_as_well() -> None:
     graph = playbook(
         {
             "step": "a",
-            "tool": {"kind": "python", "fn": "failing", "spec": {"policy": {"rules": [{"else": {"then": {"do": "fail"}}}]}}},
+            "tool": {"kind": "python", "fn": "failing", "spec": policy(do="fail")},
             "next": {"arcs": [{"step": "b", "when": "{{ event.name == 'step.failed' }}"}]},
         },
         noop("b"),
@@ -189,11 +225,11 @@ async def test_7_the_final_step_runs_once_with_a_summary() -> None:
         (with_step(when="{{ true }}"), "workflow[3].when", "write `spec.policy.admit.rules`"),
         (with_step(nxt=1), "workflow[3]", "has no 'nxt'"),
         (with_step(next={"arcs": [{"step": "gone"}]}), "workflow[3] (report).next.arcs[0].step", "no step 'gone'"),
-        (with_step(next={"arcs": [{"step": "fix", "when": "{{ a b }}"}]}), "workflow[3].next.arcs[0].when", "no expression"),
-        (with_step(next={"arcs": [{"step": "fix", "args": {"a": "x {{ args.b }}"}}]}), "workflow[3].next.arcs[0].args", "partly"),
+        (with_arc(when="{{ a b }}"), "workflow[3].next.arcs[0].when", "no expression"),
+        (with_arc(args={"a": "x {{ args.b }}"}), "workflow[3].next.arcs[0].args", "partly"),
         (with_step(next={"spec": {"mode": "both"}}), "workflow[3].next.spec.mode", "'exclusive' or 'inclusive'"),
         (with_step(next=["fix"]), "workflow[3].next", "expected `next` as a dict"),
-        (with_step(spec={"policy": {"admit": {"rules": [{"then": {"allow": True}}]}}}), "workflow[3].spec.policy.admit.rules[0]", "either"),
+        (with_step(spec=NEITHER), "workflow[3].spec.policy.admit.rules[0]", "either"),
         (with_step(tool=[{"kind": "python", "fn": "gone"}]), "workflow[3] (report)", "no function 'gone'"),
         ({**PLAYBOOK, "workflow": [*PLAYBOOK["workflow"], {"step": "fix"}]}, "workflow[4].name", "two steps 'fix'"),
         ({**PLAYBOOK, "workflw": []}, "", "has no 'workflw'"),

@@ -82,7 +82,9 @@ def test_functions_that_no_module_has_are_left_to_be_written() -> None:
 
 def test_formatting_and_the_order_of_keys_do_not_change_the_hash() -> None:
     one = read_yaml("kind: workflow_sdk.graph\nformat: 1\nname: a\nsteps:\n- name: x\n  kind: noop\n")
-    other = read_json('{"steps": [{"kind": "noop", "name": "x"}], "name": "a",\n "format": 1, "kind": "workflow_sdk.graph"}')
+    other = read_json(
+        '{"steps": [{"kind": "noop", "name": "x"}], "name": "a",\n "format": 1, "kind": "workflow_sdk.graph"}'
+    )
     assert Graph.from_data(one).hash == Graph.from_data(other).hash
 
 

@@ -191,10 +191,11 @@ def forking(draw: st.DrawFn) -> tuple[Graph, list[int]]:
         targets = [target for target in targets if target > at or draw(st.integers(0, 9)) == 0]
         needs = draw(st.lists(st.integers(0, at - 1), max_size=3, unique=True)) if at and draw(st.booleans()) else []
         joins: list[Any] = ["all", "alive", quorum(2)] if len(needs) > 1 else ["all"]
+        decides = fn.len(E.output) % max(1, len(targets))
         graph.step(
             f"s{at}",
             chosen,
-            next=[arc(f"s{target}", when=fn.len(E.output) % len(targets) == number) for number, target in enumerate(targets)],
+            next=[arc(f"s{target}", when=decides == number) for number, target in enumerate(targets)],
             mode=draw(st.sampled_from(["exclusive", "exclusive", "inclusive"])),
             needs=[f"s{need}" for need in needs],
             join=draw(st.sampled_from(joins)) if needs else "all",
@@ -210,7 +211,7 @@ async def chosen(ctx: Any, args: Any) -> str:
     ctx.patch(at=used + 1)
     if used > 40:
         raise RuntimeError("it goes on for too long")
-    return "x" * _choices[used % len(_choices)]
+    return "x" * _choices[int(used) % len(_choices)]
 
 
 @settings(max_examples=effort(400))
@@ -222,7 +223,7 @@ async def test_no_join_that_can_never_fire_ever_fires(example: tuple[Graph, list
     if not dead:
         return
     _choices[:] = choices
-    graph._is_frozen = True  # it is run as it is
+    vars(graph)["_is_frozen"] = True  # it is run as it is
     result = await run_workflow(graph, None, driver=await open_driver("memory://"), instance_id="one")
     outcomes = result.output.outcomes if result.output is not None else {}
     reached = {arc.step for node in graph.nodes.values() for arc in node.next}
@@ -242,7 +243,7 @@ def guarded(when: Any, **graph_options: Any) -> Graph:
 @pytest.mark.parametrize(
     ("when", "told"),
     [
-        (E.workload.knid == "bug", "reads workload.knid, but the workload has no 'knid', only kind, item, maybe, free, parts"),
+        (E.workload.knid == "bug", "the workload has no 'knid', only kind, item, maybe, free, parts"),
         (E.start.knid == "bug", "reads workload.knid"),
         (E.workload.item.prize > 1, "reads workload.item.prize, but the workload has no 'prize', only price"),
         (E.workload.maybe.prize > 1, "has no 'prize', only price"),

@@ -205,7 +205,8 @@ def _stand_in(name: str, use: str) -> object:
         return cast("object", Workflow(missing, name, 1, "strict"))
     if use:
         bases: tuple[type, ...] = (Exception,) if use == "no_retry" else ()
-        return cast("object", type(name, bases, {}))
+        made: Any = type(name, bases, {})
+        return cast("object", made)
     return missing
 
 
@@ -216,5 +217,5 @@ def _workload(schema: Any, given: Iterable[Any]) -> Any:
     wanted = schema_of(schema)
     for one in (*given, *BUILTINS.values()):
         if isinstance(one, type) and not issubclass(one, BaseException) and schema_of(one) == wanted:
-            return one
+            return cast("object", one)
     return wanted
