@@ -53,9 +53,11 @@ async def work(ctx: Context, args: Any) -> dict[str, Any]:
     # What a join is given depends on which firing of a need was the first.
     passes = args["n"] if isinstance(args.get("n"), int) else PASSES - 1
     chance = Random(f"{ledger.seed} {step} {passes}")
-    if chance.random() < 0.2:
+    pause = Random(f"{ledger.seed} {scope.path}").randint(-4, 5)
+    if pause > 0:
+        # So that firings end in another order than they began.
         await ctx.step("noted", noted, passes)
-        await ctx.sleep("pause", chance.randint(1, 5))
+        await ctx.sleep("pause", pause)
     if chance.random() < 0.3:
         ctx.patch(**{f"open{chance.randint(1, 3)}": True})
     if chance.random() < 0.2 and passes < PASSES:

@@ -7,7 +7,7 @@ it: then what is under way says what is still possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Stack, StepState, is_in, opened
@@ -50,7 +50,7 @@ class Joins:
             if plan.is_dag(join):
                 self._count(join, dead=1)
 
-    def are_over(self, joins: frozenset[str], stack: Stack) -> bool:
+    def are_over(self, joins: Iterable[str], stack: Stack) -> bool:
         """Whether one of these joins has fired in the fork instance that a stack is in."""
         return any(self._has_fired(join, stack) for join in joins)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -65,7 +65,7 @@ class Listeners(Protocol):
         """A step has come to nothing."""
         ...
 
-    def are_over(self, joins: frozenset[str], stack: Stack) -> bool:
+    def are_over(self, joins: Iterable[str], stack: Stack) -> bool:
         """Whether one of these joins has fired in the fork instance that a stack is in."""
         ...
 
@@ -129,7 +129,7 @@ class Moves:
         if self.marking.head.is_stopped and name != self.plan.final:
             self.note(name, "cancelled", "the graph has failed")
             return
-        served = self.plan.quorums_served(name)
+        served = [join for join in self.plan.quorums_served(name) if self.plan.is_useless(name, join)]
         if served and self._listeners.are_over(served, stack):
             self.note(name, "cancelled", "what it serves has enough without it")
             return

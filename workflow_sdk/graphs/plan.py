@@ -44,6 +44,7 @@ class Plan:
         self._forks: dict[str, Forks] | None = None
         self._is_dag: dict[str, bool] = {}
         self._serving: dict[str, frozenset[str]] | None = None
+        self._after_joins: dict[str, set[str]] = {}
         self.add(nodes)
         self.roots: list[str] = self._roots()
         """The steps that have a token at the beginning."""
@@ -61,7 +62,7 @@ class Plan:
                 self.dependents.setdefault(need, []).append(node.name)
             for arc in node.next:
                 self.sources.setdefault(arc.step, []).append(node.name)
-        self._serving = None
+        self._serving, self._after_joins = None, {}
         if any(node.next for node in added):
             # New arcs may lead anywhere; without them, nothing is known less of the steps before.
             self._forks, self._is_dag = None, {}
@@ -132,6 +133,16 @@ class Plan:
             self._serving = _serving(self)
         return self._serving.get(name, frozenset())
 
+    def is_useless(self, name: str, join: str) -> bool:
+        """Whether a step has nothing to do once a join has fired that it serves; not if the join itself leads to it."""
+        if join not in self._after_joins:
+            self._after_joins[join] = _reached(self, join, self.instance_forks(join))
+        return name not in self._after_joins[join]
+
+    def instance_forks(self, join: str) -> Forks:
+        """The forks around a join: whoever comes to one of them again leaves the fork instance that it fires in."""
+        return () if join in self.depths else self.forks_around(join)
+
     def after(self, name: str) -> Iterator[str]:
         """The steps that a step leads to, by an arc or as a need."""
         for arc in self.nodes[name].next:
@@ -194,9 +205,9 @@ def _serving(plan: Plan) -> dict[str, frozenset[str]]:
 
 
 def _only_for(plan: Plan, join: str) -> set[str]:
-    """The steps all of whose ways end in a join."""
-    before = _before(plan, join)
-    only = set(before)
+    """The steps all of whose ways end in a join, in the same fork instance."""
+    only = _before(plan, join)
+    only.difference_update(plan.instance_forks(join))
     changed = True
     while changed:
         # A step that leads anywhere else serves something else, and so does what leads to it.
@@ -216,4 +227,16 @@ def _before(plan: Plan, join: str) -> set[str]:
         found.add(name)
         todo += plan.nodes[name].needs
         todo += plan.sources.get(name, ())
+    return found
+
+
+def _reached(plan: Plan, start: str, bounds: Forks) -> set[str]:
+    """The steps that a step leads to, without those that are reached only by way of these forks."""
+    found: set[str] = set()
+    todo = list(plan.after(start))
+    while todo:
+        name = todo.pop()
+        if name not in found and name not in bounds:
+            found.add(name)
+            todo += plan.after(name)
     return found

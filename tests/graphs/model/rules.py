@@ -86,9 +86,19 @@ def _put(world: World, step: str, stack: Stack) -> None:
         _cancel(world, token)
         return
     for name, node in world.nodes.items():
-        if isinstance(node.join, Quorum) and step in _shape(world).serving_only(name):
-            if world.joins.get((name, instance_of(world, name, stack))) == "fired":
+        if isinstance(node.join, Quorum) and step in _losers(world, name):
+            has_fired = world.joins.get((name, instance_of(world, name, stack))) == "fired"
+            if has_fired and step not in _shape(world).following(name, _bounds(world, name)):
                 _cancel(world, token)
+
+
+def _losers(world: World, join: str) -> set[str]:
+    """The steps that are of no use any more when a join by quorum has fired."""
+    return _shape(world).serving_only(join, _bounds(world, join))
+
+
+def _bounds(world: World, join: str) -> set[str]:
+    return set() if join in world.depth else _shape(world).around()[join]
 
 
 def _cancel(world: World, one: Token | Firing) -> None:
@@ -251,7 +261,7 @@ def _fire(world: World, place: Place) -> None:
     world.joins[place] = "fired"
     if not isinstance(world.nodes[name].join, Quorum):
         return
-    serving = _shape(world).serving_only(name)
+    serving = _losers(world, name)
     for token in world.tokens:
         if token.step in serving and token.status in ("ready", "pending") and token.stack[: len(instance)] == instance:
             _cancel(world, token)

@@ -60,11 +60,25 @@ class Shape:
         # They lie inside each other.
         return next((fork for fork in common if common - {fork} <= around[fork]), ROOT)
 
-    def serving_only(self, join: str) -> set[str]:
-        """The steps from which every way leads to the join, and to nothing beside it."""
-        found = {name for name in self.nodes if name != join and join in self.reached(name)}
+    def serving_only(self, join: str, bounds: Collection[str]) -> set[str]:
+        """The steps from which every way leads to the join, and to nothing beside it.
+
+        A fork around the join (`bounds`) serves the join in another instance, and not in the one that it is in.
+        """
+        found = {name for name in self.nodes if name != join and name not in bounds and join in self.reached(name)}
         while True:
             kept = {name for name in found if self.ways[name] <= found | {join}}
             if kept == found:
                 return found
             found = kept
+
+    def following(self, join: str, bounds: Collection[str]) -> set[str]:
+        """The steps that a join leads to in the fork instance that it fires in."""
+        found: set[str] = set()
+        left = list(self.ways[join])
+        while left:
+            name = left.pop()
+            if name not in found and name not in bounds:
+                found.add(name)
+                left.extend(self.ways[name])
+        return found
