@@ -48,6 +48,7 @@ class Plan:
         self.add(nodes)
         self.roots: list[str] = self._roots()
         """The steps that have a token at the beginning."""
+        self._first = frozenset(self.roots)
 
     def add(self, nodes: Iterable[Node], depth: int = 0) -> None:
         """Add steps to the run. `depth`: how many submissions lie between them and the declared graph."""
@@ -124,8 +125,13 @@ class Plan:
                 todo += [need for need in self.nodes[last].needs if need not in known]
             else:
                 # What it needs is known by now, unless steps need each other in a circle.
-                known[last] = all(known.get(need, False) for need in self.nodes[last].needs)
+                needs = self.nodes[last].needs
+                known[last] = all(known.get(need, False) for need in needs) if needs else self._begins(last)
         return known[name]
+
+    def _begins(self, name: str) -> bool:
+        """Whether a step that needs nothing, and that nothing leads to, is begun at all."""
+        return name in self._first or name in self.depths
 
     def quorums_served(self, name: str) -> frozenset[str]:
         """The joins by quorum that are all that a step leads to: once they have fired, it is of no use."""

@@ -23,6 +23,8 @@ class Shape:
                 self.ways[node.name].add(arc.step)
             for need in node.needs:
                 self.ways[need].add(node.name)
+        self.around = self._all_around()
+        """The forks that have opened an instance on every way to a step, and that no join has left."""
 
     def reached(self, start: str) -> set[str]:
         """Every step that can be reached from `start`, `start` among them."""
@@ -35,8 +37,7 @@ class Shape:
                 left.extend(self.ways[name])
         return found
 
-    def around(self) -> dict[str, set[str]]:
-        """The forks that have opened an instance on every way to a step, and that no join has left."""
+    def _all_around(self) -> dict[str, set[str]]:
         reached = self.reached(ROOT)
         found = {name: set(self.nodes) if name in reached else set[str]() for name in self.nodes}
         while True:
@@ -55,10 +56,9 @@ class Shape:
 
     def fork_of(self, join: str) -> str:
         """The innermost fork around all needs of a join."""
-        around = self.around()
-        common = around[join]
+        common = self.around[join]
         # They lie inside each other.
-        return next((fork for fork in common if common - {fork} <= around[fork]), ROOT)
+        return next((fork for fork in common if common - {fork} <= self.around[fork]), ROOT)
 
     def serving_only(self, join: str, bounds: Collection[str]) -> set[str]:
         """The steps from which every way leads to the join, and to nothing beside it.
