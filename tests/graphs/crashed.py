@@ -1,5 +1,7 @@
 """Random graphs that come to the same in whatever order their firings end, run by the engine and killed on the way."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections import Counter
@@ -17,7 +19,7 @@ from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.graphs import E, Graph, Limits, arc, node
 from workflow_sdk.graphs.model import Arc, Node
 from workflow_sdk.graphs.names import name_in_data
-from workflow_sdk.operations.scope import current_scope
+from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.rows.status import EntryStatus, Kind, Status
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
@@ -46,7 +48,7 @@ LEDGER: ContextVar[Ledger] = ContextVar("LEDGER")
 async def work(ctx: Context, args: Any) -> dict[str, Any]:
     """What all steps do: the name of the step and the number of arcs behind it say what comes of it."""
     ledger, scope = LEDGER.get(), current_scope.get()
-    assert scope is not None, "a body has a scope"
+    assert isinstance(scope, Scope), "a body has a scope"
     if scope.path in ledger.over:
         ledger.again.append(scope.path)
     step = scope.path.split("/")[1]

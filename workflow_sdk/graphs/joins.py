@@ -135,6 +135,9 @@ class Joins:
         marking.put_arrival(key, firing.step, output)
         if len(state.arrived) == len(node.needs) or (node.join != "alive" and len(state.arrived) >= required(node)):
             self._fire_waiting(key, state)
+        elif node.join == "alive":
+            # It may have waited for nothing but this.
+            self._is_due = True
 
     def _fire_waiting(self, key: JoinKey, state: JoinState) -> None:
         node = self._moves.plan.nodes[key[0]]
@@ -176,8 +179,9 @@ class Joins:
     def _possible(self) -> Possible:
         """For each join in each fork instance, the needs that may be done yet: what is under way may lead to them."""
         plan, marking = self._moves.plan, self._moves.marking
-        todo = [(token.step, self._thinned(token.stack)) for token in marking.tokens.values()]
-        todo += [(firing.step, self._thinned(firing.stack)) for firing in marking.firings.values()]
+        live = {(token.step, token.stack) for token in marking.tokens.values()}
+        live |= {(firing.step, firing.stack) for firing in marking.firings.values()}
+        todo = [(step, self._thinned(stack)) for step, stack in live]
         seen: set[tuple[str, Stack]] = set()
         possible: Possible = {}
         while todo:

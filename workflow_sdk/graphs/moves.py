@@ -39,7 +39,7 @@ class Ended(Struct):
 
 def failed_to_evaluate(number: int, error: ExpressionError) -> Ended:
     """A firing that has failed since a guard, a rule or an argument has no value."""
-    told = {"type": "ExpressionError", "message": str(error), "kind": "expression", "attributes": {}}
+    told: dict[str, Any] = {"type": "ExpressionError", "message": str(error), "kind": "expression", "attributes": {}}
     return Ended(number, is_done=False, error=told)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
 
 from workflow_sdk import RunResult, Workflow
 from workflow_sdk.errors import DefinitionError
@@ -30,14 +30,21 @@ def messages_of(script: Script | None) -> list[tuple[str, Any]]:
 
 def is_told_to_graph(workflow: Workflow[Any, Any], name: str, result: RunResult[Any]) -> bool:
     """Whether the next of a script is no message, but changes a graph from outside."""
-    return isinstance(workflow, Graph) and name in ("patch", "submit") and name not in result.waiting_for
+    return as_graph(workflow) is not None and name in ("patch", "submit") and name not in result.waiting_for
 
 
-def as_message(workflow: Workflow[Any, Any], known: KnownHandlers, name: str, payload: Any) -> tuple[str, Any]:
+def as_graph(workflow: object) -> Graph | None:
+    """A workflow that is a graph."""
+    return workflow if isinstance(workflow, Graph) else None
+
+
+def as_message(workflow: object, known: KnownHandlers, name: str, payload: Any) -> tuple[str, Any]:
     """The message by which a graph is told to change."""
-    assert isinstance(workflow, Graph), "only graphs are told so"
-    if name == "patch":
-        if not isinstance(payload, Mapping):
-            raise DefinitionError(f'a script patches a graph with ("patch", {{...}}), not with {shown(payload)}')
-        return GRAPH_MESSAGE, {"patch": dict(payload)}
-    return GRAPH_MESSAGE, {"submit": [node_to_data(one, lambda fn: workflow.names.name_of(fn, known)) for one in payload]}
+    graph = as_graph(workflow)
+    assert graph is not None, "only graphs are told so"
+    name_of = graph.names.name_of
+    if name == "submit":
+        return GRAPH_MESSAGE, {"submit": [node_to_data(one, lambda fn: name_of(fn, known)) for one in payload]}
+    if not isinstance(payload, dict):
+        raise DefinitionError(f'a script patches a graph with ("patch", {{...}}), not with {shown(payload)}')
+    return GRAPH_MESSAGE, {"patch": cast("dict[str, Any]", payload)}

@@ -119,6 +119,14 @@ def test_a_join_of_what_is_alive_is_skipped_if_none_is_done() -> None:
     assert status(run, "j") == "skipped"
 
 
+def test_what_is_under_way_and_leads_to_no_need_is_not_awaited() -> None:
+    run = trial(fork("f", "a", "a", "b"), node("a"), node("b"), node("j", needs=["a", "b"], join="alive", next="a"))
+    done(run, "f")
+    failed(run, "b")
+    done(run, "a")
+    assert under_way(run) == ["a", "j"]
+
+
 def test_joins_that_wait_for_each_other_and_nothing_else_go_on() -> None:
     run = trial(
         fork("f", arc("a"), arc("b")),

@@ -31,7 +31,7 @@ class Given:
 
     nodes: tuple[Node, ...]
     entry: str | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     status: str = "strict"
     when_blocked: str = "wait"
     final: str | None = None
