@@ -278,7 +278,8 @@ class Interpreter:
             marking.drop_token(number)
             reason = "admission: its rules do not allow it, and the graph does not wait"
             self.moves.note(step, "denied", reason, is_blocked=True)
-        if self._joins.at_rest():
+        # A join may have fired when what it waited for was denied.
+        if self._joins.at_rest() or marking.ready:
             return True
         if plan.final is None or not marking.head.is_final_due:
             return False
