@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from workflow_sdk.errors import CodecError
 from workflow_sdk.graphs.expressions import ExpressionError, Template
-from workflow_sdk.graphs.marking import Marking, plain_context
+from workflow_sdk.graphs.marking import Marking
 from workflow_sdk.graphs.model import Condition
 from workflow_sdk.values import Codec
 
@@ -156,7 +157,7 @@ class Sees:
             case "workload":
                 return self._plain(self._workload)
             case "ctx":
-                return {**plain_context(self._codec, self._marking.context), **(self._patches or {})}
+                return {**_plain_context(self._codec, self._marking.context), **(self._patches or {})}
             case "args":
                 return self._plain(self._args)
             case "output":
@@ -178,3 +179,11 @@ class Sees:
 
     def _plain(self, raw: bytes) -> Any:
         return self._codec.decode(raw, plain=True)
+
+
+def _plain_context(codec: Codec, raw: bytes | None) -> dict[str, Any]:
+    """The context as plain data."""
+    found = {} if raw is None else codec.decode(raw, plain=True)
+    if not isinstance(found, dict):
+        raise CodecError("the context of a graph is not what was stored")
+    return found

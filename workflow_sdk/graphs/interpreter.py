@@ -7,7 +7,7 @@ whoever runs the graph can do it: firings that begin, firings that are cancelled
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -15,10 +15,12 @@ from workflow_sdk.graphs.controllers import Controllers, is_added
 from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
-from workflow_sdk.graphs.marking import Firing, Marking, StepState, opened
-from workflow_sdk.graphs.model import Arc, GraphResult, Node, Outcome
+from workflow_sdk.graphs.marking import Firing, Marking, StepState
+from workflow_sdk.graphs.model import Arc, GraphResult, Node
 from workflow_sdk.graphs.moves import Effects, Ended, Moves, failed_to_evaluate
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.possible import opened
+from workflow_sdk.graphs.results import result_of, summary_of
 from workflow_sdk.graphs.starting import Starting
 from workflow_sdk.values import Codec
 
@@ -284,48 +286,11 @@ class Interpreter:
         if plan.final is None or not marking.head.is_final_due:
             return False
         self.moves.final_is_due()
-        self.moves.put_token(plan.final, self.moves.codec.encode(self.summary()), (), 0)
+        self.moves.put_token(
+            plan.final, self.moves.codec.encode(summary_of(self.moves, self.result(), self.instance_id)), (), 0
+        )
         return True
-
-    def summary(self) -> dict[str, Any]:
-        """What the final step is given, but for the instance's id."""
-        found = self.result()
-        counts: dict[str, int] = {}
-        for name, outcome in found.outcomes.items():
-            if name != self.plan.final:
-                counts[outcome.status] = counts.get(outcome.status, 0) + 1
-        failures = {name: outcome.reason for name, outcome in found.outcomes.items() if outcome.status == "failed"}
-        return {"instance_id": self.instance_id, "counts": counts, "outputs": found.outputs, "failures": failures}
 
     def result(self) -> GraphResult:
         """What the run has come to, as it stands."""
-        decode = self.moves.codec.decode
-        steps = self.marking.steps
-        outcomes = {name: self._outcome(node, steps.get(name)) for name, node in self.plan.nodes.items()}
-        outputs = {
-            name: decode(output, plain=True)
-            for name, outcome in outcomes.items()
-            if outcome.status == "completed" and (output := steps[name].output) is not None
-        }
-        return GraphResult(
-            self._status(outcomes), outcomes, outputs, [name for name, state in steps.items() if state.is_blocked]
-        )
-
-    def _outcome(self, node: Node, state: StepState | None) -> Outcome:
-        if state is not None and state.status:
-            return Outcome(state.status, state.reason, state.firings)  # type: ignore[arg-type]
-        if node.needs:
-            return Outcome("skipped", self._joins.why_not(node))
-        return Outcome("never_reached", "no token came to it")
-
-    def _status(self, outcomes: Mapping[str, Outcome]) -> Literal["succeeded", "failed", "partial"]:
-        plan, states = self.plan, self.marking.steps.values()
-        has_final_failed = plan.final is not None and outcomes[plan.final].status == "failed"
-        if has_final_failed and plan.final_failure == "fail":
-            return "failed"
-        if any(state.counts for state in states):
-            is_partial = plan.status == "lenient" and any(one.status == "completed" for one in outcomes.values())
-            return "partial" if is_partial else "failed"
-        if has_final_failed or any(state.is_blocked for state in states):
-            return "partial"
-        return "succeeded"
+        return result_of(self.moves, self._joins.why_not)

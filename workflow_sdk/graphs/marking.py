@@ -11,10 +11,8 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
-from workflow_sdk.errors import CodecError
 from workflow_sdk.rows.location import pack_segment, unpack
 from workflow_sdk.rows.wire import Count, Moment, Row, damaged, pack_record, unpack_record
-from workflow_sdk.values import Codec
 
 Stack = tuple[tuple[str, int], ...]
 """The fork instances that a token is in, outermost first: the step that has forked, and the number of the instance."""
@@ -397,23 +395,3 @@ def _packed_key(key: RowKey) -> bytes:
 
 def _packed_text(text: str) -> bytes:
     return b"\x02" + text.encode().replace(b"\x00", b"\x00\xff") + b"\x00"
-
-
-def is_in(stack: Stack, fork: int) -> bool:
-    """Whether something with this stack is in a fork instance; 0 is the whole run."""
-    return fork == 0 or any(number == fork for _, number in stack)
-
-
-def opened(stack: Stack, fork: str, number: int) -> Stack:
-    """The stack of the tokens that a fork gives, in an instance of their own."""
-    # A fork that is come to again is another instance, and not one inside the last.
-    outside = next((at for at, (step, _) in enumerate(stack) if step == fork), len(stack))
-    return (*stack[:outside], (fork, number))
-
-
-def plain_context(codec: Codec, raw: bytes | None) -> dict[str, Any]:
-    """The context as plain data."""
-    found = {} if raw is None else codec.decode(raw, plain=True)
-    if not isinstance(found, dict):
-        raise CodecError("the context of a graph is not what was stored")
-    return found
