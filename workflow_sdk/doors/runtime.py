@@ -28,6 +28,7 @@ from workflow_sdk.errors import DefinitionError
 from workflow_sdk.features.retention import Answers, Purging
 from workflow_sdk.features.schedules.ticking import Ticking
 from workflow_sdk.graphs import Registry
+from workflow_sdk.graphs.graph import check_transports
 from workflow_sdk.instance.clock import TimeSource, pause
 from workflow_sdk.instance.threads import THREADS_MAX
 from workflow_sdk.operations.calling import come_what_may
@@ -94,9 +95,12 @@ class Runtime(Client):
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = by_name(workflows)
+        for flow in self._workflows.values():
+            flow.check()
         self._registry = workflows if isinstance(workflows, Registry) else None
         self._handlers = tuple(handlers)
         self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers, transports)
+        check_transports(self._workflows.values(), self._known_handlers.transports)
         self._retention = check_retention(retention)
         self._ttl = seconds_of(lease_ttl, "lease_ttl")
         if self._ttl < LEASE_SECONDS_MIN:

@@ -6,7 +6,8 @@ the steps that it has added are rows as those of a submission: it goes on after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
@@ -37,6 +38,11 @@ class Added(Struct, frozen=True):
     count: int
     depth: int
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the steps."""
+        return names_of(self.prefix, self.role, self.first, self.count)
+
     def nodes(self, plan: Plan) -> list[Node]:
         """The steps."""
         controller = plan.nodes[self.controller]
@@ -58,6 +64,27 @@ def _worker(controller: Node, name: str, role: str, number: int) -> Node:
     fn, options = function_of(controller, role, number)
     trust, access = controller.trust, controller.access
     return Node(name, "step", fn, options, trust=trust, access=access, details={OF: controller.name})
+
+
+_REST = re.compile(r"(?:#\d+)?\.(?:(then|judge|generate)|(match(?=\.))?\.?(\d+))")
+"""How the name of a step that a controller has added goes on after that of the controller."""
+
+
+def find_added(plan: Plan, name: str) -> Node | None:
+    """The step of this name, if one of the controllers of a graph has added it."""
+    for controller in [one for one in plan.nodes.values() if is_controller(one) and name.startswith(one.name)]:
+        found = _REST.fullmatch(name[len(controller.name) :])
+        if found is not None:
+            return _worker(controller, name, found[1] or found[2] or "", int(found[3] or 0))
+    return None
+
+
+def is_of_failed_controller(node: Node, steps: Mapping[str, StepState]) -> bool:
+    """Whether the last firing of a controller has added a step, and was a failure that no arc has handled."""
+    owner = steps.get(node.details.get(OF, ""))
+    if owner is None or not owner.counts:
+        return False
+    return node.name.startswith(f"{_prefix(node.details[OF], owner.firings - 1)}.")
 
 
 def is_added(node: Node) -> bool:
@@ -172,7 +199,9 @@ class Controllers:
         """Add steps to the run, each with a token."""
         moves = self._moves
         marking, plan, codec = moves.marking, moves.plan, moves.codec
-        added = Added(node.name, _prefix(firing), more.role, more.first, len(more.given), firing.depth)
+        added = Added(
+            node.name, _prefix(firing.step, firing.count), more.role, more.first, len(more.given), firing.depth
+        )
         nodes = added.nodes(plan)
         if taken := [one.name for one in nodes if one.name in plan.nodes]:
             return Lost(DefinitionError(f"step {node.name!r} would add a step {taken[0]!r}, and there is one already"))
@@ -219,7 +248,7 @@ class _Results:
 
     def __init__(self, controllers: Controllers, firing: Firing) -> None:
         self._controllers = controllers
-        self._prefix = _prefix(firing)
+        self._prefix = _prefix(firing.step, firing.count)
 
     def outputs(self, role: str, first: int, count: int) -> list[Any]:
         return [self._controllers.output(name) for name in names_of(self._prefix, role, first, count)]
@@ -236,9 +265,9 @@ def _state(steps: Mapping[str, StepState], name: str) -> StepState:
 _NOTHING = StepState()
 
 
-def _prefix(firing: Firing) -> str:
+def _prefix(step: str, count: int) -> str:
     """How the names of steps begin that a firing adds: unique, also if the controller is fired again."""
-    return f"{firing.step}#{firing.count}" if firing.count else firing.step
+    return f"{step}#{count}" if count else step
 
 
 def is_controller(node: Node) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, Unpack, cast
 
-from workflow_sdk.definitions import Step, StepOverrides, Workflow, is_function
+from workflow_sdk.definitions import Step, StepOptions, StepOverrides, Workflow, is_function
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.bodies import takes_ctx
 from workflow_sdk.graphs.expressions import Template, expression_of, template_of
 from workflow_sdk.graphs.growing import make_node
-from workflow_sdk.graphs.model import Access, Join, Kind, Mode, Node, OnDeny, Trust, as_arcs
-from workflow_sdk.graphs.tasks import Task, as_tasks, in_sequence, listed
+from workflow_sdk.graphs.model import Access, Join, Kind, Mode, Node, OnDeny, Trust, as_arcs, listed
+from workflow_sdk.graphs.tasks import Task, as_tasks, in_sequence
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
 
@@ -62,7 +63,18 @@ class Declares(Generic[P]):
 
 def _made(name: str, kind: Kind, fn: Any, options: Mapping[str, Any], **details: Any) -> Node:
     kept = {key: value for key, value in details.items() if value is not None}
-    return make_node(name, fn, {**options, "details": kept}, kind)
+    node = make_node(name, fn, {**options, "details": kept}, kind)
+    if node.fn is not None and kind in ("each", "repeat"):
+        _check_rollback(f"step {name!r}", node.fn, node.options)
+    for one in kept.get("tasks", ()):
+        _check_rollback(f"task {one.label!r}", one.fn, one.options)
+    return node
+
+
+def _check_rollback(what: str, fn: Callable[..., Any], options: StepOptions) -> None:
+    """A part of a firing that has operations of its own is undone by these."""
+    if options.rollback is not None and takes_ctx(fn):
+        raise DefinitionError(f"{what} calls a function with a ctx: give `rollback` to the steps that it makes with it")
 
 
 def _placed(name: str, kind: Kind, options: Mapping[str, Any], **details: Any) -> Node:
@@ -191,7 +203,7 @@ def task(
     timeout: Duration | None = None,
     **options: Unpack[Placing],
 ) -> Node:
-    """Ask a person to do something, and wait for it. The output is `{"result":, "by":}`.
+    """Ask a person to do something, and wait for it. The output has `result`, which is `value` too, and `by`.
 
     If nobody has done it in `timeout`, the step fails with an error of the kind `timeout`.
     """

@@ -109,6 +109,7 @@ class Sees:
         state: Callable[[], Mapping[str, Any]],
         *,
         args: bytes,
+        step: str = "",
         output: bytes | None = None,
         error: Mapping[str, Any] | None = None,
         event: str = "",
@@ -119,6 +120,7 @@ class Sees:
         self._workload = workload
         self._state = state
         self._args = args
+        self._step = step
         self._output = output
         self._error = error
         self._event = event
@@ -170,7 +172,9 @@ class Sees:
         """The latest outputs of steps: of those with these names, or of all."""
         steps = self._marking.steps
         wanted = steps if names is None else [name for name in names if name in steps]
-        return {name: self._plain(output) for name in wanted if (output := steps[name].output) is not None}
+        own = {self._step: self._plain(self._output)} if self._output is not None and self._step else {}
+        found = {name: self._plain(output) for name in wanted if (output := steps[name].output) is not None}
+        return found | own
 
     def _plain(self, raw: bytes) -> Any:
         return self._codec.decode(raw, plain=True)

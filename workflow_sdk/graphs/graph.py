@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 from workflow_sdk.context import Context
 from workflow_sdk.definitions import Workflow, check_retention, function_name, is_function
@@ -31,6 +31,7 @@ from workflow_sdk.graphs.operation import start_graph
 from workflow_sdk.graphs.outside import read_begun
 from workflow_sdk.graphs.pictures import Seen, drawing_of, statuses_of
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.transports import BUILT_IN
 from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.wire import shown
@@ -114,20 +115,20 @@ class Graph(Workflow[Any, GraphResult]):
         self.add(declaring.step(name or function_name(fn), fn, options))
         return fn
 
-    noop = Declares(declaring.noop)
-    choose = Declares(declaring.choose)
-    assign = Declares(declaring.assign)
-    task = Declares(declaring.task)
-    wait = Declares(declaring.wait)
-    call = Declares(declaring.call)
-    child = Declares(declaring.child)
-    continue_with = Declares(declaring.continue_with)
-    repeat = Declares(declaring.repeat)
-    sequence = Declares(declaring.sequence)
-    fan_out = Declares(declaring.fan_out)
-    best_of = Declares(declaring.best_of)
-    tournament = Declares(declaring.tournament)
-    generate_and_filter = Declares(declaring.generate_and_filter)
+    noop: Final = Declares(declaring.noop)
+    choose: Final = Declares(declaring.choose)
+    assign: Final = Declares(declaring.assign)
+    task: Final = Declares(declaring.task)
+    wait: Final = Declares(declaring.wait)
+    call: Final = Declares(declaring.call)
+    child: Final = Declares(declaring.child)
+    continue_with: Final = Declares(declaring.continue_with)
+    repeat: Final = Declares(declaring.repeat)
+    sequence: Final = Declares(declaring.sequence)
+    fan_out: Final = Declares(declaring.fan_out)
+    best_of: Final = Declares(declaring.best_of)
+    tournament: Final = Declares(declaring.tournament)
+    generate_and_filter: Final = Declares(declaring.generate_and_filter)
 
     def add(self, node: Node) -> None:
         """Add a step that was made by `node(...)`."""
@@ -269,6 +270,10 @@ class Graph(Workflow[Any, GraphResult]):
         """The type of the workload."""
         return Any if self.workload is None or isinstance(self.workload, Mapping) else self.workload
 
+    def check(self) -> None:
+        """Raise `DefinitionError` with everything that is wrong, if the graph can't be run."""
+        self.freeze()
+
     def read_input(self, codec: Codec, raw: bytes) -> Any:
         """The workload; or what another system has begun with it."""
         return read_begun(codec, raw, self.input_hint)
@@ -290,6 +295,18 @@ class Graph(Workflow[Any, GraphResult]):
 
     def __repr__(self) -> str:
         return f"<graph {self.name} version {self.version}, {len(self._nodes)} steps>"
+
+
+def check_transports(workflows: Iterable[Workflow[Any, Any]], known: Mapping[str, Callable[..., Any]]) -> None:
+    """Raise `DefinitionError` if a graph among the workflows makes calls that nobody can make."""
+    for graph in [one for one in workflows if isinstance(one, Graph)]:
+        have = known.keys() | graph.names.transports.keys() | BUILT_IN.keys()
+        calls = {name: node.details["transport"] for name, node in graph.nodes.items() if node.kind == "call"}
+        if unknown := [f"step {name!r} of {one!r}" for name, one in calls.items() if one not in have]:
+            raise DefinitionError(
+                f"graph {graph.name!r} makes calls that nobody can make: {', '.join(unknown)}; give what makes them to "
+                "Runtime(transports={name: function})"
+            )
 
 
 def _module_of_caller() -> str:

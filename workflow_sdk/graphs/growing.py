@@ -7,6 +7,7 @@ A batch is added as a whole or not at all. What is wrong with it is found before
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from workflow_sdk.graphs.evaluating import Evaluated
 from workflow_sdk.graphs.expressions import template_of
 from workflow_sdk.graphs.interpreter import Interpreter
 from workflow_sdk.graphs.marking import Firing
-from workflow_sdk.graphs.model import Node, as_arcs, as_rules, check_node
+from workflow_sdk.graphs.model import Limits, Node, as_arcs, as_rules, check_node
 from workflow_sdk.graphs.moves import Effects
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.engine import Engine
@@ -179,14 +180,9 @@ class Growing:
     def _checked(self, nodes: Sequence[Any], roots: Sequence[str] | None, depth: int) -> Batch | Verdict:
         """The batch to be added; or what is wrong with it."""
         plan = self._run.plan
-        problem = _problem(plan, nodes)
-        if problem is not None:
-            return Verdict.deny(problem, "definition")
-        most = plan.limits
-        if most.nodes is not None and len(plan.nodes) + len(nodes) > most.nodes:
-            return Verdict.deny(f"the graph would have more than {most.nodes} steps (nodes={most.nodes})", "limit")
-        if most.depth is not None and depth > most.depth and nodes:
-            return Verdict.deny(f"steps are submitted {most.depth} deep at most (depth={most.depth})", "limit")
+        refused = refusal(plan.nodes.keys(), plan.limits, nodes, depth)
+        if refused is not None:
+            return refused
         try:
             for one in nodes:
                 node_to_data(one, self._run.name_of)
@@ -225,6 +221,14 @@ def unpack_batch(raw: bytes, find: Callable[[str], object], engine: Engine, plan
     return Batch(made, tuple((name, args) for name, args in roots), depth)
 
 
+def added_names(found: Any) -> set[str]:
+    """The names of the steps of a batch that was stored, as plain data."""
+    added = read_added(found)
+    if added is not None:
+        return set(added.names)
+    return {one["name"] for one in found[0]}
+
+
 def taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
     """The steps of a batch, or of a graph that is submitted; and those that begin at once, if a graph says so."""
     plan = getattr(given, "plan", None)
@@ -233,19 +237,31 @@ def taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
     return (list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]), None
 
 
-def _problem(plan: Plan, nodes: Sequence[Any]) -> str | None:
+def refusal(known: AbstractSet[str], most: Limits, nodes: Sequence[Any], depth: int) -> Verdict | None:
+    """Why a batch can't be added to a graph with these steps and limits; None if it can."""
+    problem = _problem(known, nodes)
+    if problem is not None:
+        return Verdict.deny(problem, "definition")
+    if most.nodes is not None and len(known) + len(nodes) > most.nodes:
+        return Verdict.deny(f"the graph would have more than {most.nodes} steps (nodes={most.nodes})", "limit")
+    if most.depth is not None and depth > most.depth and nodes:
+        return Verdict.deny(f"steps are submitted {most.depth} deep at most (depth={most.depth})", "limit")
+    return None
+
+
+def _problem(known: AbstractSet[str], nodes: Sequence[Any]) -> str | None:
     """What is wrong with the names in a batch."""
     new: set[str] = set()
     for one in nodes:
         if not isinstance(one, Node):
             return f"a batch holds steps, made by `node(...)`, not {shown(one)}"
-        if one.name in plan.nodes or one.name in new:
+        if one.name in known or one.name in new:
             return f"there is a step {one.name!r} already"
         new.add(one.name)
-    return _unknown(plan.nodes.keys() | new, nodes) or _circle(nodes)
+    return _unknown(known | new, nodes) or _circle(nodes)
 
 
-def _unknown(known: set[str], nodes: Sequence[Node]) -> str | None:
+def _unknown(known: AbstractSet[str], nodes: Sequence[Node]) -> str | None:
     for one in nodes:
         for what, names in (("needs", one.needs), ("leads to", [arc.step for arc in one.next])):
             if missing := [name for name in names if name not in known]:

@@ -35,7 +35,9 @@ class Interpreter:
         *,
         now: Callable[[], float],
         state: Callable[[], Mapping[str, Any]] = dict,
+        expands: bool = True,
     ) -> None:
+        """`expands`: controllers add their steps. Otherwise they end as any other step, for who only wants the ways."""
         self.plan = plan
         self.marking = marking
         self.moves = Moves(plan, marking, codec, workload, now, state)
@@ -48,7 +50,7 @@ class Interpreter:
         self.moves.joins = self._joins
         self._controllers = Controllers(self.moves, self._finish)
         self.moves.ended = self._controllers.ended
-        self._starting = Starting(self.moves, self._finish, self._controllers)
+        self._starting = Starting(self.moves, self._finish, self._controllers if expands else None)
 
     def restore(self) -> None:
         """Go on with a marking that was read from the store."""
@@ -64,12 +66,11 @@ class Interpreter:
         if context:
             moves.set_context(context)
         moves.given.update(given or {})
+        done = self._given_to(plan.nodes)
         for name in plan.roots:
-            if not (name in moves.given and plan.is_dag(name)):
+            if name not in done:
                 moves.put_token(name, moves.workload, (), 0)
-        for name in [name for name in moves.given if name in plan.nodes and plan.is_dag(name)]:
-            # No arc leads there: it is done, whether or not what it needs is.
-            self._was_given(name, moves.given.pop(name))
+        self._were_given(done)
         return self._close()
 
     def end(self, chooser: Chooser, ended: Ended) -> Effects:
@@ -112,14 +113,27 @@ class Interpreter:
         """Add steps to the run, which were found to be sound. `roots`: those that begin at once, and with what."""
         self.moves.open(chooser)
         self.plan.add(nodes, depth)
+        done = self._given_to([one.name for one in nodes])
         for name, args in roots:
-            self.moves.put_token(name, args, (), depth)
-        self._joins.added(nodes)
+            if name not in done:
+                self.moves.put_token(name, args, (), depth)
+        self._joins.added([one for one in nodes if one.name not in done])
+        self._were_given(done)
         return self._close()
 
+    def _given_to(self, names: Iterable[str]) -> list[str]:
+        """The steps that another system has run, and that no arc leads to: they are done, whatever they need."""
+        given, plan = self.moves.given, self.plan
+        return [name for name in names if name in given and name != plan.final and plan.is_dag(name)]
+
+    def _were_given(self, names: list[str]) -> None:
+        for name in names:
+            # Before any of them is done: none waits for another.
+            self._joins.is_done(name)
+        for name in names:
+            self._was_given(name, self.moves.given.pop(name))
+
     def _was_given(self, name: str, output: bytes) -> None:
-        if name == self.plan.final:
-            return
         firing = Firing(name, 0, self.moves.empty, (), 0, self.marking.head.events, self.moves.now())
         self._finish(firing, Ended(-1, is_done=True, output=output))
 
@@ -137,10 +151,11 @@ class Interpreter:
         asked.made = ended.made = made[before:]
         if ended.is_done and ended.patches:
             self.moves.patch(ended.patches)
-        self._record(firing, node, ended, is_handled=bool(arcs) or is_added(node))
+        # What a step comes to that a controller has added is a matter of the controller.
+        is_handled = bool(arcs) or is_added(node)
+        self._record(firing, node, ended, is_handled=is_handled)
         self._emit(firing, node, arcs)
-        is_lost = not ended.is_done and not arcs and not is_added(node)
-        if is_lost and self.plan.status == "fail_fast" and firing.step != self.plan.final:
+        if not is_handled and self._fails_at_once(firing, ended):
             reason = f"step {firing.step!r} has failed, and the graph fails at once"
             # First the joins: none may fire for the reason that what it waits for is cancelled.
             self._joins.stop(reason)
@@ -150,6 +165,9 @@ class Interpreter:
         else:
             self._joins.died(firing.step)
         self.moves.ended(firing.step)
+
+    def _fails_at_once(self, firing: Firing, ended: Ended) -> bool:
+        return not ended.is_done and self.plan.status == "fail_fast" and firing.step != self.plan.final
 
     def _rerouted(self, ended: Ended, error: ExpressionError) -> Ended:
         passed = self.moves.effects.passed
@@ -167,7 +185,9 @@ class Interpreter:
         moves, on = self.moves, "done" if ended.is_done else "failed"
         patches = ended.patches if ended.is_done else None
         event = f"{ended.event}.{on}"
-        sees = moves.sees(firing.args, output=ended.output, error=ended.error, event=event, patches=patches)
+        sees = moves.sees(
+            firing.args, step=firing.step, output=ended.output, error=ended.error, event=event, patches=patches
+        )
         found: list[tuple[Arc, bytes]] = []
         for arc in [arc for arc in node.next if arc.on in (on, "any")]:
             if arc.when is None or moves.choose.test(arc.when, sees):
@@ -222,8 +242,20 @@ class Interpreter:
                 self._starting.advance()
         self.marking.close_forks()
         effects = self.moves.effects
+        self._tell_limits(effects)
         effects.is_over = not (self.marking.firings or self.marking.tokens)
         return effects
+
+    def _tell_limits(self, effects: Effects) -> None:
+        """Have all that began in the event see the same: what is used with all of it."""
+        marking = self.marking
+        for at, (number, firing) in enumerate(effects.started):
+            if number in marking.firings:
+                used = self.moves.used(firing.depth)
+                told = (used.running or 0, used.nodes or 0, used.starts or 0, firing.depth)
+                firing = replace(marking.firings[number], used=told)
+                marking.put_firing(number, firing)
+                effects.started[at] = (number, firing)
 
     def _rest(self) -> None:
         """Do what comes of an event by itself, but for starting steps: their record says that they have started."""
@@ -246,7 +278,8 @@ class Interpreter:
             marking.drop_token(number)
             reason = "admission: its rules do not allow it, and the graph does not wait"
             self.moves.note(step, "denied", reason, is_blocked=True)
-        if self._joins.at_rest():
+        # A join may have fired when what it waited for was denied.
+        if self._joins.at_rest() or marking.ready:
             return True
         if plan.final is None or not marking.head.is_final_due:
             return False

@@ -7,7 +7,7 @@ it: then what is under way says what is still possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Stack, StepState, is_in, opened
@@ -39,6 +39,10 @@ class Joins:
             else:
                 self._wait_with(name, firing, output)
 
+    def is_done(self, name: str) -> None:
+        """A step is done that has not waited for what it needs."""
+        self._moves.marking.dag.setdefault(name, DagJoin()).is_over = True
+
     def died(self, name: str) -> None:
         """A step has come to nothing."""
         plan, steps = self._moves.plan, self._moves.marking.steps
@@ -50,7 +54,7 @@ class Joins:
             if plan.is_dag(join):
                 self._count(join, dead=1)
 
-    def are_over(self, joins: frozenset[str], stack: Stack) -> bool:
+    def are_over(self, joins: Iterable[str], stack: Stack) -> bool:
         """Whether one of these joins has fired in the fork instance that a stack is in."""
         return any(self._has_fired(join, stack) for join in joins)
 
@@ -135,6 +139,9 @@ class Joins:
         marking.put_arrival(key, firing.step, output)
         if len(state.arrived) == len(node.needs) or (node.join != "alive" and len(state.arrived) >= required(node)):
             self._fire_waiting(key, state)
+        elif node.join == "alive":
+            # It may have waited for nothing but this.
+            self._is_due = True
 
     def _fire_waiting(self, key: JoinKey, state: JoinState) -> None:
         node = self._moves.plan.nodes[key[0]]
@@ -176,8 +183,9 @@ class Joins:
     def _possible(self) -> Possible:
         """For each join in each fork instance, the needs that may be done yet: what is under way may lead to them."""
         plan, marking = self._moves.plan, self._moves.marking
-        todo = [(token.step, self._thinned(token.stack)) for token in marking.tokens.values()]
-        todo += [(firing.step, self._thinned(firing.stack)) for firing in marking.firings.values()]
+        live = {(token.step, token.stack) for token in marking.tokens.values()}
+        live |= {(firing.step, firing.stack) for firing in marking.firings.values()}
+        todo = [(step, self._thinned(stack)) for step, stack in live]
         seen: set[tuple[str, Stack]] = set()
         possible: Possible = {}
         while todo:

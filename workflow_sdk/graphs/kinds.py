@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 from workflow_sdk.context import Context
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import ExpressionError
+from workflow_sdk.graphs.model import listed
 from workflow_sdk.graphs.parts import Part, Work, holds, own_seat, run_part
 from workflow_sdk.graphs.pipeline import run_tasks
-from workflow_sdk.graphs.tasks import listed
 from workflow_sdk.operations.loop import Break, Continue
 
 Body = Callable[[Work], Awaitable[Any]]
@@ -51,6 +52,8 @@ async def _wait(work: Work) -> Any:
         return await ctx.listen("message", message, type=details.get("type", Any), timeout=details.get("timeout"))
     if "duration" in values:
         duration = values["duration"]
+        if isinstance(duration, timedelta):
+            duration = duration.total_seconds()
         if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration < 0:
             raise ExpressionError(
                 f"step {work.node.name!r} waits for seconds from 0 on, and was given {duration!r:.100}"
@@ -60,14 +63,13 @@ async def _wait(work: Work) -> Any:
 
 
 def _moment(work: Work) -> datetime:
-    text = _text(work, "until", work.values["until"])
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
-    if when is None or when.tzinfo is None:
+    given = when = work.values["until"]
+    if isinstance(given, str):
+        with suppress(ValueError):
+            when = datetime.fromisoformat(given)
+    if not isinstance(when, datetime) or when.tzinfo is None:
         raise ExpressionError(
-            f"step {work.node.name!r} waits until a time such as 2030-01-31T12:00:00+00:00, and was given {text!r:.100}"
+            f"step {work.node.name!r} waits until a time such as 2030-01-31T12:00:00Z, and was given {given!r:.100}"
         )
     return when
 

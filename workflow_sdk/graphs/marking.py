@@ -114,6 +114,19 @@ class Arrival(Row, frozen=True):
     output: bytes
 
 
+class Outline(Row, frozen=True):
+    """What has to be known of a graph to tell whether steps can be added to it."""
+
+    WHAT: ClassVar[str] = "the outline of a graph"
+
+    steps: tuple[str, ...] = ()
+    """The names of the declared steps."""
+    nodes: int | None = None
+    """How many steps there may be."""
+    depth: int | None = None
+    """How many submissions deep steps may be added."""
+
+
 class JoinState(Struct):
     """A join that has begun to wait, in one fork instance; or has fired there, or can't any more."""
 
@@ -136,7 +149,7 @@ class DagJoin(Struct):
 JoinKey = tuple[str, int]
 """A join, and the number of the fork instance that it waits in; 0 for the whole run."""
 
-HEAD, TOKENS, FIRINGS, STEPS, JOINS, VARS, ADDED = range(1, 8)
+HEAD, TOKENS, FIRINGS, STEPS, JOINS, VARS, ADDED, OUTLINE = range(1, 9)
 """The kinds of rows, as their keys begin."""
 
 RowKey = tuple[Any, ...]
@@ -156,6 +169,7 @@ class Marking:
         "forks_open",
         "head",
         "joins",
+        "outline",
         "ready",
         "running",
         "steps",
@@ -166,6 +180,7 @@ class Marking:
 
     def __init__(self) -> None:
         self.head: MarkingHead = MarkingHead()
+        self.outline: Outline = Outline()
         self.tokens: dict[int, Token] = {}
         self.ready: deque[int] = deque()
         """Tokens whose turn may come, in order."""
@@ -198,6 +213,11 @@ class Marking:
         """Count on."""
         self.head = head
         self.changed[(HEAD,)] = head
+
+    def put_outline(self, outline: Outline) -> None:
+        """Tell what steps there are."""
+        self.outline = outline
+        self.changed[(OUTLINE,)] = outline
 
     def put_token(self, number: int, token: Token) -> None:
         """Add a token, or change it."""
@@ -347,6 +367,8 @@ class Marking:
                 self.vars[version] = raw
             case (7, int() as number):
                 added[number] = raw
+            case (8,):
+                self.outline = Outline.unpack(raw)
             case _:
                 raise damaged("a row of a graph")
 

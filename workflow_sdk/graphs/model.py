@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from workflow_sdk.definitions import StepOptions, is_function
 from workflow_sdk.errors import DefinitionError
@@ -52,6 +52,11 @@ def as_arcs(given: object) -> tuple[Arc, ...]:
     if not isinstance(several, Sequence):
         raise DefinitionError(f"`next` takes arcs and names of steps, not {shown(given)}")
     return tuple(one if isinstance(one, Arc) else arc(one) for one in several)  # type: ignore[arg-type]
+
+
+def listed(given: object) -> list[Any] | None:
+    """What an author gave as a list; None, if it is none."""
+    return list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -44,7 +44,7 @@ class Ended(Struct):
 
 def failed_to_evaluate(number: int, error: ExpressionError) -> Ended:
     """A firing that has failed since a guard, a rule or an argument has no value."""
-    told = {"type": "ExpressionError", "message": str(error), "kind": "expression", "attributes": {}}
+    told: dict[str, Any] = {"type": "ExpressionError", "message": str(error), "kind": "expression", "attributes": {}}
     return Ended(number, is_done=False, error=told)
 
 
@@ -74,7 +74,7 @@ class Listeners(Protocol):
         """A step has come to nothing."""
         ...
 
-    def are_over(self, joins: frozenset[str], stack: Stack) -> bool:
+    def are_over(self, joins: Iterable[str], stack: Stack) -> bool:
         """Whether one of these joins has fired in the fork instance that a stack is in."""
         ...
 
@@ -97,8 +97,8 @@ class Moves:
         self.workload = workload
         self.now = now
         self.state = state
-        self.effects = Effects()
-        self.empty = codec.encode({})
+        self.effects: Effects = Effects()
+        self.empty: bytes = codec.encode({})
         self.given: dict[str, bytes] = {}
         """Outputs of steps that another system has run: such a step is done when its turn comes."""
         self.joins: Listeners | None = None
@@ -149,7 +149,7 @@ class Moves:
         if self.marking.head.is_stopped and name != self.plan.final:
             self.note(name, "cancelled", "the graph has failed")
             return
-        served = self.plan.quorums_served(name)
+        served = [join for join in self.plan.quorums_served(name) if self.plan.is_useless(name, join)]
         if served and self._listeners.are_over(served, stack):
             self.note(name, "cancelled", "what it serves has enough without it")
             return

@@ -6,8 +6,10 @@ from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
 from workflow_sdk.errors import CodecError, DefinitionError, GraphFailedError, RollbackError
+from workflow_sdk.graphs.controllers import find_added, is_of_failed_controller
 from workflow_sdk.graphs.firing import FiringWork
 from workflow_sdk.graphs.growing import unpack_batch
+from workflow_sdk.graphs.marking import Outline
 from workflow_sdk.graphs.model import GraphResult
 from workflow_sdk.graphs.moves import Effects
 from workflow_sdk.graphs.names import Names
@@ -84,6 +86,8 @@ class _Graph:
 
     def _begin(self, engine: Engine, run: GraphRun, context: Mapping[str, Any]) -> Effects:
         """Put the first tokens, and take over what another system has done."""
+        plan = self._plan
+        run.marking.put_outline(Outline(tuple(plan.nodes), plan.limits.nodes, plan.limits.depth))
         given = {name: engine.codec.encode(output) for name, output in self._begun.completed.items()}
         effects = run.interpreter.begin(run.chooser(), context, given)
         for batch in self._begun.submissions:
@@ -173,7 +177,8 @@ class _Graph:
     def _failed(self, engine: Engine, run: GraphRun) -> Iterator[str]:
         """The paths of what has failed and is tried again by `recover`: firings, and the operations in them."""
         for step, state in run.marking.steps.items():
-            if state.status == "failed" and (state.counts or step == self._plan.final):
+            own = state.counts or step == self._plan.final
+            if state.status == "failed" and (own or is_of_failed_controller(run.plan.nodes[step], run.marking.steps)):
                 if state.error is not None:
                     yield from failed_operations_of(unpack_error(state.error, engine.codec))
                 yield join_path(self._place.path, f"{escape(step)}/~{state.firings - 1}")
@@ -189,7 +194,8 @@ class _Graph:
         found = walker.journal.history.loaded.pop(place.location, {})
         for segment, one in sorted(found.items(), key=lambda item: item[1].ordinal):
             data = one.data
-            node = self._plan.nodes.get(_step_of(segment, names)) if isinstance(data, FiringData) else None
+            step = _step_of(segment, names) if isinstance(data, FiringData) else ""
+            node = self._plan.nodes.get(step) or find_added(self._plan, step)
             if node is None or node.fn is None or not isinstance(data, FiringData):
                 continue
             if node.options.rollback is not None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
+from workflow_sdk.changes.deliver import NewMessage
 from workflow_sdk.changes.instances import read_about
 from workflow_sdk.client.access import Access
-from workflow_sdk.client.asking import ask, encode_payload
+from workflow_sdk.client.asking import ask, deliver, encode_payload
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.graphs.data import node_to_data
-from workflow_sdk.graphs.growing import taken_apart
-from workflow_sdk.graphs.model import Node
+from workflow_sdk.graphs.growing import added_names, refusal, taken_apart
+from workflow_sdk.graphs.marking import Marking
+from workflow_sdk.graphs.model import Limits, Node
 from workflow_sdk.graphs.names import own_name
+from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.instance.loading import HistoryCursor, load_history
+from workflow_sdk.journal.journal import Journal
 from workflow_sdk.operations.types import GRAPH_MESSAGE
-from workflow_sdk.rows.keys import InstanceKeys
+from workflow_sdk.rows.instance import InstanceRows
+from workflow_sdk.rows.keys import HISTORY, InstanceKeys, marking_of
+from workflow_sdk.rows.status import Kind, Status
 from workflow_sdk.rows.wire import shown
 from workflow_sdk.values import Codec
 from workflow_sdk.verdicts import Verdict
@@ -38,24 +45,55 @@ class Begun:
 
 async def submit_to(access: Access, instance_id: str, nodes: Any) -> Verdict:
     """Add steps to the graph that an instance runs: all of them or none."""
-    about = await read_about(access.driver, InstanceKeys(instance_id))
+    keys = InstanceKeys(instance_id)
+    about = await read_about(access.driver, keys)
     if not about:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
     if about.status.is_terminal:
         return Verdict.deny(f"instance {instance_id!r} is {about.status.value}", "definition")
     try:
         data = batch_to_data(nodes)
+        refused = await _refusal(access, keys, about, taken_apart(nodes)[0])
     except DefinitionError as error:
         return Verdict.deny(str(error), "definition")
+    if refused is not None:
+        return refused
     if not data:
         return Verdict.allow
     raw = encode_payload(access.codec, instance_id, GRAPH_MESSAGE, {"submit": data})
+    if await access.driver.get(keys.lease) is None:
+        # Nobody runs it who could answer. Whoever does finds what the store says now.
+        await deliver(access.driver, instance_id, NewMessage(GRAPH_MESSAGE, raw), access.clock.time(), access.here)
+        return Verdict.allow
     try:
         answer = await ask(access, instance_id, GRAPH_MESSAGE, raw)
     except InstanceStateError as error:
         return Verdict.deny(str(error), "definition")
     verdict: Verdict = access.codec.decode(answer, Verdict)
     return verdict
+
+
+async def _refusal(access: Access, keys: InstanceKeys, about: InstanceRows, nodes: list[Any]) -> Verdict | None:
+    """Why steps can't be added, as far as the store tells; None if nothing is known against it."""
+    driver, journal = access.driver, Journal(keys)
+    await load_history(driver, HistoryCursor(journal, HISTORY))
+    graphs = [
+        scope + segment
+        for scope, entries in journal.history.loaded.items()
+        for segment, entry in entries.items()
+        if entry.kind is Kind.GRAPH and not entry.is_final
+    ]
+    if not graphs:
+        is_new = about.status is Status.PENDING
+        return None if is_new else Verdict.deny(f"instance {keys.instance_id!r} runs no graph", "definition")
+    marking = Marking()
+    begin = keys.space + marking_of(graphs[0])
+    rows = await driver.scan(begin, begin + b"\xff")
+    added = marking.load((key[len(begin) :], raw) for key, raw in rows)
+    known = set(marking.outline.steps)
+    for batch in added.values():
+        known |= added_names(access.codec.decode(batch, plain=True))
+    return refusal(known, Limits(nodes=marking.outline.nodes, depth=marking.outline.depth), nodes, 1)
 
 
 def batch_to_data(nodes: Any) -> list[dict[str, Any]]:
@@ -72,13 +110,19 @@ def encode_begun(
     graph: Workflow[Any, Any] | None,
     workload: Any,
     completed: Mapping[str, Any] | None,
-    submissions: Iterable[Sequence[Any]],
+    submissions: Sequence[Sequence[Any]],
 ) -> bytes:
     """The input of a run that another system has begun."""
-    nodes = getattr(graph, "nodes", None)
-    if graph is None or not isinstance(nodes, Mapping):
+    plan = getattr(graph, "plan", None)
+    if graph is None or not isinstance(plan, Plan):
         raise DefinitionError("`completed` and `submissions` are for a graph, and this is none")
-    if unknown := sorted(set(completed or {}) - set(cast("Mapping[str, Node]", nodes))):
+    known = set(plan.nodes)
+    for batch in submissions:
+        nodes = taken_apart(batch)[0]
+        if (refused := refusal(known, plan.limits, nodes, 1)) is not None:
+            raise DefinitionError(f"a submission to graph {graph.name!r} is refused: {refused.reason}")
+        known |= {one.name for one in nodes}
+    if unknown := sorted(set(completed or {}) - known):
         raise DefinitionError(f"graph {graph.name!r} has no step {unknown[0]!r}, which is said to be completed")
     codec.encode_checked(workload, graph.input_hint)
     batches = [batch_to_data(batch) for batch in submissions]

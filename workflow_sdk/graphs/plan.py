@@ -48,9 +48,12 @@ class Plan:
         self._is_dag: dict[str, bool] = {}
         self._serving: Serving | None = None
         self._served: dict[str, frozenset[str]] = {}
+        self._to_forks: dict[str, set[str]] = {}
+        self._after_joins: dict[str, set[str]] = {}
         self.add(nodes)
         self.roots: list[str] = self._roots()
         """The steps that have a token at the beginning."""
+        self._first = frozenset(self.roots)
 
     def add(self, nodes: Iterable[Node], depth: int = 0) -> None:
         """Add steps to the run. `depth`: how many submissions lie between them and the declared graph."""
@@ -65,7 +68,7 @@ class Plan:
                 self.dependents.setdefault(need, []).append(node.name)
             for arc in node.next:
                 self.sources.setdefault(arc.step, []).append(node.name)
-        self._serving, self._served = None, {}
+        self._serving, self._served, self._to_forks, self._after_joins = None, {}, {}, {}
         if any(node.next for node in added):
             # New arcs may lead anywhere; without them, nothing is known less of the steps before.
             self._forks, self._is_dag = None, {}
@@ -127,21 +130,43 @@ class Plan:
                 todo += [need for need in self.nodes[last].needs if need not in known]
             else:
                 # What it needs is known by now, unless steps need each other in a circle.
-                known[last] = all(known.get(need, False) for need in self.nodes[last].needs)
+                needs = self.nodes[last].needs
+                known[last] = all(known.get(need, False) for need in needs) if needs else self._begins(last)
         return known[name]
+
+    def _begins(self, name: str) -> bool:
+        """Whether a step that needs nothing, and that nothing leads to, is begun at all."""
+        return name in self._first or name in self.depths
 
     def quorums_served(self, name: str) -> frozenset[str]:
         """The joins by quorum that are all that a step leads to: once they have fired, it is of no use."""
         if name not in self._served:
             if self._serving is None:
                 self._serving = self._find_serving()
-            self._served[name] = self._serving.of(name)
+            served = self._serving.of(name)
+            self._served[name] = frozenset(join for join in served if name not in self._outside(join))
         return self._served[name]
+
+    def _outside(self, join: str) -> set[str]:
+        """The steps that may lead out of the fork instance that a join fires in, before they come to it."""
+        if join not in self._to_forks:
+            self._to_forks[join] = _leading_to(self, self.instance_forks(join), join)
+        return self._to_forks[join]
 
     def _find_serving(self) -> Serving:
         quorums = [name for name, node in self.nodes.items() if isinstance(node.join, Quorum)]
         after = {name: list(self.after(name)) for name in self.nodes}
         return Serving(after, {name: node.needs for name, node in self.nodes.items()}, self.sources, quorums)
+
+    def is_useless(self, name: str, join: str) -> bool:
+        """Whether a step has nothing to do once a join has fired that it serves; not if the join itself leads to it."""
+        if join not in self._after_joins:
+            self._after_joins[join] = _reached(self, join, self.instance_forks(join))
+        return name not in self._after_joins[join]
+
+    def instance_forks(self, join: str) -> Forks:
+        """The forks around a join: whoever comes to one of them again leaves the fork instance that it fires in."""
+        return () if join in self.depths else self.forks_around(join)
 
     def after(self, name: str) -> Iterator[str]:
         """The steps that a step leads to, by an arc or as a need."""
@@ -192,3 +217,29 @@ def _narrow(found: dict[str, Forks], name: str, forks: Forks, todo: list[str]) -
     if after != before:
         found[name] = after
         todo.append(name)
+
+
+def _leading_to(plan: Plan, ends: Forks, without: str) -> set[str]:
+    """These steps, and those that can lead to one of them without coming by another step."""
+    found: set[str] = set()
+    todo = list(ends)
+    while todo:
+        name = todo.pop()
+        if name in found or name == without or name not in plan.nodes:
+            continue
+        found.add(name)
+        todo += plan.nodes[name].needs
+        todo += plan.sources.get(name, ())
+    return found
+
+
+def _reached(plan: Plan, start: str, bounds: Forks) -> set[str]:
+    """The steps that a step leads to, without those that are reached only by way of these forks."""
+    found: set[str] = set()
+    todo = list(plan.after(start))
+    while todo:
+        name = todo.pop()
+        if name not in found and name not in bounds:
+            found.add(name)
+            todo += plan.after(name)
+    return found

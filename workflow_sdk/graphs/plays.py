@@ -14,8 +14,7 @@ from msgspec import Struct
 from workflow_sdk.definitions import StepOptions, as_step_options
 from workflow_sdk.errors import CriticalError, JoinError
 from workflow_sdk.graphs.expressions import ExpressionError
-from workflow_sdk.graphs.model import Node
-from workflow_sdk.graphs.tasks import listed
+from workflow_sdk.graphs.model import Node, listed
 
 Note = Mapping[str, Any]
 

@@ -21,7 +21,7 @@ INLINE_MAX = 100
 class Starting:
     """Starts the steps whose turn has come."""
 
-    def __init__(self, moves: Moves, finish: Callable[[Firing, Ended], None], controllers: Controllers) -> None:
+    def __init__(self, moves: Moves, finish: Callable[[Firing, Ended], None], controllers: Controllers | None) -> None:
         self._moves = moves
         self._controllers = controllers
         self._finish = finish
@@ -154,8 +154,8 @@ class Starting:
             return
         if given is not None:
             self._pass(firing, Ended(number, is_done=True, output=given))
-        elif is_controller(node):
-            self._begin_controller(number, firing, node)
+        elif is_controller(node) and self._controllers is not None:
+            self._begin_controller(self._controllers, number, firing, node)
         elif node.is_inline and self._inline < INLINE_MAX:
             self._inline += 1
             self._pass(firing, inline_end(moves, number, firing, node))
@@ -163,9 +163,9 @@ class Starting:
             moves.marking.put_firing(number, firing)
             moves.effects.started.append((number, firing))
 
-    def _begin_controller(self, number: int, firing: Firing, node: Node) -> None:
+    def _begin_controller(self, controllers: Controllers, number: int, firing: Firing, node: Node) -> None:
         moves = self._moves
-        ended = self._controllers.begin(number, firing, node)
+        ended = controllers.begin(number, firing, node)
         if ended is None:
             return
         if ended.output is not None and self._inline >= INLINE_MAX:

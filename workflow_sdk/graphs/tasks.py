@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Unpack, cast
+from typing import Any, Final, Literal, Unpack
 
 from workflow_sdk.definitions import StepOptions, StepOverrides, as_step_options, is_function
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import expression_of
-from workflow_sdk.graphs.model import Condition
+from workflow_sdk.graphs.model import Condition, listed
 from workflow_sdk.rows.retry import Backoff
 from workflow_sdk.rows.wire import shown
 
@@ -105,11 +105,6 @@ def task(label: str, fn: Callable[..., Any], *, policy: object = (), **options: 
     return Task(label, fn, tuple(rules), options_of(fn, options))
 
 
-def listed(given: object) -> list[Any] | None:
-    """What an author gave as a list; None, if it is none."""
-    return list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else None
-
-
 def options_of(fn: object, given: Mapping[str, Any]) -> StepOptions:
     """The options of a task: without retries, unless its author gives them."""
     options = as_step_options(fn, StepOverrides(**given))  # type: ignore[typeddict-item]
@@ -127,10 +122,17 @@ def as_tasks(name: str, given: object) -> list[Task]:
     labels = [one.label for one in tasks]
     if len(set(labels)) < len(labels):
         raise DefinitionError(f"step {name!r} has two tasks of one label; give each its own")
-    jumps = {(one.label, rule.label) for one in tasks for rule in one.policy if rule.way == "jump"}
-    if lost := sorted(jump for jump in jumps if jump[1] not in labels):
-        raise DefinitionError(f"step {name!r}: task {lost[0][0]!r} jumps to {lost[0][1]!r}, which is none of its tasks")
+    _check_jumps(name, tasks, labels)
     return tasks
+
+
+def _check_jumps(name: str, tasks: Sequence[Task], labels: Sequence[str]) -> None:
+    for one in tasks:
+        for rule in one.policy:
+            if rule.way == "jump" and rule.label not in labels:
+                raise DefinitionError(
+                    f"step {name!r}: task {one.label!r} jumps to {rule.label!r}, which is none of its tasks"
+                )
 
 
 def in_sequence(name: str, parts: object, options: Mapping[str, Any]) -> list[Task]:

@@ -142,7 +142,9 @@ def stored_result(workflow: Workflow[Any, Any], codec: Codec, about: InstanceRow
         output = None if result.output is None else codec.decode(result.output, workflow.output_hint)
         return RunResult(status, output, instance_id=id)
     info = None if result.error is None else unpack_error_info(result.error, codec)
-    return RunResult(status, error=info, instance_id=id)
+    # A graph that has failed has come to something all the same.
+    output = None if result.output is None else codec.decode(result.output, workflow.output_hint)
+    return RunResult(status, output, info, instance_id=id)
 
 
 def stopping(reason: Exception, largest: str) -> tuple[Exception, str] | None:

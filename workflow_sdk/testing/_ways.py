@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -20,7 +20,7 @@ __all__ = ["Event", "State", "Ways"]
 
 CODEC = Codec()
 NOTHING = CODEC.encode(None)
-_ERROR = {"type": "Exception", "message": "", "kind": "failure", "attributes": {}}
+_ERROR: Mapping[str, Any] = {"type": "Exception", "message": "", "kind": "failure", "attributes": {}}
 
 Event = tuple[int, bool]
 """A firing that ends, and whether it is done."""
@@ -33,13 +33,14 @@ class Guess:
 
     def __init__(self, guesses: list[bool], *, knows_context: bool) -> None:
         self.guesses = guesses
+        self.made: list[Any] = []
         self._used = 0
         self._knows_context = knows_context
 
     def test(self, condition: Condition, sees: Sees) -> bool:
         """Whether a guard is true: the next guess, if it reads what nobody knows yet. What was not guessed is true."""
         if not condition.is_native and {path[0] for path in condition.reads} <= self._known(sees):
-            return bool(condition.test(sees.of(condition), {}))
+            return bool(condition.test(sees.of(condition), {}))  # pyright: ignore[reportArgumentType]  # as in `Evaluated`
         self._used += 1
         if self._used > len(self.guesses):
             self.guesses.append(True)
@@ -85,12 +86,8 @@ class State:
     @property
     def way(self) -> tuple[str, ...]:
         """The events that have led here, in words."""
-        told: list[str] = []
-        at: State | None = self
-        while at is not None and at.before is not None:
-            told.append(at.told())
-            at = at.before
-        return tuple(reversed(told))
+        states = [self, *self.up_to()]
+        return tuple(state.told() for state in reversed(states[:-1]))
 
     @property
     def ended(self) -> str:
@@ -125,7 +122,7 @@ class State:
         ]
         # How much was started is of interest where that is limited.
         order = (tuple(marking.tokens[number].step for number in marking.ready), marking.head.starts)
-        return (*map(_counted, (tokens, firings, joins)), self.fixed(), order if is_ordered else None)
+        return _counted(tokens), _counted(firings), _counted(joins), self.fixed(), order if is_ordered else None
 
     def is_more_than(self, other: State) -> bool:
         """Whether all that is in another state is in this one, and more: then it can go on so for ever."""
@@ -138,15 +135,17 @@ class State:
 
     def _amounts(self) -> Amounts:
         found: Amounts = Counter()
-        for one in (*self.marking.tokens.values(), *self.marking.firings.values()):
-            found["token", one.step, *(fork for fork, _ in one.stack if fork in self._forks)] += 1
+        places = [(one.step, one.stack) for one in self.marking.tokens.values()]
+        places += [(one.step, one.stack) for one in self.marking.firings.values()]
+        for step, stack in places:
+            found["token", step, *(fork for fork, _ in stack if fork in self._forks)] += 1
         for (name, number), join in self.marking.joins.items():
             for need in join.arrived:
                 found["arrival", name, number == 0, need] += 1
         return found
 
 
-def _counted(several: list[Any]) -> frozenset[tuple[Any, int]]:
+def _counted(several: Sequence[object]) -> frozenset[tuple[object, int]]:
     return frozenset(Counter(several).items())
 
 
@@ -198,7 +197,7 @@ class Ways:
             known = len(guesses)
             guess = Guess(guesses, knows_context=self._knows_context)
             marking = Marking() if state is None else _copied(state.marking)
-            interpreter = Interpreter(self.plan, marking, CODEC, NOTHING, now=lambda: 0.0)
+            interpreter = Interpreter(self.plan, marking, CODEC, NOTHING, now=lambda: 0.0, expands=False)
             if event is None:
                 effects = interpreter.begin(guess, self._context)
             else:

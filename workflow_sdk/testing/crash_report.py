@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias, cast
 
-from workflow_sdk import History, InstanceInfo, Kind, Status
+from workflow_sdk import History, HistoryEntry, InstanceInfo, Kind, Status
 from workflow_sdk.errors import ErrorInfo
 from workflow_sdk.instance.unwinding import UNDO
 from workflow_sdk.rows.location import escape
@@ -229,13 +229,43 @@ def _waits(info: InstanceInfo) -> list[tuple[str, str, str | None]]:
 
 
 def _record(history: History) -> dict[str, tuple[Any, ...]]:
-    return {entry.path: (entry.kind.value, entry.status.value, entry.value, _error(entry.error)) for entry in history}
+    names = _numbered_anew(history)
+    return {names(entry.path): _recorded(entry) for entry in history}
+
+
+def _recorded(entry: HistoryEntry) -> tuple[Any, ...]:
+    return entry.kind.value, entry.status.value, entry.value, _error(entry.error)
+
+
+def _numbered_anew(history: History) -> Callable[[str], str]:
+    """The paths in which the firings of a step are numbered by what they came to: they begin in any order."""
+    steps: dict[str, list[HistoryEntry]] = {}
+    for entry in history:
+        if entry.kind is Kind.FIRING:
+            steps.setdefault(entry.path.rpartition("/")[0], []).append(entry)
+    anew = {
+        entry.path: f"{step}/~{number}"
+        for step, entries in steps.items()
+        for number, entry in enumerate(sorted(entries, key=lambda one: repr([_recorded(one), _below(one)])))
+    }
+
+    def name(path: str) -> str:
+        firing = next((place for place in (path, *(place for place, _ in _around(path))) if place in anew), None)
+        return path if firing is None else anew[firing] + path[len(firing) :]
+
+    return name
+
+
+def _below(entry: HistoryEntry) -> list[Any]:
+    """What is recorded inside of an entry."""
+    return [(child.name, _recorded(child), _below(child)) for child in entry.children]
 
 
 def _undone(history: History) -> list[tuple[str, str]]:
     # Sorted, since branches end in any order. Without what lost a race: how far that came is chance.
-    found = [(item.path, item.progress) for item in history.compensations]
-    return sorted((path, progress) for path, progress in found if not _has_lost(path, history))
+    names = _numbered_anew(history)
+    found = [(item.path, item.progress) for item in history.compensations if not _has_lost(item.path, history)]
+    return sorted((names(path), progress) for path, progress in found)
 
 
 def _has_lost(path: str, history: History) -> bool:

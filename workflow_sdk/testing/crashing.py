@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from inspect import isawaitable
 from math import ulp
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import uuid4
 
 from workflow_sdk import (
@@ -32,16 +32,13 @@ from workflow_sdk.operations.types import probe
 from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.wire import shown
 from workflow_sdk.testing._elsewhere import elsewhere, rewritten
+from workflow_sdk.testing._script import Script, as_message, is_told_to_graph, messages_of
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
 from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
 from workflow_sdk.values import Codec, Wrappers
 
 __all__ = ["Script", "crash_everywhere"]
-
-Script: TypeAlias = Sequence["str | tuple[str, Any]"]
-"""Messages: a name, or a name and a payload. The next is sent whenever the instance waits for a message; if it is the
-name of an open task of the instance, that is completed with the payload."""
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 SEED = bytes(range(16))
@@ -83,18 +80,12 @@ async def crash_everywhere(
     try:
         flows = _by_name(workflow, workflows)
         known = KnownHandlers(flows.values(), handlers)
-        stage = _Stage(driver, workflow, input, _messages(script), reset, codec, flows, known)
+        stage = _Stage(driver, workflow, input, messages_of(script), reset, codec, flows, known)
         with rewritten(list(flows.values())):
             return await stage.everywhere(commits_max)
     finally:
         if isinstance(store, str):
             await driver.aclose()
-
-
-def _messages(script: Script | None) -> list[tuple[str, Any]]:
-    if isinstance(script, str) or not isinstance(script, Sequence | None):
-        raise DefinitionError(f"a script is a list of messages, not {shown(script)}")
-    return [(message, None) if isinstance(message, str) else message for message in script or ()]
 
 
 def _by_name(workflow: Workflow[Any, Any], others: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, Any]]:
@@ -237,7 +228,7 @@ class _Play:
             if await self._run_others(driver):
                 continue
             if await self._takes_next(result):
-                await self._send_next()
+                await self._send_next(result)
                 continue
             when = await self._wake_at(result)
             if when is None:
@@ -316,13 +307,14 @@ class _Play:
         stage = self._stage
         if _has_ended(result.status) or self._sent == len(stage.script):
             return False
-        if result.waiting_for:
+        name, _ = stage.script[self._sent]
+        if result.waiting_for or is_told_to_graph(stage.workflow, name, result):
             return True
         async with self._client() as client:
             tasks = (await client.tasks.list(instance=stage.id)).items
-        return stage.script[self._sent][0] in [task.name for task in tasks]
+        return name in [task.name for task in tasks]
 
-    async def _send_next(self) -> None:
+    async def _send_next(self, result: RunResult[Any]) -> None:
         """Complete the task that the next item of the script names; if there is none, send the message."""
         stage = self._stage
         name, payload = stage.script[self._sent]
@@ -332,6 +324,8 @@ class _Play:
                 if task.name == name:
                     await client.tasks.complete(task.id, payload, by="script", roles=task.roles)
                     return
+        if is_told_to_graph(stage.workflow, name, result):
+            name, payload = as_message(stage.workflow, stage.handlers, name, payload)
         await send_message(stage.driver, stage.id, name, payload, clock=self._clock, codec=stage.codec)
 
     async def _wake_at(self, result: RunResult[Any]) -> float | None:

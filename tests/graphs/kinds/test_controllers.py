@@ -14,7 +14,7 @@ from workflow_sdk import Client, Context, CriticalError, DefinitionError, Status
 from workflow_sdk.graphs import E, Graph, GraphResult, Limits, arc, node, quorum
 from workflow_sdk.graphs.model import Node
 from workflow_sdk.graphs.plays import MATCHES, MISSING, WORKERS, Done, Lost, Round, next_move
-from workflow_sdk.testing import crash_everywhere
+from workflow_sdk.testing import crash_everywhere, explore
 
 calls: list[Any] = []
 
@@ -237,6 +237,32 @@ async def test_a_controller_that_loses_a_race_takes_its_workers_along(world: Wor
     assert statuses(result)["first"] == "completed"
 
 
+async def test_a_join_waits_for_the_controllers_of_its_own_fork_instance(world: World) -> None:
+    graph = Graph("forks", context={"n": 0})
+    graph.assign("count", {"n": E.ctx.n + 1}, mode="inclusive", next=["review", "other"])
+    graph.fan_out("review", rested, over="[ctx.n, 2]")
+    graph.wait("other", duration=3)
+    after = [arc("count", when=E.ctx.n < 3), arc("over")]
+    graph.step("both", seen, needs=["review", "other"], next=after)
+    graph.step("any", seen, needs=["review", "other"], join="alive")
+    graph.noop("over")
+    result = end_of(await world.run(graph))
+    assert result.outputs["both"]["args"] == {"review": [6, 4], "other": None}
+    assert {name: result.outcomes[name].firings for name in ("review", "both", "any")} == {
+        "review": 3, "both": 3, "any": 3,
+    }  # fmt: skip
+    await crash_everywhere(graph, commits_max=15)
+
+
+async def test_a_cancelled_controller_survives_every_crash() -> None:
+    graph = Graph("races")
+    graph.noop("begin", mode="inclusive", next=["quick", "slow"])
+    graph.wait("quick", duration=5)
+    graph.fan_out("slow", rested, over=[1, 8])
+    graph.step("first", seen, needs=["quick", "slow"], join=quorum(1))
+    await crash_everywhere(graph)
+
+
 # Best of.
 
 
@@ -417,6 +443,22 @@ async def test_controllers_survive_every_crash() -> None:
     await crash_everywhere(of_all_kinds())
 
 
+async def test_controllers_of_a_document_run_as_those_of_the_code(world: World) -> None:
+    graph = of_all_kinds()
+    functions = [rested, most, even_only, greater, numbers, is_even]
+    read = Graph.from_data(graph.to_data(), functions=functions)
+    assert read.hash == graph.hash
+    assert end_of(await world.run(read)) == end_of(await world.run(graph, id="j"))
+
+
+def test_exploring_takes_a_controller_for_one_step() -> None:
+    assert explore(of_all_kinds()).findings == []
+    graph = Graph("waits")
+    graph.fan_out("review", rested, over=[1], next="gate")
+    graph.noop("gate", admit=False)
+    assert {finding.node for finding in explore(graph).findings} == {"gate"}
+
+
 async def test_controllers_that_fail_survive_every_crash() -> None:
     graph = Graph("fails")
     graph.fan_out("review", even_only, over=[1, 2, 3], next=arc("draft", on="failed", args=3))
@@ -448,6 +490,53 @@ async def test_controllers_can_be_restarted_from_each_of_their_firings(world: Wo
         again = end_of(await world.run(graph, id=id))
         assert again == first, path
         assert {entry.path for entry in await world.history(id) if entry.path.count("/") == 2} == set(firings)
+
+
+async def test_recovering_runs_the_workers_again_that_have_failed(world: World) -> None:
+    broken = {2, 3}
+
+    async def shaky(number: int) -> int:
+        calls.append(number)
+        if number in broken:
+            raise CriticalError("not now")
+        return number
+
+    graph = Graph("fans", limits=Limits(running=1))
+    graph.fan_out("review", shaky, over=[1, 2, 3, 4], then=most, next="after")
+    graph.noop("after")
+    assert (await world.run(graph)).status is Status.FAILED
+    broken.clear()
+    async with Client(world.driver, clock=world.clock) as client:
+        await client.handle(graph, "i").recover()
+    result = end_of(await world.run(graph))
+    assert result.outputs["review"] == 4
+    assert calls == [1, 2, 3, 4, 2, 3]
+
+
+async def test_what_workers_have_done_is_undone_also_by_functions_without_a_name(world: World) -> None:
+    async def undo(number: int) -> None:
+        calls.append(f"undo {number}")
+
+    graph = Graph("fans", limits=Limits(running=1))
+    graph.fan_out("review", double, over=[1, 2], rollback=undo, next="pause")
+    graph.wait("pause", duration=60, next=arc("fail", args=3))
+    graph.step("fail", even_only)
+    assert (await world.run(graph)).status is Status.ROLLED_BACK
+    assert calls[:2] == [1, 2]
+    assert sorted(map(str, calls[-2:])) == ["undo 2", "undo 4"]
+
+
+async def test_a_graph_with_controllers_can_be_submitted(world: World) -> None:
+    more = Graph("more")
+    more.fan_out("inner", double, over=[1, 2])
+
+    async def submits(ctx: Context, args: Any) -> bool:
+        return bool(await ctx.submit(more))
+
+    graph = Graph("fans", functions=[double])
+    graph.step("outer", submits)
+    result = end_of(await world.run(graph))
+    assert result.outputs == {"outer": True, "inner": [2, 4], "inner.0": 2, "inner.1": 4}
 
 
 @pytest.mark.parametrize(

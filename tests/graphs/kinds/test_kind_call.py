@@ -66,6 +66,16 @@ async def test_transports_are_given_to_the_runtime(world: World) -> None:
         assert (await handle.result()).outputs["pay"] == {"receipt": 7}
 
 
+def test_a_runtime_is_not_made_for_calls_that_nobody_can_make() -> None:
+    graph = Graph("pays")
+    graph.call("pay", transport="bank")
+    graph.call("ask", transport="http")
+    with pytest.raises(DefinitionError, match="step 'pay' of 'bank'; give"):
+        Runtime("memory://", workflows=[graph], transports={"shop": bank})
+    Runtime("memory://", workflows=[graph], transports={"bank": bank})
+    Runtime("memory://", workflows=[paying(bank)])
+
+
 async def test_a_transport_that_nobody_has_given_is_a_failure_of_the_kind_definition(world: World) -> None:
     graph = Graph("pays")
     graph.call("pay", transport="bank", next=arc("told", on="failed", args={"kind": E.error.kind}))
@@ -180,6 +190,10 @@ class _Bank(BaseHTTPRequestHandler):
 
     do_GET = do_POST = _answer
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """Always the same: the answer stands in the output."""
+        return "Tue, 01 Jan 2030 00:00:00 GMT"
+
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
@@ -216,6 +230,15 @@ async def test_http_makes_a_request_and_gives_the_answer(world: World) -> None:
     ((method, path, headers, _),) = asked
     assert (method, path, headers["X-Shop"]) == ("POST", "/200?page=2", "1")
     assert headers["Idempotency-Key"]
+
+
+async def test_http_survives_every_crash() -> None:
+    with server() as (url, asked):
+        await crash_everywhere(asking(method="POST", json={"cents": 5}), f"{url}/200")
+        await crash_everywhere(asking(), f"{url}/404")
+    for path in ("/200", "/404"):
+        keys = {headers["Idempotency-Key"] for _, at, headers, _ in asked if at == path}
+        assert len(keys) == 1, "the same call, however often it was killed"
 
 
 async def test_http_gives_what_is_no_json_as_text(world: World) -> None:

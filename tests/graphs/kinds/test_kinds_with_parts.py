@@ -310,6 +310,8 @@ async def undone(number: int) -> None:
         (lambda graph: graph.step("a", square, each=3), "is no expression"),
         (lambda graph: graph.step("a", square, each=[1], parallel=0), "from 1 on"),
         (lambda graph: graph.step("a", square, retires=3), "no option retires"),
+        (lambda graph: graph.step("a", noted, each=[1], rollback=undone), "to the steps that it makes"),
+        (lambda graph: graph.sequence("a", [square, noted], rollback=undone), "to the steps that it makes"),
     ],
 )
 def test_a_declaration_that_makes_no_sense_is_refused(declare: Any, words: str) -> None:

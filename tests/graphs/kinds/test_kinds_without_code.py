@@ -134,6 +134,8 @@ async def test_a_message_that_does_not_come_in_time_is_a_failure_of_the_kind_tim
         {"duration": E.workload.seconds},
         {"until": START + timedelta(hours=1)},
         {"until": E.workload.until},
+        {"until": E.workload.when},
+        {"duration": E.workload.pause},
     ],
     ids=str,
 )
@@ -142,7 +144,8 @@ async def test_a_wait_for_a_time_is_over_then(world: World, how: dict[str, Any])
     graph = Graph("waits")
     graph.wait("pause", **how, next="look")
     graph.step("look", seen)
-    workload = {"seconds": 3600, "until": (START + timedelta(hours=1)).isoformat()}
+    when = START + timedelta(hours=1)
+    workload = {"seconds": 3600, "pause": timedelta(hours=1), "until": when.isoformat(), "when": when}
     end_of(await world.run(graph, workload))
     assert world.clock.time() == (START + timedelta(hours=1)).timestamp()
 

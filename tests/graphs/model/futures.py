@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.graphs.model.shape import ROOT, Shape
+from tests.graphs.model.shape import ROOT
 from tests.graphs.model.world import NEW, Stack, World
 from workflow_sdk.graphs.model import Quorum
 
@@ -20,7 +20,7 @@ def opened(stack: Stack, fork: str, number: int) -> Stack:
 def instance_of(world: World, join: str, stack: Stack) -> Stack:
     """The fork instance in which a join waits for a step with this stack; () is the whole run."""
     # A step that was submitted exists once in the run, whoever has submitted it.
-    fork = ROOT if join in world.depth else Shape(list(world.nodes.values()), world.first).fork_of(join)
+    fork = ROOT if join in world.depth else world.shape.fork_of(join)
     names = [name for name, _ in stack]
     return stack[: names.index(fork) + 1] if fork in names else ()
 

@@ -12,8 +12,9 @@ from workflow_sdk.graphs.model import Arc, Node, Quorum
 
 def told(given: Given, events: Sequence[Event]) -> World:
     """How things stand after these events: all of it is worked out from the beginning."""
-    world = World(given, {node.name: node for node in given.nodes}, given.level)
-    world.first = _first_steps(given)
+    first = _first_steps(given)
+    nodes = {node.name: node for node in given.nodes}
+    world = World(given, nodes, given.level, Shape(given.nodes, first), first=first)
     for name in world.first:
         _put(world, name, ())
     _settle(world)
@@ -28,12 +29,12 @@ def told(given: Given, events: Sequence[Event]) -> World:
     return world
 
 
-def _first_steps(given: Given) -> list[str]:
+def _first_steps(given: Given) -> tuple[str, ...]:
     if given.entry is not None:
-        return [given.entry]
+        return (given.entry,)
     if any(node.next for node in given.nodes):
-        return [given.nodes[0].name]
-    return [node.name for node in given.nodes if not node.needs and node.name != given.final]
+        return (given.nodes[0].name,)
+    return tuple(node.name for node in given.nodes if not node.needs and node.name != given.final)
 
 
 # Ends of firings
@@ -86,9 +87,19 @@ def _put(world: World, step: str, stack: Stack) -> None:
         _cancel(world, token)
         return
     for name, node in world.nodes.items():
-        if isinstance(node.join, Quorum) and step in _shape(world).serving_only(name):
-            if world.joins.get((name, instance_of(world, name, stack))) == "fired":
+        if isinstance(node.join, Quorum) and step in _losers(world, name):
+            has_fired = world.joins.get((name, instance_of(world, name, stack))) == "fired"
+            if has_fired and step not in world.shape.following(name, _bounds(world, name)):
                 _cancel(world, token)
+
+
+def _losers(world: World, join: str) -> set[str]:
+    """The steps that are of no use any more when a join by quorum has fired."""
+    return world.shape.serving_only(join, _bounds(world, join))
+
+
+def _bounds(world: World, join: str) -> set[str]:
+    return set() if join in world.depth else world.shape.around[join]
 
 
 def _cancel(world: World, one: Token | Firing) -> None:
@@ -100,10 +111,6 @@ def _cancel(world: World, one: Token | Firing) -> None:
 def _has_fired(world: World, step: str) -> bool:
     """Whether a firing of the step is over: then the last of them says what the step has come to."""
     return any(one.step == step and one.status != "running" for one in world.firings)
-
-
-def _shape(world: World) -> Shape:
-    return Shape(list(world.nodes.values()), world.first)
 
 
 def _stop(world: World) -> None:
@@ -155,6 +162,7 @@ def _submit(world: World, event: Submit) -> None:
     for node in inheriting(world, event):
         world.nodes[node.name] = node
         world.depth[node.name] = depth
+    world.shape = Shape(list(world.nodes.values()), world.first)
     for node in event.nodes:
         if not node.needs and node.name not in led_to:
             _put(world, node.name, ())
@@ -251,7 +259,7 @@ def _fire(world: World, place: Place) -> None:
     world.joins[place] = "fired"
     if not isinstance(world.nodes[name].join, Quorum):
         return
-    serving = _shape(world).serving_only(name)
+    serving = _losers(world, name)
     for token in world.tokens:
         if token.step in serving and token.status in ("ready", "pending") and token.stack[: len(instance)] == instance:
             _cancel(world, token)

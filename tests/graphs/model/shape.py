@@ -23,6 +23,8 @@ class Shape:
                 self.ways[node.name].add(arc.step)
             for need in node.needs:
                 self.ways[need].add(node.name)
+        self.around = self._all_around()
+        """The forks that have opened an instance on every way to a step, and that no join has left."""
 
     def reached(self, start: str) -> set[str]:
         """Every step that can be reached from `start`, `start` among them."""
@@ -35,8 +37,7 @@ class Shape:
                 left.extend(self.ways[name])
         return found
 
-    def around(self) -> dict[str, set[str]]:
-        """The forks that have opened an instance on every way to a step, and that no join has left."""
+    def _all_around(self) -> dict[str, set[str]]:
         reached = self.reached(ROOT)
         found = {name: set(self.nodes) if name in reached else set[str]() for name in self.nodes}
         while True:
@@ -55,16 +56,29 @@ class Shape:
 
     def fork_of(self, join: str) -> str:
         """The innermost fork around all needs of a join."""
-        around = self.around()
-        common = around[join]
+        common = self.around[join]
         # They lie inside each other.
-        return next((fork for fork in common if common - {fork} <= around[fork]), ROOT)
+        return next((fork for fork in common if common - {fork} <= self.around[fork]), ROOT)
 
-    def serving_only(self, join: str) -> set[str]:
-        """The steps from which every way leads to the join, and to nothing beside it."""
-        found = {name for name in self.nodes if name != join and join in self.reached(name)}
+    def serving_only(self, join: str, bounds: Collection[str]) -> set[str]:
+        """The steps from which every way leads to the join, and to nothing beside it.
+
+        A fork around the join (`bounds`) serves the join in another instance, and not in the one that it is in.
+        """
+        found = {name for name in self.nodes if name != join and name not in bounds and join in self.reached(name)}
         while True:
             kept = {name for name in found if self.ways[name] <= found | {join}}
             if kept == found:
                 return found
             found = kept
+
+    def following(self, join: str, bounds: Collection[str]) -> set[str]:
+        """The steps that a join leads to in the fork instance that it fires in."""
+        found: set[str] = set()
+        left = list(self.ways[join])
+        while left:
+            name = left.pop()
+            if name not in found and name not in bounds:
+                found.add(name)
+                left.extend(self.ways[name])
+        return found

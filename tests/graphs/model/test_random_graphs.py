@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
-from tests.chaos import effort
 from tests.graphs.model.graphs import batches, graphs
 from tests.graphs.model.trial import Trial
 from tests.graphs.model.world import End, Patch, Submit
+from tests.laws.examples import examples
 
 EVENTS_MAX = 25
-import os
-from hypothesis import Phase
-PHASES=[Phase.generate,Phase.shrink] if os.environ.get('SHRINK') else [Phase.generate]
 
 
-@settings(max_examples=effort(1_500), deadline=None, report_multiple_bugs=False, phases=PHASES, suppress_health_check=list(HealthCheck))
+@settings(examples(1_500), phases=[Phase.generate, Phase.shrink], report_multiple_bugs=False)
 @given(st.data())
 def test_the_interpreter_does_what_the_model_says_after_every_event(data: st.DataObject) -> None:
     trial = Trial(data.draw(graphs()))

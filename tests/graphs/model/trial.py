@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.graphs.model import rules
 from tests.graphs.model.futures import done_in
-from tests.graphs.model.world import End, Event, Patch, Stack, Submit, World
+from tests.graphs.model.world import End, Event, Firing, Patch, Stack, Submit, World
 from tests.graphs.model.world import Given as Given
 from workflow_sdk.graphs.evaluating import Chooser, Evaluated, Remembered
 from workflow_sdk.graphs.interpreter import Interpreter
@@ -178,7 +178,7 @@ class Trial:
     def _firings(self) -> dict[int, Any]:
         return self.machine.marking.firings
 
-    def _under_way(self) -> list[rules.Firing]:
+    def _under_way(self) -> list[Firing]:
         return [one for one in self.world.firings if one.status == "running"]
 
     def _compare(self, effects: Effects, before: set[int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.graphs.model.shape import Shape
 from workflow_sdk.graphs.model import Limits, Node
 
 Stack = tuple[tuple[str, int], ...]
@@ -30,7 +31,7 @@ class Given:
 
     nodes: tuple[Node, ...]
     entry: str | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     status: str = "strict"
     when_blocked: str = "wait"
     final: str | None = None
@@ -108,6 +109,8 @@ class World:
     given: Given
     nodes: dict[str, Node]
     level: int
+    shape: Shape
+    """The arcs and needs as they are now."""
     depth: dict[str, int] = field(default_factory=dict[str, int])
     tokens: list[Token] = field(default_factory=list[Token])
     """In the order of their turns."""
@@ -118,7 +121,7 @@ class World:
     """What became of a join in a fork instance: fired or skipped. Else it waits."""
     fates: dict[str, str] = field(default_factory=dict[str, str])
     """What a step has come to."""
-    first: list[str] = field(default_factory=list[str])
+    first: tuple[str, ...] = ()
     """The steps that a run begins with."""
     stopped: bool = False
     """By the first failure of a graph that fails fast."""

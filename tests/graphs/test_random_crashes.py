@@ -1,0 +1,34 @@
+"""Random graphs killed at random moments come to what they come to without: nothing is lost, doubled or left over."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.chaos import effort
+from tests.graphs.crashed import Crash, run_and_kill
+
+GRAPHS = 500
+
+
+async def check(seed: int) -> None:
+    """Run a graph once as it is, and then once with deaths on the way."""
+    clean, commits = await run_and_kill(seed, [])
+    chance = Random(f"crashes of {seed}")
+    crashes = [Crash(chance.randint(1, commits), chance.random() < 0.5) for _ in range(chance.randint(1, 3))]
+    killed, _ = await run_and_kill(seed, crashes)
+    assert killed == clean, f"graph {seed}, killed at {crashes}"
+
+
+@pytest.mark.law(1)
+async def test_random_graphs_that_are_killed_come_to_the_same() -> None:
+    for seed in range(effort(GRAPHS)):
+        await check(seed)
+
+
+@pytest.mark.deep
+@pytest.mark.law(1)
+async def test_more_random_graphs_that_are_killed_come_to_the_same() -> None:
+    for seed in range(effort(GRAPHS), effort(2 * GRAPHS)):
+        await check(seed)
