@@ -171,7 +171,6 @@ class Client:
         if known is not None:
             known.check()
         if definition is not None:
-            definition.check()
             raw = encode_input(codec, definition, input)
         elif known is not None:
             raw = encode_plain_input(codec, known, input)
