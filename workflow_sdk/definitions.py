@@ -244,9 +244,6 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         """The annotation of the input."""
         return parameter_hint(self.fn, 1) if self.takes_input else None
 
-    def check(self) -> None:
-        """Raise `DefinitionError`, if it can't be run."""
-
     def read_input(self, codec: Codec, raw: bytes) -> Any:
         """The input that is stored for an instance."""
         return codec.decode_checked(raw, self.input_hint)

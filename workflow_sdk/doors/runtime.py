@@ -95,8 +95,6 @@ class Runtime(Client):
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = by_name(workflows)
-        for flow in self._workflows.values():
-            flow.check()
         self._registry = workflows if isinstance(workflows, Registry) else None
         self._handlers = tuple(handlers)
         self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers, transports)

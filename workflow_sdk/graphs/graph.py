@@ -266,10 +266,6 @@ class Graph(Workflow[Any, GraphResult]):
         """The type of the workload."""
         return Any if self.workload is None or isinstance(self.workload, Mapping) else self.workload
 
-    def check(self) -> None:
-        """Raise `DefinitionError` with everything that is wrong, if the graph can't be run."""
-        self.freeze()
-
     def read_input(self, codec: Codec, raw: bytes) -> Any:
         """The workload; or what another system has begun with it."""
         return read_begun(codec, raw, self.input_hint)
