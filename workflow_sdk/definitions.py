@@ -232,6 +232,9 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         self.__name__: str = fn.__name__
         self.__module__ = fn.__module__
 
+    def check(self) -> None:
+        """Raise `DefinitionError`, with everything that is wrong, if it can't be run."""
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """A digest of the code of the function and of the functions nested in it."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.graphs.running import Noting, by_status, ended, run
 from tests.support import World
-from workflow_sdk import Backoff, Client, Context, GraphFailedError, Status, workflow
+from workflow_sdk import Backoff, Client, Context, DefinitionError, GraphFailedError, Status, workflow
 from workflow_sdk.graphs import E, Graph, GraphResult, Limits, Outcome, Summary, arc
 
 EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)

@@ -169,6 +169,7 @@ class Client:
             raise DefinitionError(f"a workflow can't be called {name!r:.100}: {problem}")
         known = definition or self._known(name)
         if definition is not None:
+            definition.check()
             raw = encode_input(codec, definition, input)
         elif known is not None:
             raw = encode_plain_input(codec, known, input)

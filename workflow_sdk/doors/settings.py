@@ -29,6 +29,7 @@ def by_name(workflows: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, 
     for flow in workflows:
         if not isinstance(flow, Workflow):
             raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(flow)}")
+        flow.check()
         if found.setdefault(flow.name, flow) is not flow:
             raise DefinitionError(f"two workflows are called {flow.name!r}; give one of them another name")
     return found

@@ -159,6 +159,10 @@ class Graph(Workflow[Any, GraphResult]):
             self._is_frozen = True
         return Plan(self._nodes.values(), **self.settings)
 
+    def check(self) -> None:
+        """Raise `DefinitionError`, with everything that is wrong, if it can't be run. It is not changed after that."""
+        self.freeze()
+
     @property
     def plan(self) -> Plan:
         """The steps as a plan, for a submission of the whole graph."""

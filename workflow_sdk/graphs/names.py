@@ -106,7 +106,7 @@ def own_name(given: Any) -> str:
     """The name of a function that every process knows. DefinitionError, if it has none."""
     if isinstance(given, Workflow):
         return given.name
-    fn: object = given.fn if isinstance(given, Step) else given
+    fn: object = cast("Any", given).fn if isinstance(given, Step) else given
     module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or "<lambda>" in qualname:
         raise DefinitionError(f"{shown(given)} has no name by which another process could find it")
