@@ -109,7 +109,7 @@ def own_name(given: Any) -> str:
     fn: object = cast("Any", given).fn if isinstance(given, Step) else given
     module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or "<lambda>" in qualname:
-        raise DefinitionError(f"{shown(given)} has no name by which another process could find it")
+        raise DefinitionError(f"{shown(fn)} has no name by which another process could find it")
     return f"{module}:{qualname}"
 
 
