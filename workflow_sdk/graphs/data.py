@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from workflow_sdk.definitions import Step, StepOptions, Workflow, as_step_options
+from workflow_sdk.definitions import StepOptions, Workflow, as_step_options
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import Expression, Template, parse, template_of
 from workflow_sdk.graphs.model import Arc, Condition, Join, Kind, Node, Quorum, Rule, as_rules, check_node
@@ -25,25 +25,26 @@ _FLAGS: dict[str, Any] = {"mode": "exclusive", "on_deny": "wait", "trust": "trus
 
 def node_to_data(node: Node, name_of: NameOf) -> dict[str, Any]:
     """A step as plain data: what has its default is left out."""
-    data: dict[str, Any] = {"name": node.name, "kind": node.kind}
-    if node.fn is not None:
-        data["fn"] = name_of(node.fn)
-    data |= {key: getattr(node, key) for key, default in _FLAGS.items() if getattr(node, key) != default}
-    if node.needs:
-        data["needs"] = list(node.needs)
-    if node.join != "all":
-        data["join"] = {"quorum": node.join.count} if isinstance(node.join, Quorum) else node.join
-    if node.next:
-        data["next"] = [_arc_to_data(arc) for arc in node.next]
-    if node.admit:
-        data["admit"] = [_rule_to_data(rule) for rule in node.admit]
-    if node.args is not None:
-        data["args"] = node.args.to_data()
-    if options := _options_to_data(node.options, node.fn, name_of):
-        data["options"] = options
-    if node.details:
-        data["details"] = {key: _detail_to_data(value, name_of) for key, value in node.details.items()}
-    return data
+    whole: dict[str, Any] = {
+        "name": node.name,
+        "kind": node.kind,
+        "fn": None if node.fn is None else name_of(node.fn),
+        **{key: getattr(node, key) for key, default in _FLAGS.items() if getattr(node, key) != default},
+        "needs": list(node.needs),
+        "join": _join_to_data(node.join),
+        "next": [_arc_to_data(arc) for arc in node.next],
+        "admit": [_rule_to_data(rule) for rule in node.admit],
+        "options": _options_to_data(node.options, node.fn, name_of),
+        "details": {key: _detail_to_data(value, name_of) for key, value in node.details.items()},
+    }
+    data = {key: value for key, value in whole.items() if value}
+    return data if node.args is None else {**data, "args": node.args.to_data()}
+
+
+def _join_to_data(join: Join) -> Any:
+    if isinstance(join, Quorum):
+        return {"quorum": join.count}
+    return None if join == "all" else join
 
 
 def node_from_data(data: Mapping[str, Any], find: Find) -> Node:
@@ -211,23 +212,24 @@ def _policy_from_data(data: Mapping[str, Any]) -> Policy:
 
 def _detail_to_data(value: Any, name_of: NameOf) -> Any:
     """A detail of a step's kind. What is no plain data has a mark that says what it is."""
-    if isinstance(value, Template):
-        return {"$args": value.to_data()}
-    if isinstance(value, Expression):
-        return {"$": value.text}
-    if isinstance(value, Node):
-        return {"$step": node_to_data(value, name_of)}
-    if isinstance(value, Arc):
-        return {"$arc": _arc_to_data(value)}
-    if isinstance(value, Task):
-        return {"$task": _task_to_data(value, name_of)}
     if is_sequence(value):
         return [_detail_to_data(one, name_of) for one in value]
     if is_dict(value):
         return {key: _detail_to_data(one, name_of) for key, one in value.items()}
-    if isinstance(value, (Workflow, Step)) or callable(value):
-        return {"$fn": name_of(cast("object", value))}
-    return value
+    for kind, mark, write in _MARKS:
+        if isinstance(value, kind):
+            return {mark: write(value, name_of)}
+    return {"$fn": name_of(value)} if callable(value) else value
+
+
+_MARKS: tuple[tuple[type, str, Callable[[Any, NameOf], Any]], ...] = (
+    (Template, "$args", lambda value, name_of: value.to_data()),
+    (Expression, "$", lambda value, name_of: value.text),
+    (Node, "$step", node_to_data),
+    (Arc, "$arc", lambda value, name_of: _arc_to_data(value)),
+    (Task, "$task", _task_to_data),
+    (Workflow, "$fn", lambda value, name_of: name_of(value)),
+)
 
 
 def _detail_from_data(value: Any, find: Find) -> Any:
@@ -235,20 +237,17 @@ def _detail_from_data(value: Any, find: Find) -> Any:
         return [_detail_from_data(one, find) for one in value]
     if not is_dict(value):
         return value
-    if len(value) != 1:
-        return {key: _detail_from_data(one, find) for key, one in value.items()}
-    match value:
-        case {"$args": args}:
-            return template_of(args)
-        case {"$": str() as text}:
-            return parse(text)
-        case {"$step": step}:
-            return node_from_data(step, find)
-        case {"$arc": arc}:
-            return _arc_from_data(arc)
-        case {"$task": task}:
-            return _task_from_data(task, find)
-        case {"$fn": str() as name}:
-            return find(name)
-        case _:
-            return {key: _detail_from_data(one, find) for key, one in value.items()}
+    mark = next(iter(value)) if len(value) == 1 else ""
+    if mark in _READERS:
+        return _READERS[mark](value[mark], find)
+    return {key: _detail_from_data(one, find) for key, one in value.items()}
+
+
+_READERS: Mapping[str, Callable[[Any, Find], Any]] = {
+    "$args": lambda value, find: template_of(value),
+    "$": lambda value, find: parse(value),
+    "$step": node_from_data,
+    "$arc": lambda value, find: _arc_from_data(value),
+    "$task": _task_from_data,
+    "$fn": lambda value, find: find(value),
+}

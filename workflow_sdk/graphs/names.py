@@ -74,16 +74,17 @@ class Names:
     def find(self, name: str, known: KnownHandlers | None = None) -> Any:
         """What a name stands for. DefinitionError, if there is nothing of that name."""
         found = self._by_name.get(name)
-        if found is None and isinstance(name, str) and ":" in name:
-            # As another process says it, which does not know this graph's own names.
-            own = self._by_name.get(name.rpartition(":")[2].rpartition(".")[2])
-            found = own if own is not None and own_name(own) == name else None
-        if found is None and known is not None and isinstance(name, str):
-            found = known.find(name)
+        if found is None and isinstance(name, str):
+            found = self._as_others_say(name) or (known.find(name) if known is not None else None)
         found = BUILTINS.get(name) if found is None else found
         if found is None:
             raise DefinitionError(f"there is no function {name!r:.200}; give it in `functions`, or {REMEDY}")
         return found
+
+    def _as_others_say(self, name: str) -> Any:
+        """What another process calls `module:name`, which does not know this graph's own names."""
+        own = self._by_name.get(name.rpartition(":")[2].rpartition(".")[2]) if ":" in name else None
+        return own if own is not None and own_name(own) == name else None
 
     def name_of(self, given: Any, known: KnownHandlers | None = None) -> str:
         """The name that leads back to a function. DefinitionError, if there is none."""
@@ -105,10 +106,10 @@ def own_name(given: Any) -> str:
     """The name of a function that every process knows. DefinitionError, if it has none."""
     if isinstance(given, Workflow):
         return given.name
-    fn: object = given.fn if isinstance(given, Step) else given
+    fn: object = cast("Any", given).fn if isinstance(given, Step) else given
     module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or "<lambda>" in qualname:
-        raise DefinitionError(f"{shown(given)} has no name by which another process could find it")
+        raise DefinitionError(f"{shown(fn)} has no name by which another process could find it")
     return f"{module}:{qualname}"
 
 

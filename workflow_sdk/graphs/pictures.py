@@ -137,10 +137,14 @@ def _from_info(info: InstanceInfo, root: str) -> Iterator[tuple[str, NodeStatus]
         if (step := _step_of(wait.path, root)) is not None:
             note = wait.message or wait.name if wait.kind != "admission" else "may not start yet"
             yield step, NodeStatus(_WAITS.get(wait.kind, "waiting"), 0, f"{wait.kind}: {note}")
-    outcomes = info.output.get("outcomes") if is_dict(info.output) else None
-    for name, one in outcomes.items() if is_dict(outcomes) else ():
-        if is_dict(one):
-            told = one
+    yield from _from_output(info.output)
+
+
+def _from_output(output: Any) -> Iterator[tuple[str, NodeStatus]]:
+    """The statuses in a result as plain data; none, if it is something else."""
+    outcomes = output.get("outcomes") if is_dict(output) else None
+    for name, told in outcomes.items() if is_dict(outcomes) else ():
+        if is_dict(told):
             firings = told.get("firings")
             count = firings if isinstance(firings, int) else 0
             yield name, NodeStatus(str(told.get("status")), count, str(told.get("reason") or ""))

@@ -67,6 +67,19 @@ def test_names_of_functions_are_looked_up_if_functions_are_given(line: Line, tmp
     )
 
 
+def test_every_way_through_a_graph_is_tried(line: Line, tmp_path: Path) -> None:
+    graph = Graph("ways", entry="a", context={"open": False})
+    graph.noop("a", next=["b"])
+    graph.noop("b", admit="ctx.open")
+    (tmp_path / "ways.yaml").write_text(graph.to_yaml())
+    found = line("graph", "explore", str(tmp_path / "ways.yaml"), code=1)
+    assert "b" in found.stdout
+    graph = Graph("fine")
+    graph.noop("a")
+    (tmp_path / "fine.yaml").write_text(graph.to_yaml())
+    assert line("graph", "explore", str(tmp_path / "fine.yaml"), "--depth", "5").output == "nothing was found\n"
+
+
 def test_the_schema_is_printed(line: Line) -> None:
     assert json.loads(line("graph", "schema").output) == graph_schema()
 

@@ -45,7 +45,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 DOCUMENT = every_kind().to_data()
 ODD: list[Any] = [
-    *(None, True, 0, -1, 1.5, 10**30, float("inf"), "", "x", "1 +", object(), b"x"),
+    *(None, True, 0, -1, 1.5, 10**30, 10**400, float("inf"), "", "x", "1 +", object(), b"x"),
     *([], [None], [[]], {}, {"x": 1}, {"$": 1}, {"$fn": []}, {"$args": {"$": "("}}),
     *({"$task": {}}, {"$step": 1}, {"$date": "x"}, {"$literal": 1}),
 ]

@@ -60,17 +60,22 @@ def parts_of(
     given = named(functions if functions is not None else ())
     reading = _Reading(given, transports, is_shown=functions is None)
     nodes = [node for at, step in enumerate(read["steps"]) if (node := reading.step(at, step)) is not None]
-    settings = {key: read[key] for key in _SETTINGS if key in read}
-    settings["context"] = read.get("context", {})
-    settings["limits"] = Limits(**read.get("limits", {}))
-    settings["workload"] = _workload(read.get("workload"), given.values())
+    settings = _settings(read, given)
     if reading.problems:
         # What is wrong with the whole is told beside them.
         whole = problems_of(_Draft(settings, nodes, given)) if len(nodes) == len(read["steps"]) else []
         raise InvalidGraphError(f"{what} is not valid", [*reading.problems, *whole])
-    settings["functions"] = given
-    settings["transports"] = transports
-    return Parts(read["name"], settings, read.get("default"), nodes)
+    return Parts(read["name"], {**settings, "transports": transports}, read.get("default"), nodes)
+
+
+def _settings(data: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What `Graph` takes beside its name."""
+    found = {key: data[key] for key in _SETTINGS if key in data}
+    found["context"] = data.get("context", {})
+    found["limits"] = Limits(**data.get("limits", {}))
+    found["workload"] = _workload(data.get("workload"), given.values())
+    found["functions"] = given
+    return found
 
 
 class _Draft:

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.graphs.expressions.data import kind_of
+from workflow_sdk.graphs.expressions.data import LISTS, kind_of
 from workflow_sdk.graphs.narrowing import is_mapping, is_sequence
 from workflow_sdk.rows.wire import shown
 
@@ -56,10 +56,12 @@ def written(value: Any, where: str = "") -> Any:
     if kind is dict:
         found = {_text(key, where): written(one, f"{where}.{key}") for key, one in value.items()}
         return {LITERAL: found} if len(found) == 1 and next(iter(found)) in MARKS else found
-    if kind is list or kind is tuple:
+    if kind in LISTS:
         return [written(one, f"{where}[{at}]") for at, one in enumerate(value)]
-    if kind is str:
-        return _text(value, where)
+    return _text(value, where) if kind is str else _written_scalar(value, kind, where)
+
+
+def _written_scalar(value: Any, kind: type, where: str) -> Any:
     if kind in _PLAIN or (kind is float and math.isfinite(value)):
         return value
     if kind not in _WRITERS:

@@ -133,8 +133,7 @@ def _rule(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _work(data: Mapping[str, Any]) -> dict[str, Any]:
     """What a step does: the kind, and what is special to it."""
-    tool = data.get("tool", [])
-    tasks: list[Mapping[str, Any]] = tool if is_list(tool) else [tool]
+    tasks = _tasks_of(data)
     if len(tasks) == 1 and (values := _assigned(tasks[0])) is not None:
         return {"kind": "assign", "details": {"values": {"$args": values}}}
     # What runs nothing is left out, unless rules come after it.
@@ -143,11 +142,14 @@ def _work(data: Mapping[str, Any]) -> dict[str, Any]:
         return {"kind": "noop"}
     if len(left) == 1 and not _rules_of(left[0]):
         return {"fn": _function(left[0]), **_each(data)}
-    labels = (task.get("name", f"task {at}") for at, task in enumerate(left))
-    return {
-        "kind": "pipeline",
-        "details": {"tasks": [{"$task": _task(label, task)} for label, task in zip(labels, left, strict=False)]},
-    }
+    made = [{"$task": _task(task.get("name", f"task {at}"), task)} for at, task in enumerate(left)]
+    return {"kind": "pipeline", "details": {"tasks": made}}
+
+
+def _tasks_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tasks of a step, which has several, one or none."""
+    tool = data.get("tool", [])
+    return tool if is_list(tool) else [tool]
 
 
 def _each(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,8 +201,7 @@ def _policy(rule: Mapping[str, Any]) -> dict[str, Any]:
 def _unsupported(data: Mapping[str, Any]) -> Iterator[Problem]:
     """What a playbook may say, and graphs do another way."""
     for at, step in enumerate(data["workflow"]):
-        tool = step.get("tool", [])
-        tasks = tool if is_list(tool) else [tool]
+        tasks = _tasks_of(step)
         where = f"workflow[{at}] ({step['step']:.100})"
         assigns = len(tasks) == 1 and _assigned(tasks[0]) is not None
         for rule in chain.from_iterable(map(_rules_of, tasks)) if not assigns else ():

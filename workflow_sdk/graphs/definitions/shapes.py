@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -97,10 +96,14 @@ class Number:
         if value is None and self.is_optional:
             return
         kinds = (int,) if self.is_whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, kinds):
             yield from _expected("a whole number" if self.is_whole else "a number", value, where)
-        elif not self.least <= value <= self._most or (self.is_above and value == self.least):
+        elif not self._fits(value):
             yield from _expected(f"a number {'above' if self.is_above else 'from'} {self.least:g}", value, where)
+
+    def _fits(self, value: float) -> bool:
+        """Whether it is within the bounds; NaN is not."""
+        return self.least <= value <= self._most and not (self.is_above and value == self.least)
 
     def schema(self) -> Schema:
         """As a JSON schema."""
