@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Stack, StepState, is_in, opened
+from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Marking, Stack, StepState, is_in
 from workflow_sdk.graphs.model import Node, Quorum
 from workflow_sdk.graphs.moves import Moves
 from workflow_sdk.graphs.plan import required
-
-Possible = dict[tuple[str, Stack], set[str]]
-"""The needs of joins that may be done yet, by the join and its fork instance."""
-
-_UNKNOWN = -1
-"""The number of a fork instance that no join knows: one that may be opened some time, for instance."""
+from workflow_sdk.graphs.possible import Possible, instance_of, number_of, possible_needs, thinned
 
 
 class Joins:
@@ -62,7 +57,7 @@ class Joins:
         if self._moves.plan.is_dag(join):
             counts = marking.dag.get(join)
             return counts is not None and counts.is_over
-        state = marking.joins.get((join, _number(self._key(join, stack))))
+        state = marking.joins.get((join, number_of(instance_of(self._moves.plan, join, stack))))
         return state is not None and state.is_over
 
     def restore(self) -> None:
@@ -103,28 +98,20 @@ class Joins:
             self._fire(name, {need: output for need in node.needs if (output := self._output(need)) is not None}, ())
         elif counts.done + left < enough:
             counts.is_over = True
-            moves.note(name, "skipped", self._why(node, lambda need: self._is_dead(need)))
+            moves.note(
+                name, "skipped", _why(self._moves.marking, node, lambda need: _is_dead(self._moves.marking, need))
+            )
 
     def _output(self, need: str) -> bytes | None:
         state = self._moves.marking.steps.get(need)
         return state.output if state is not None and state.status == "completed" else None
 
-    def _is_dead(self, need: str) -> bool:
-        state = self._moves.marking.steps.get(need)
-        return state is not None and state.status not in ("", "completed")
-
     # Joins that may have several fork instances.
-
-    def _key(self, name: str, stack: Stack) -> Stack:
-        """The stack of the fork instance that a join fires in, for a step with this stack."""
-        fork = self._moves.plan.join_fork(name)
-        inside = [at for at, (step, _) in enumerate(stack) if step == fork]
-        return stack[: inside[-1] + 1] if inside else ()
 
     def _wait_with(self, name: str, firing: Firing, output: bytes) -> None:
         marking, node = self._moves.marking, self._moves.plan.nodes[name]
-        stack = self._key(name, firing.stack)
-        key = (name, _number(stack))
+        stack = instance_of(self._moves.plan, name, firing.stack)
+        key = (name, number_of(stack))
         state = marking.joins.get(key)
         if state is None:
             state = JoinState(stack, firing.depth)
@@ -151,13 +138,13 @@ class Joins:
         if not self._is_due:
             return False
         self._is_due = False
-        places = self._moves.plan.places
+        marking, places = self._moves.marking, self._moves.plan.places
         found = False
         possible: Possible | None = None
         for key, state in sorted(self._waiting(), key=lambda one: (one[0][1], places[one[0][0]])):
             if possible is None:
-                possible = self._possible()
-            needs = possible.get((key[0], self._thinned(state.stack)), set())
+                possible = possible_needs(self._moves.plan, marking)
+            needs = possible.get((key[0], thinned(marking, state.stack)), set())
             if self._moves.plan.nodes[key[0]].join == "alive" and not needs:
                 self._fire_waiting(key, state)
                 found, possible = True, None
@@ -173,49 +160,8 @@ class Joins:
         node, arrived = self._moves.plan.nodes[key[0]], set(state.arrived)
         state.is_over = True
         self._moves.marking.put_join(key, state)
-        reason = self._why(node, lambda need: need not in arrived and need not in possible)
+        reason = _why(self._moves.marking, node, lambda need: need not in arrived and need not in possible)
         self._moves.note(key[0], "skipped", reason)
-
-    def _possible(self) -> Possible:
-        """For each join in each fork instance, the needs that may be done yet: what is under way may lead to them."""
-        plan, marking = self._moves.plan, self._moves.marking
-        live = {(token.step, token.stack) for token in marking.tokens.values()}
-        live |= {(firing.step, firing.stack) for firing in marking.firings.values()}
-        todo = [(step, self._thinned(stack)) for step, stack in live]
-        seen: set[tuple[str, Stack]] = set()
-        possible: Possible = {}
-        while todo:
-            place = todo.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            name, stack = place
-            node = plan.nodes[name]
-            inside = opened(stack, name, _UNKNOWN) if node.is_fork else stack
-            todo += [(arc.step, inside) for arc in node.next]
-            for join in plan.dependents.get(name, ()):
-                at = (join, self._key(join, stack))
-                if self._may_fire(at, name, possible):
-                    todo.append(at)
-        return possible
-
-    def _may_fire(self, at: tuple[str, Stack], need: str, possible: Possible) -> bool:
-        """Note that a need may be done; whether the join may fire then."""
-        join, marking = at[0], self._moves.marking
-        state = marking.joins.get((join, _number(at[1])))
-        if state is not None and need in state.arrived:
-            return False
-        needs = possible.setdefault(at, set())
-        needs.add(need)
-        counts = marking.dag.get(join)
-        is_over = (state is not None and state.is_over) or (counts is not None and counts.is_over)
-        done = len(state.arrived) if state is not None else counts.done if counts is not None else 0
-        return not is_over and done + len(needs) >= required(self._moves.plan.nodes[join])
-
-    def _thinned(self, stack: Stack) -> Stack:
-        """A stack in which all fork instances are alike that no join waits in or is over in."""
-        is_open = self._moves.marking.forks_open
-        return tuple((fork, number if number in is_open else _UNKNOWN) for fork, number in stack)
 
     def at_rest(self) -> bool:
         """Nothing is under way: joins that wait are over; whether there were any."""
@@ -242,7 +188,7 @@ class Joins:
         args = codec.encode({need: codec.decode(output, plain=True) for need, output in outputs.items()})
         moves.put_token(name, args, stack, max(depth, moves.plan.depths.get(name, 0)))
         if isinstance(node.join, Quorum):
-            self._cancel_rest(name, _number(stack))
+            self._cancel_rest(name, number_of(stack))
 
     def _cancel_rest(self, name: str, fork: int) -> None:
         """A quorum is there: what serves nothing but this join is of no use any more."""
@@ -261,16 +207,21 @@ class Joins:
         for name in [name for name in moves.marking.dag if not moves.plan.is_dag(name)]:
             self._wait_from_now_on(name)
         joins = [node for node in nodes if node.needs]
-        counted = [node for node in joins if moves.plan.is_dag(node.name)]
-        # First all are looked at: one that is skipped now is told to the others like any step that comes to nothing.
-        known = [[(self._output(need) is not None, self._is_dead(need)) for need in node.needs] for node in counted]
-        for node, needs in zip(counted, known, strict=True):
-            done, dead = sum(done for done, _ in needs), sum(dead for _, dead in needs)
-            if done or dead:
-                self._count(node.name, done=done, dead=dead)
+        self._count_known([node for node in joins if moves.plan.is_dag(node.name)])
         for node in joins:
             if not moves.plan.is_dag(node.name):
                 self._begin_with(node)
+
+    def _count_known(self, joins: Sequence[Node]) -> None:
+        # First all are looked at: one that is skipped now is told to the others like any step that comes to nothing.
+        for name, done, dead in [(node.name, *self._known_of(node)) for node in joins]:
+            if done or dead:
+                self._count(name, done=done, dead=dead)
+
+    def _known_of(self, node: Node) -> tuple[int, int]:
+        """How many needs of a join are done, and how many never will be."""
+        outputs = [self._output(need) is not None for need in node.needs]
+        return sum(outputs), sum(_is_dead(self._moves.marking, need) for need in node.needs)
 
     def _wait_from_now_on(self, name: str) -> None:
         """An arc leads now to what a join needs: it is counted no longer, but waits for what may happen again."""
@@ -298,20 +249,24 @@ class Joins:
 
     def why_not(self, node: Node) -> str:
         """Why a join has not fired, where nothing was noted of it."""
-        return self._why(node, lambda need: self._output(need) is None)
-
-    def _why(self, node: Node, is_lost: Callable[[str], bool]) -> str:
-        """Why a join can't fire."""
-        lost = [need for need in node.needs if is_lost(need)]
-        words = [f"{need!r}, which {self._what_became(need)}" for need in lost[:3]]
-        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        return f"it needs {', '.join(words)}{more}"
-
-    def _what_became(self, need: str) -> str:
-        state = self._moves.marking.steps.get(need)
-        words = {"failed": "has failed", "denied": "was denied", "skipped": "was skipped", "cancelled": "was cancelled"}
-        return words.get(state.status if state is not None else "", "was not taken")
+        return _why(self._moves.marking, node, lambda need: self._output(need) is None)
 
 
-def _number(stack: Stack) -> int:
-    return stack[-1][1] if stack else 0
+def _is_dead(marking: Marking, need: str) -> bool:
+    """Whether a step has come to nothing."""
+    state = marking.steps.get(need)
+    return state is not None and state.status not in ("", "completed")
+
+
+def _why(marking: Marking, node: Node, is_lost: Callable[[str], bool]) -> str:
+    """Why a join can't fire."""
+    lost = [need for need in node.needs if is_lost(need)]
+    words = [f"{need!r}, which {_what_became(marking, need)}" for need in lost[:3]]
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    return f"it needs {', '.join(words)}{more}"
+
+
+def _what_became(marking: Marking, need: str) -> str:
+    state = marking.steps.get(need)
+    words = {"failed": "has failed", "denied": "was denied", "skipped": "was skipped", "cancelled": "was cancelled"}
+    return words.get(state.status if state is not None else "", "was not taken")
