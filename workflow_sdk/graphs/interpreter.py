@@ -104,7 +104,7 @@ class Interpreter:
             arcs = self._route_failure(node, firing, ended)
         if ended.is_done and ended.patches:
             self.moves.patch(ended.patches)
-        self._record(firing, node, ended, is_handled=bool(arcs))
+        self._record(firing, node, ended, len(arcs))
         self._emit(firing, node, arcs)
         if not ended.is_done and not arcs and self.plan.status == "fail_fast" and firing.step != self.plan.final:
             reason = f"step {firing.step!r} has failed, and the graph fails at once"
@@ -151,19 +151,19 @@ class Interpreter:
         except ExpressionError:
             return []
 
-    def _record(self, firing: Firing, node: Node, ended: Ended, *, is_handled: bool) -> None:
+    def _record(self, firing: Firing, node: Node, ended: Ended, arcs: int) -> None:
         before = self.marking.steps.get(firing.step, StepState())
         count = before.firings + (ended.number >= 0)
         if ended.is_done:
             state = replace(before, status="completed", reason="", firings=count, output=ended.output)
         else:
             # A failure that no arc has handled counts, whatever comes of the step in another branch.
-            fails = not is_handled and firing.step != self.plan.final
+            fails = not arcs and firing.step != self.plan.final
             state = replace(before, status="failed", reason=ended.reason, firings=count, counts=before.counts or fails)
             state = replace(state, error=ended.raw_error if fails else before.error)
         self.marking.put_step(firing.step, state)
-        if node.next or not ended.is_done:
-            # Some of its arcs were not taken, or a branch has ended.
+        if arcs < len(node.next) or not ended.is_done:
+            # Where all arcs are followed, nothing has become impossible.
             self._joins.look_again()
 
     def _emit(self, firing: Firing, node: Node, arcs: list[tuple[Arc, bytes]]) -> None:
