@@ -138,10 +138,10 @@ class Joins:
         if not self._is_due:
             return False
         self._is_due = False
-        marking, places = self._moves.marking, self._moves.plan.places
+        marking = self._moves.marking
         found = False
         possible: Possible | None = None
-        for key, state in sorted(self._waiting(), key=lambda one: (one[0][1], places[one[0][0]])):
+        for key, state in self._waiting():
             if possible is None:
                 possible = possible_needs(self._moves.plan, marking)
             needs = possible.get((key[0], thinned(marking, state.stack)), set())
@@ -154,7 +154,10 @@ class Joins:
         return found
 
     def _waiting(self) -> list[tuple[JoinKey, JoinState]]:
-        return [(key, state) for key, state in self._moves.marking.joins.items() if not state.is_over]
+        """The joins that wait, in an order that is the same when the marking was read from the store."""
+        places = self._moves.plan.places
+        waiting = [(key, state) for key, state in self._moves.marking.joins.items() if not state.is_over]
+        return sorted(waiting, key=lambda one: (one[0][1], places[one[0][0]]))
 
     def _skip(self, key: JoinKey, state: JoinState, possible: AbstractSet[str]) -> None:
         node, arrived = self._moves.plan.nodes[key[0]], set(state.arrived)
@@ -175,7 +178,7 @@ class Joins:
             state.is_over = True
             moves.marking.put_join(key, state)
             moves.note(key[0], "skipped", reason)
-        for name, counts in list(moves.marking.dag.items()):
+        for name, counts in sorted(moves.marking.dag.items(), key=lambda one: moves.plan.places[one[0]]):
             if not counts.is_over:
                 counts.is_over = True
                 moves.note(name, "skipped", reason)
