@@ -16,7 +16,7 @@ from workflow_sdk import Client, Context, Driver, RunResult, open_driver, run_wo
 from workflow_sdk.client.history import HistoryEntry, read_history
 from workflow_sdk.definitions import StepOptions
 from workflow_sdk.errors import InstanceNotFoundError
-from workflow_sdk.graphs import E, Graph, Limits, arc, node
+from workflow_sdk.graphs import E, Graph, Limits, arc, node, quorum
 from workflow_sdk.graphs.model import Arc, Node
 from workflow_sdk.graphs.names import name_in_data
 from workflow_sdk.operations.scope import Scope, current_scope
@@ -76,14 +76,17 @@ async def noted(passes: int) -> int:
     return passes
 
 
-def random_graph(seed: int) -> Graph:
-    """A graph with cycles, forks inside forks, joins, growth, failures and denials."""
+def random_graph(seed: int, *, races: bool = False) -> Graph:
+    """A graph with cycles, forks inside forks, joins, growth, failures and denials.
+
+    With `races`, what it comes to depends on which firing ends first: it has joins by quorum, and may fail at once.
+    """
     chance = Random(seed)
     graph = Graph(
         "g",
         context={"open1": False, "open2": False, "open3": chance.random() < 0.5},
         limits=Limits(running=chance.choice([None, None, 1, 2])),
-        status=chance.choice(["strict", "lenient"]),
+        status=chance.choice(["strict", "fail_fast"] if races else ["strict", "lenient"]),
         when_blocked=chance.choice(["wait", "complete"]),
         final=chance.choice([None, "final"]),
     )
@@ -92,7 +95,7 @@ def random_graph(seed: int) -> Graph:
     needs = {name: found for name, found in needs.items() if chance.random() < 0.4}
     has_arcs = chance.random() < 0.8
     for at, name in enumerate(names):
-        graph._nodes[name] = _random_step(chance, at, names, needs, has_arcs=has_arcs)
+        graph._nodes[name] = _random_step(chance, at, names, needs, has_arcs=has_arcs, races=races)
     graph._nodes["final"] = node("final", summed_up)
     for fn in (work, summed_up):
         graph.names.add(name_in_data(fn), fn)
@@ -108,7 +111,9 @@ def summed_up(_ctx: Context, args: Any) -> int:
     return len(args["counts"])
 
 
-def _random_step(chance: Random, at: int, names: str, needs: dict[str, list[str]], *, has_arcs: bool) -> Node:
+def _random_step(
+    chance: Random, at: int, names: str, needs: dict[str, list[str]], *, has_arcs: bool, races: bool
+) -> Node:
     name = names[at]
     # A join is not told how many arcs are behind it: what leads back from it might never end.
     targets = [one for one in (names[at + 1 :] if name in needs else names) if has_arcs and one not in needs]
@@ -122,7 +127,7 @@ def _random_step(chance: Random, at: int, names: str, needs: dict[str, list[str]
         arcs.append(arc(target, when=when, args=given, on=on))  # type: ignore[arg-type]
     options: dict[str, Any] = {"needs": needs.get(name, []), "next": arcs}
     if name in needs:
-        options["join"] = chance.choice(["all", "alive"])
+        options["join"] = quorum(chance.randint(1, len(needs[name]))) if races else chance.choice(["all", "alive"])
     if chance.random() < 0.2:
         options["admit"] = f"ctx.open{chance.randint(1, 3)}"
     mode = chance.choice(["exclusive", "inclusive", "inclusive"])
@@ -154,9 +159,9 @@ class Ended:
     outcomes: dict[str, tuple[int, str]]
 
 
-async def run_and_kill(seed: int, crashes: Sequence[Crash]) -> tuple[Ended, int]:
+async def run_and_kill(seed: int, crashes: Sequence[Crash], *, races: bool = False) -> tuple[Ended, int]:
     """Run a graph that dies again and again, to its end; what it has come to, and how many commits it took."""
-    async with _Play(seed) as play:
+    async with _Play(seed, random_graph(seed, races=races)) as play:
         commits = 0
         for crash in crashes:
             faulty = crash.over(play.driver)
@@ -173,8 +178,8 @@ async def run_and_kill(seed: int, crashes: Sequence[Crash]) -> tuple[Ended, int]
 class _Play:
     """One graph in a store of its own."""
 
-    def __init__(self, seed: int) -> None:
-        self.graph = random_graph(seed)
+    def __init__(self, seed: int, graph: Graph) -> None:
+        self.graph = graph
         self.ledger = Ledger(seed)
         self.clock = VirtualClock()
         self.driver: Driver

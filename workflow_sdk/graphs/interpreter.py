@@ -15,7 +15,7 @@ from workflow_sdk.graphs.controllers import Controllers, is_added
 from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
-from workflow_sdk.graphs.marking import Firing, Marking, StepState
+from workflow_sdk.graphs.marking import DagJoin, Firing, Marking, StepState
 from workflow_sdk.graphs.model import Arc, GraphResult, Node
 from workflow_sdk.graphs.moves import Effects, Ended, Moves, failed_to_evaluate
 from workflow_sdk.graphs.plan import Plan
@@ -131,7 +131,7 @@ class Interpreter:
     def _were_given(self, names: list[str]) -> None:
         for name in names:
             # Before any of them is done: none waits for another.
-            self._joins.is_done(name)
+            self.marking.dag.setdefault(name, DagJoin()).is_over = True
         for name in names:
             self._was_given(name, self.moves.given.pop(name))
 
@@ -155,7 +155,7 @@ class Interpreter:
             self.moves.patch(ended.patches)
         # What a step comes to that a controller has added is a matter of the controller.
         is_handled = bool(arcs) or is_added(node)
-        self._record(firing, node, ended, is_handled=is_handled)
+        self._record(firing, node, ended, len(arcs), is_handled=is_handled)
         self._emit(firing, node, arcs)
         if not is_handled and self._fails_at_once(firing, ended):
             reason = f"step {firing.step!r} has failed, and the graph fails at once"
@@ -210,7 +210,7 @@ class Interpreter:
         except ExpressionError:
             return []
 
-    def _record(self, firing: Firing, node: Node, ended: Ended, *, is_handled: bool) -> None:
+    def _record(self, firing: Firing, node: Node, ended: Ended, arcs: int, *, is_handled: bool) -> None:
         before = self.marking.steps.get(firing.step, StepState())
         count = before.firings + (ended.number >= 0)
         if ended.is_done:
@@ -221,8 +221,8 @@ class Interpreter:
             state = replace(before, status="failed", reason=ended.reason, firings=count, counts=before.counts or fails)
             state = replace(state, error=ended.raw_error if fails else before.error, unwinds=ended.unwinds)
         self.marking.put_step(firing.step, state)
-        if node.next or not ended.is_done:
-            # Some of its arcs were not taken, or a branch has ended.
+        if arcs < len(node.next) or not ended.is_done:
+            # Where all arcs are followed, nothing has become impossible.
             self._joins.look_again()
 
     def _emit(self, firing: Firing, node: Node, arcs: list[tuple[Arc, bytes]]) -> None:

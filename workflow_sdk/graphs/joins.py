@@ -14,7 +14,7 @@ from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Mar
 from workflow_sdk.graphs.model import Node, Quorum
 from workflow_sdk.graphs.moves import Moves
 from workflow_sdk.graphs.plan import required
-from workflow_sdk.graphs.possible import Possible, is_in, key_of, number_of, possible_needs, thinned
+from workflow_sdk.graphs.possible import Possible, instance_of, is_in, number_of, possible_needs, thinned
 
 
 class Joins:
@@ -33,10 +33,6 @@ class Joins:
                 self._count(name, done=1)
             else:
                 self._wait_with(name, firing, output)
-
-    def is_done(self, name: str) -> None:
-        """A step is done that has not waited for what it needs."""
-        self._moves.marking.dag.setdefault(name, DagJoin()).is_over = True
 
     def died(self, name: str) -> None:
         """A step has come to nothing."""
@@ -61,7 +57,7 @@ class Joins:
         if self._moves.plan.is_dag(join):
             counts = marking.dag.get(join)
             return counts is not None and counts.is_over
-        state = marking.joins.get((join, number_of(key_of(self._moves.plan, join, stack))))
+        state = marking.joins.get((join, number_of(instance_of(self._moves.plan, join, stack))))
         return state is not None and state.is_over
 
     def restore(self) -> None:
@@ -90,7 +86,6 @@ class Joins:
     def _judge(self, name: str, counts: DagJoin) -> None:
         """Fire a join that has enough, and skip one that can't have enough any more."""
         moves, node = self._moves, self._moves.plan.nodes[name]
-        marking = moves.marking
         if counts.is_over:
             return
         enough, left = required(node), len(node.needs) - counts.done - counts.dead
@@ -100,20 +95,22 @@ class Joins:
             fires = counts.done >= enough
         if fires:
             counts.is_over = True
-            self._fire(
-                name,
-                {need: output for need in node.needs if (output := output_of(marking, need)) is not None},
-                (),
-            )
+            self._fire(name, {need: output for need in node.needs if (output := self._output(need)) is not None}, ())
         elif counts.done + left < enough:
             counts.is_over = True
-            moves.note(name, "skipped", why_lost(marking, node, lambda need: is_dead(marking, need)))
+            moves.note(
+                name, "skipped", _why(self._moves.marking, node, lambda need: _is_dead(self._moves.marking, need))
+            )
+
+    def _output(self, need: str) -> bytes | None:
+        state = self._moves.marking.steps.get(need)
+        return state.output if state is not None and state.status == "completed" else None
 
     # Joins that may have several fork instances.
 
     def _wait_with(self, name: str, firing: Firing, output: bytes) -> None:
         marking, node = self._moves.marking, self._moves.plan.nodes[name]
-        stack = key_of(self._moves.plan, name, firing.stack)
+        stack = instance_of(self._moves.plan, name, firing.stack)
         key = (name, number_of(stack))
         state = marking.joins.get(key)
         if state is None:
@@ -141,13 +138,13 @@ class Joins:
         if not self._is_due:
             return False
         self._is_due = False
-        places = self._moves.plan.places
+        marking = self._moves.marking
         found = False
         possible: Possible | None = None
-        for key, state in sorted(self._waiting(), key=lambda one: (one[0][1], places[one[0][0]])):
+        for key, state in self._waiting():
             if possible is None:
-                possible = possible_needs(self._moves.plan, self._moves.marking)
-            needs = possible.get((key[0], thinned(self._moves.marking, state.stack)), set())
+                possible = possible_needs(self._moves.plan, marking)
+            needs = possible.get((key[0], thinned(marking, state.stack)), set())
             if self._moves.plan.nodes[key[0]].join == "alive" and not needs:
                 self._fire_waiting(key, state)
                 found, possible = True, None
@@ -157,13 +154,16 @@ class Joins:
         return found
 
     def _waiting(self) -> list[tuple[JoinKey, JoinState]]:
-        return [(key, state) for key, state in self._moves.marking.joins.items() if not state.is_over]
+        """The joins that wait, in an order that is the same when the marking was read from the store."""
+        places = self._moves.plan.places
+        waiting = [(key, state) for key, state in self._moves.marking.joins.items() if not state.is_over]
+        return sorted(waiting, key=lambda one: (one[0][1], places[one[0][0]]))
 
     def _skip(self, key: JoinKey, state: JoinState, possible: AbstractSet[str]) -> None:
         node, arrived = self._moves.plan.nodes[key[0]], set(state.arrived)
         state.is_over = True
         self._moves.marking.put_join(key, state)
-        reason = why_lost(self._moves.marking, node, lambda need: need not in arrived and need not in possible)
+        reason = _why(self._moves.marking, node, lambda need: need not in arrived and need not in possible)
         self._moves.note(key[0], "skipped", reason)
 
     def at_rest(self) -> bool:
@@ -178,7 +178,7 @@ class Joins:
             state.is_over = True
             moves.marking.put_join(key, state)
             moves.note(key[0], "skipped", reason)
-        for name, counts in list(moves.marking.dag.items()):
+        for name, counts in sorted(moves.marking.dag.items(), key=lambda one: moves.plan.places[one[0]]):
             if not counts.is_over:
                 counts.is_over = True
                 moves.note(name, "skipped", reason)
@@ -210,21 +210,21 @@ class Joins:
         for name in [name for name in moves.marking.dag if not moves.plan.is_dag(name)]:
             self._wait_from_now_on(name)
         joins = [node for node in nodes if node.needs]
-        counted = [node for node in joins if moves.plan.is_dag(node.name)]
+        self._count_known([node for node in joins if moves.plan.is_dag(node.name)])
+        for node in joins:
+            if not moves.plan.is_dag(node.name):
+                self._begin_with(node)
+
+    def _count_known(self, joins: Sequence[Node]) -> None:
         # First all are looked at: one that is skipped now is told to the others like any step that comes to nothing.
-        known = [
-            [
-                (output_of(self._moves.marking, need) is not None, is_dead(self._moves.marking, need))
-                for need in node.needs
-            ]
-            for node in counted
-        ]
-        for node, needs in zip(counted, known, strict=True):
-            done, dead = sum(done for done, _ in needs), sum(dead for _, dead in needs)
+        for name, done, dead in [(node.name, *self._known_of(node)) for node in joins]:
             if done or dead:
-                self._count(node.name, done=done, dead=dead)
-        for node in [node for node in joins if node not in counted]:
-            self._begin_with(node)
+                self._count(name, done=done, dead=dead)
+
+    def _known_of(self, node: Node) -> tuple[int, int]:
+        """How many needs of a join are done, and how many never will be."""
+        outputs = [self._output(need) is not None for need in node.needs]
+        return sum(outputs), sum(_is_dead(self._moves.marking, need) for need in node.needs)
 
     def _wait_from_now_on(self, name: str) -> None:
         """An arc leads now to what a join needs: it is counted no longer, but waits for what may happen again."""
@@ -232,7 +232,7 @@ class Joins:
         counts, needs = marking.dag.pop(name), self._moves.plan.nodes[name].needs
         marking.put_join(key, JoinState((), is_over=counts.is_over))
         for need in needs if not counts.is_over else ():
-            output = output_of(self._moves.marking, need)
+            output = self._output(need)
             if output is not None:
                 marking.put_arrival(key, need, output)
         self._is_due = True
@@ -252,20 +252,16 @@ class Joins:
 
     def why_not(self, node: Node) -> str:
         """Why a join has not fired, where nothing was noted of it."""
-        return why_lost(self._moves.marking, node, lambda need: output_of(self._moves.marking, need) is None)
+        return _why(self._moves.marking, node, lambda need: self._output(need) is None)
 
 
-def output_of(marking: Marking, need: str) -> bytes | None:
-    state = marking.steps.get(need)
-    return state.output if state is not None and state.status == "completed" else None
-
-
-def is_dead(marking: Marking, need: str) -> bool:
+def _is_dead(marking: Marking, need: str) -> bool:
+    """Whether a step has come to nothing."""
     state = marking.steps.get(need)
     return state is not None and state.status not in ("", "completed")
 
 
-def why_lost(marking: Marking, node: Node, is_lost: Callable[[str], bool]) -> str:
+def _why(marking: Marking, node: Node, is_lost: Callable[[str], bool]) -> str:
     """Why a join can't fire."""
     lost = [need for need in node.needs if is_lost(need)]
     words = [f"{need!r}, which {_what_became(marking, need)}" for need in lost[:3]]
@@ -277,9 +273,3 @@ def _what_became(marking: Marking, need: str) -> str:
     state = marking.steps.get(need)
     words = {"failed": "has failed", "denied": "was denied", "skipped": "was skipped", "cancelled": "was cancelled"}
     return words.get(state.status if state is not None else "", "was not taken")
-
-
-def ends_of(marking: Marking, node: Node) -> tuple[int, int]:
-    """How many needs of a join are done, and how many never will be."""
-    done = sum(output_of(marking, need) is not None for need in node.needs)
-    return done, sum(is_dead(marking, need) for need in node.needs)

@@ -118,6 +118,10 @@ class _Graph:
                 batch = unpack_batch(added[number], run.find, engine, self._plan)
                 self._plan.add(batch.nodes, batch.depth)
             run.interpreter.restore()
+            given = self._begun.completed.items()
+            run.interpreter.moves.given.update(
+                {name: engine.codec.encode(output) for name, output in given if name not in run.marking.fired}
+            )
         else:
             await self._rebuild(engine, entry, run)
         self._assign_what_is_over(engine, run)

@@ -47,7 +47,7 @@ def _end(world: World, event: End) -> None:
     if event.ok and event.unanswered and _needs_an_answer(node):
         event = End(event.number, ok=False)
     firing.status = "done" if event.ok else "failed"
-    world.fates[firing.step] = "completed" if event.ok else "failed"
+    world.came_to[firing.step] = "completed" if event.ok else "failed"
     if event.ok and event.level is not None:
         _patch(world, event.level)
     arcs = _followed(node, event)
@@ -104,7 +104,7 @@ def _bounds(world: World, join: str) -> set[str]:
 
 def _cancel(world: World, one: Token | Firing) -> None:
     if isinstance(one, Firing) or not _has_fired(world, one.step):
-        world.fates[one.step] = "cancelled"
+        world.came_to[one.step] = "cancelled"
     one.status = "cancelled"
 
 
@@ -250,7 +250,7 @@ def _decide(world: World, place: Place, future: list[str]) -> bool:
 def _skip(world: World, place: Place) -> None:
     world.joins[place] = "skipped"
     if not _has_fired(world, place[0]):
-        world.fates[place[0]] = "skipped"
+        world.came_to[place[0]] = "skipped"
 
 
 def _fire(world: World, place: Place) -> None:
@@ -275,7 +275,7 @@ def _give_up_waiting(world: World) -> bool:
     for token in world.tokens:
         if token.status == "pending":
             token.status = "blocked"
-            world.fates[token.step] = "denied"
+            world.came_to[token.step] = "denied"
     return True
 
 
@@ -290,7 +290,7 @@ def _start(world: World, token: Token) -> bool:
     node = world.nodes[token.step]
     if _is_denied(world, node):
         token.status = "denied"
-        world.fates[token.step] = "denied"
+        world.came_to[token.step] = "denied"
         return True
     running = world.given.limits.running
     if running is not None and sum(one.status == "running" for one in world.firings) >= running:
@@ -298,7 +298,7 @@ def _start(world: World, token: Token) -> bool:
     if node.admit and world.level < node.details["level"]:
         token.status = "discarded" if node.on_deny == "discard" else "pending"
         if node.on_deny == "discard" and not _has_fired(world, node.name):
-            world.fates[node.name] = "denied"
+            world.came_to[node.name] = "denied"
         return True
     token.status = "taken"
     world.firings.append(Firing(len(world.firings), token.step, token.stack))
@@ -353,5 +353,6 @@ def status_of(world: World) -> str | None:
 def outcomes(world: World) -> dict[str, str]:
     """What became of every step."""
     return {
-        name: world.fates.get(name, "skipped" if node.needs else "never_reached") for name, node in world.nodes.items()
+        name: world.came_to.get(name, "skipped" if node.needs else "never_reached")
+        for name, node in world.nodes.items()
     }

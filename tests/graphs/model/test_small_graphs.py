@@ -357,3 +357,13 @@ def test_a_submitted_arc_makes_what_was_certain_possible_again() -> None:
     done(run, "a")
     done(run, "j")
     assert run.machine.interpreter.result().status == "succeeded"
+
+
+def test_joins_are_given_up_in_the_same_order_and_words_when_the_marking_was_read_again() -> None:
+    run = trial(node("a"), node("b"), node("e"), node("d", needs=["a", "b"]), status="fail_fast")
+    done(run, "e")
+    # Counted before d is: the order in which they began to wait is not stored.
+    run.happens(Submit((node("s", needs=["d", "e"]),)))
+    done(run, "a")
+    failed(run, "b")
+    assert [status(run, name) for name in "ds"] == ["skipped"] * 2

@@ -119,7 +119,7 @@ class World:
     """How many fork instances were opened."""
     joins: dict[tuple[str, Stack], str] = field(default_factory=dict[tuple[str, Stack], str])
     """What became of a join in a fork instance: fired or skipped. Else it waits."""
-    fates: dict[str, str] = field(default_factory=dict[str, str])
+    came_to: dict[str, str] = field(default_factory=dict[str, str])
     """What a step has come to."""
     first: tuple[str, ...] = ()
     """The steps that a run begins with."""
