@@ -253,7 +253,7 @@ def test_a_way_is_not_walked_further_than_the_depth_that_is_given() -> None:
 def test_steps_that_run_nothing_are_passed_on_the_way() -> None:
     graph = Graph("inline")
     graph.step("a", body, next="pause")
-    graph.add("pause", "noop", None, {"next": "act"})  # pyright: ignore[reportPrivateUsage]
+    graph.noop("pause", next="act")
     graph.step("act", body, admit=E.workload.is_urgent)
     (finding,) = explore(graph).findings
     assert finding.way == ("a is done: pause (which is over at once) begins",)

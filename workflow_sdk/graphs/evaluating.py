@@ -7,7 +7,7 @@ made again from its record: no guard is evaluated a second time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from workflow_sdk.errors import CodecError
 from workflow_sdk.graphs.expressions import ExpressionError, Template
@@ -78,25 +78,15 @@ class Remembered:
         return self._next()[""]
 
     def _next(self) -> Any:
-        found = next(self._made, [_CHANGED])
+        found: Any = next(self._made, [_CHANGED])
         self.made.append(found)
         if isinstance(found, list):
-            raise ExpressionError(found[0])
+            raise ExpressionError(cast("list[str]", found)[0])
         return found
 
 
-class _Reading(Protocol):
-    """An expression, as far as it says what it reads."""
-
-    @property
-    def reads(self) -> frozenset[tuple[str, ...]]:
-        """The paths that it reads."""
-        ...
-
-    @property
-    def is_native(self) -> bool:
-        """Whether it is a function, which may read anything."""
-        ...
+_Reading = Condition | Template
+"""An expression, as far as it says what it reads."""
 
 
 class Sees:
@@ -183,7 +173,7 @@ class Sees:
 
 def _plain_context(codec: Codec, raw: bytes | None) -> dict[str, Any]:
     """The context as plain data."""
-    found = {} if raw is None else codec.decode(raw, plain=True)
+    found: Any = {} if raw is None else codec.decode(raw, plain=True)
     if not isinstance(found, dict):
         raise CodecError("the context of a graph is not what was stored")
-    return found
+    return cast("dict[str, Any]", found)

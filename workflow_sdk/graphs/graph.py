@@ -107,7 +107,11 @@ class Graph(Workflow[Any, GraphResult]):
             return self.add(declaring.pipeline(name, options.pop("tasks"), options))
         if is_function(fn) and not isinstance(fn, str):
             return self._declare(name, fn, options)
-        return self._declare(name, body, options) if body is not None else lambda fn: self._declare(name, fn, options)
+
+        def declare(fn: Any) -> Any:
+            return self._declare(name, fn, options)
+
+        return declare if body is None else declare(body)
 
     def _declare(self, name: str | None, fn: Any, options: Mapping[str, Any]) -> Any:
         if not is_function(fn):
@@ -219,9 +223,13 @@ class Graph(Workflow[Any, GraphResult]):
         """The functions, transports and workflows that the canonical definition names, and their modules."""
         return uses_of(*exported(self))
 
-    @cached_property
+    @property
     def pinned(self) -> tuple[bytes, dict[str, Any]] | None:
         """The digest of the definition and the definition, which instances go on with; None if it can't be exported."""
+        return self._pinned
+
+    @cached_property
+    def _pinned(self) -> tuple[bytes, dict[str, Any]] | None:
         try:
             data = self.to_data()
         except DefinitionError:

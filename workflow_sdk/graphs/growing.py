@@ -199,7 +199,7 @@ class Growing:
         found: list[tuple[str, bytes]] = []
         for name in first:
             args = by_name[name].args
-            value = {} if args is None else args.evaluate(self._run.interpreter.moves.sees(b"").of(args), {})
+            value: Any = {} if args is None else args.evaluate(self._run.interpreter.moves.sees(b"").of(args), {})
             found.append((name, codec.encode(value)))
         return tuple(found)
 
@@ -234,7 +234,10 @@ def taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
     plan = getattr(given, "plan", None)
     if isinstance(plan, Plan):
         return list(plan.nodes.values()), plan.roots
-    return (list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]), None
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        several: Iterable[Any] = given
+        return list(several), None
+    return [given], None
 
 
 def refusal(known: AbstractSet[str], most: Limits, nodes: Sequence[Any], depth: int) -> Verdict | None:

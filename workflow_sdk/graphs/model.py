@@ -84,8 +84,9 @@ def as_rules(given: object) -> tuple[Rule, ...]:
     if isinstance(given, Rule):
         return (given,)
     if isinstance(given, Sequence) and not isinstance(given, str):
-        rules = tuple(given)
-        if not all(isinstance(one, Rule) for one in rules):
+        listed = cast("Sequence[object]", given)
+        rules = tuple(one for one in listed if isinstance(one, Rule))
+        if len(rules) != len(listed):
             raise DefinitionError("`admit` takes an expression, or a list of `rule(...)` and `otherwise(...)`")
         return rules
     # One expression: where it is false, the step may not start.

@@ -137,7 +137,7 @@ class _Graph:
         """A rewind has forgotten a part of the history: find out where the run is after what is left of it."""
         place, data = self._place, entry.data
         assert isinstance(data, GraphData), "a graph has its context"
-        context = engine.codec.decode(data.context, plain=True) if data.context else {}
+        context: dict[str, Any] = engine.codec.decode(data.context, plain=True) if data.context else {}
         rebuilding = Rebuilding(engine, run.interpreter, run.find)
         happened = recorded(await engine.stored.read(HISTORY + place.location), engine.journal.names.texts)
         run.interpreter.is_rebuilt, run.interpreter.live = True, run.chooser

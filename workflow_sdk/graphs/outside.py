@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from workflow_sdk.changes.deliver import NewMessage
 from workflow_sdk.changes.instances import read_about
@@ -133,11 +133,11 @@ def encode_begun(
 def read_begun(codec: Codec, raw: bytes, hint: object) -> Any:
     """The input of a run: the workload, or what another system has begun with it."""
     try:
-        found = codec.decode(raw, plain=True)
+        found: Any = codec.decode(raw, plain=True)
     except CodecError:
         found = None
-    if not isinstance(found, dict) or found.keys() != {_BEGUN}:
+    if not isinstance(found, dict) or cast("dict[str, Any]", found).keys() != {_BEGUN}:
         return codec.decode_checked(raw, hint)
-    begun = found[_BEGUN]
+    begun: dict[str, Any] = cast("dict[str, Any]", found)[_BEGUN]
     workload = codec.decode_checked(codec.encode(begun["workload"]), hint)
     return Begun(workload, begun["completed"], begun["submissions"])

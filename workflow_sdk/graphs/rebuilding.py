@@ -101,7 +101,7 @@ class Rebuilding:
         assert isinstance(only, tuple), "a firing has a number"
         step = self._engine.journal.names.texts[only[0]]
         firing = Firing(step, only[1], data.args, (), data.depth, data.began, entry.created_at)
-        made = codec.decode(data.made, plain=True) if data.made else []
+        made: list[Any] = codec.decode(data.made, plain=True) if data.made else []
         patches = None if data.patches is None else codec.decode(data.patches, plain=True)
         # A firing whose guards have failed was done until then.
         is_done = entry.error is None or entry.value is not None
