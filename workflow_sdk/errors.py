@@ -313,8 +313,8 @@ class GraphFailedError(WorkflowSDKError):
 
     def __init__(self, message: str = "", result: object = None, failed: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.__result__ = result
-        self.failed = list(failed)
+        self.__result__: object = result
+        self.failed: list[str] = list(failed)
         """The paths of what has failed in it: `recover` tries that again."""
 
     @property

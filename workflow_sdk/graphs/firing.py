@@ -104,8 +104,8 @@ class FiringSeat:
         self._run = run
         self._before: Mapping[str, Any] = before or {}
         """Of a part: what the firing had changed in the context when the part began."""
-        self.number = number
-        self.firing = firing
+        self.number: int = number
+        self.firing: Firing = firing
         self.patches: dict[str, Any] = {}
         self.used: Limits = Limits(*firing.used)
 
@@ -163,13 +163,13 @@ class FiringWork:
         self._run = run
         self.node = node
         self.number = number
-        self.firing = firing
+        self.firing: Firing = firing
         self.location = location
-        self.name = node.name
+        self.name: str = node.name
         self._label = join_path(escape(graph), join_path(escape(node.name), f"~{firing.count}"))
         self.options: StepOptions = _options_of(node)
         self.scope: Scope | None = None
-        self.seat = FiringSeat(run, number, firing)
+        self.seat: FiringSeat = FiringSeat(run, number, firing)
         self.ended: Ended | None = None
         """How it has ended, once it has."""
 
@@ -219,7 +219,8 @@ class FiringWork:
             self._change(replace(self.firing, retry_at=None, tried_at=now, attempts=self.firing.attempts + 1))
 
     def _change(self, firing: Firing) -> None:
-        self.firing = self.seat.firing = firing
+        self.firing = firing
+        self.seat.firing = firing
         self._run.change_firing(self.number, firing)
 
     async def give_up(self, engine: Engine, failure: BaseException) -> None:

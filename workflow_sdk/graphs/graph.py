@@ -82,7 +82,7 @@ class Graph(Workflow[Any, GraphResult]):
             "when_blocked": when_blocked,
             "final_failure": final_failure,
         }
-        self.names = Names(functions, transports)
+        self.names: Names = Names(functions, transports)
         """The functions of the graph, by the names that data has for them."""
         self._nodes: dict[str, Node] = {}
         self._is_frozen = False

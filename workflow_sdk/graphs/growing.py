@@ -234,10 +234,11 @@ def taken_apart(given: Any) -> tuple[list[Any], Sequence[str] | None]:
     plan = getattr(given, "plan", None)
     if isinstance(plan, Plan):
         return list(plan.nodes.values()), plan.roots
-    if isinstance(given, Iterable) and not isinstance(given, str):
-        several: Iterable[Any] = given
-        return list(several), None
-    return [given], None
+    return [given] if _is_one(given) else list(given), None
+
+
+def _is_one(given: object) -> bool:
+    return isinstance(given, str) or not isinstance(given, Iterable)
 
 
 def refusal(known: AbstractSet[str], most: Limits, nodes: Sequence[Any], depth: int) -> Verdict | None:

@@ -42,7 +42,7 @@ class Interpreter:
         """`expands`: controllers add their steps. Otherwise they end as any other step, for who only wants the ways."""
         self.plan = plan
         self.marking = marking
-        self.moves = Moves(plan, marking, codec, workload, now, state)
+        self.moves: Moves = Moves(plan, marking, codec, workload, now, state)
         self.instance_id = ""
         self.is_rebuilt = False
         """What was recorded happens again: steps are started by their record only."""

@@ -44,17 +44,17 @@ class GraphRun:
         self.place = place
         self.plan = plan
         self.most: Limits = plan.limits
-        self.marking = Marking()
+        self.marking: Marking = Marking()
         self._names = names
-        self.interpreter = Interpreter(
+        self.interpreter: Interpreter = Interpreter(
             plan, self.marking, engine.codec, workload, now=engine.clock.time, state=self._public_state
         )
         self.interpreter.instance_id = engine.facts.instance_id
-        self.around = Surroundings(self.interpreter.moves, names, engine.known)
-        self.growing = Growing(self)
+        self.around: Surroundings = Surroundings(self.interpreter.moves, names, engine.known)
+        self.growing: Growing = Growing(self)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._live: dict[int, tuple[anyio.CancelScope, Scope]] = {}
-        self.over = anyio.Event()
+        self.over: anyio.Event = anyio.Event()
         self._handed = False
         self._spawned = self._begun = self._ended = 0
         self.unwound: bytes | None = None

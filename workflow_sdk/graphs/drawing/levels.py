@@ -37,9 +37,9 @@ class Levels:
     """
 
     def __init__(self, rooms: Sequence[tuple[int, int]], rows: Rows, links: Sequence[Link]) -> None:
-        self.left = [left for left, _ in rooms]
-        self.right = [right for _, right in rooms]
-        self.boxes = len(rooms)
+        self.left: list[int] = [left for left, _ in rooms]
+        self.right: list[int] = [right for _, right in rooms]
+        self.boxes: int = len(rooms)
         self.above: list[list[int]] = [[] for _ in rooms]
         self.below: list[list[int]] = [[] for _ in rooms]
         self.ways: dict[int, list[int]] = {}
@@ -49,10 +49,10 @@ class Levels:
         sharing = [sharing_of(link, rows.is_broken) for link in links]
         label_rows = [_label_row(link, share, rows.row) for link, share in zip(links, sharing, strict=True)]
         self._number_levels(rows.number, label_rows)
-        self.level = [self._level_of_row[row] for row in rows.row]
+        self.level: list[int] = [self._level_of_row[row] for row in rows.row]
         for link, share, label_row in zip(links, sharing, label_rows, strict=True):
             self._add(link, share, -1 if label_row < 0 else self._level_of_row[label_row] + 1)
-        self.stops = self._by_level()
+        self.stops: list[list[int]] = self._by_level()
 
     def _by_level(self) -> list[list[int]]:
         stops: list[list[int]] = [[] for _ in range(self.count)]

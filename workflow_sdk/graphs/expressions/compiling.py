@@ -37,11 +37,11 @@ class Program:
     def __init__(self, tree: Node) -> None:
         self.functions: set[str] = set()
         self.reads: set[tuple[str, ...]] = set()
-        self.steps = 0
+        self.steps: int = 0
         """The most steps that a run takes outside of comprehensions and of what is counted by size."""
-        self.run = self.compile(tree)
+        self.run: Run = self.compile(tree)
         # Every step that a text can hold fits into the budget, so that only what repeats is counted while it runs.
-        self.allowance = STEPS_MAX - self.steps
+        self.allowance: int = STEPS_MAX - self.steps
 
     def compile(self, node: Node) -> Run:
         """The function that evaluates a node."""

@@ -48,9 +48,9 @@ class Frame:
     __slots__ = ("functions", "item", "left", "scope")
 
     def __init__(self, scope: Mapping[str, Value], functions: Mapping[str, Callable[..., Value]], left: int) -> None:
-        self.scope = scope
-        self.functions = functions
-        self.left = left
+        self.scope: Mapping[str, Value] = scope
+        self.functions: Mapping[str, Callable[..., Value]] = functions
+        self.left: int = left
         self.item: Value = None
 
     def spend(self, steps: int) -> None:
@@ -83,8 +83,8 @@ class Copier:
     """Copies plain data, and counts its size. A Fault if it is too large, or if there is anything else in it."""
 
     def __init__(self, most: int = SIZE_MAX) -> None:
-        self.most = most
-        self.size = 0
+        self.most: int = most
+        self.size: int = 0
 
     def copied(self, value: Value) -> Value:
         """A copy that shares nothing that can be changed."""

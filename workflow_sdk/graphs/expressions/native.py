@@ -54,7 +54,7 @@ class View:
     def __eq__(self, other: object) -> bool:
         return bool(self.__data__ == bare(other))
 
-    __hash__ = None  # type: ignore[assignment]  # as of lists and dicts
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # as of lists and dicts
 
     def __repr__(self) -> str:
         return repr(self.__data__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from inspect import signature
-from typing import Final, NoReturn, cast
+from typing import ClassVar, Final, NoReturn, cast
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions.reading import TOO_DEEP
@@ -79,6 +79,10 @@ def _refused(what: str, remedy: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+Operator = Callable[["Term", object], "Term"]
+Refused = Callable[..., NoReturn]
+
+
 class Term:
     """A part of an expression. Attributes and keys lead to more of it; operators and `fn` make larger ones."""
 
@@ -108,26 +112,26 @@ class Term:
     def __ne__(self, other: object) -> Term:  # type: ignore[override]  # as above
         return _compared(self, "!=", other)
 
-    __lt__ = _ordered("<")
-    __le__ = _ordered("<=")
-    __gt__ = _ordered(">")
-    __ge__ = _ordered(">=")
-    __add__ = _operator("+")
-    __sub__ = _operator("-")
-    __mul__ = _operator("*")
-    __truediv__ = _operator("/")
-    __floordiv__ = _operator("//")
-    __mod__ = _operator("%")
-    __radd__ = _reflected("+")
-    __rsub__ = _reflected("-")
-    __rmul__ = _reflected("*")
-    __rtruediv__ = _reflected("/")
-    __rfloordiv__ = _reflected("//")
-    __rmod__ = _reflected("%")
-    __and__ = _joined("and")
-    __or__ = _joined("or")
-    __rand__ = _joined_to("and")
-    __ror__ = _joined_to("or")
+    __lt__: ClassVar[Operator] = _ordered("<")
+    __le__: ClassVar[Operator] = _ordered("<=")
+    __gt__: ClassVar[Operator] = _ordered(">")
+    __ge__: ClassVar[Operator] = _ordered(">=")
+    __add__: ClassVar[Operator] = _operator("+")
+    __sub__: ClassVar[Operator] = _operator("-")
+    __mul__: ClassVar[Operator] = _operator("*")
+    __truediv__: ClassVar[Operator] = _operator("/")
+    __floordiv__: ClassVar[Operator] = _operator("//")
+    __mod__: ClassVar[Operator] = _operator("%")
+    __radd__: ClassVar[Operator] = _reflected("+")
+    __rsub__: ClassVar[Operator] = _reflected("-")
+    __rmul__: ClassVar[Operator] = _reflected("*")
+    __rtruediv__: ClassVar[Operator] = _reflected("/")
+    __rfloordiv__: ClassVar[Operator] = _reflected("//")
+    __rmod__: ClassVar[Operator] = _reflected("%")
+    __and__: ClassVar[Operator] = _joined("and")
+    __or__: ClassVar[Operator] = _joined("or")
+    __rand__: ClassVar[Operator] = _joined_to("and")
+    __ror__: ClassVar[Operator] = _joined_to("or")
 
     def __neg__(self) -> Term:
         return _made(negative(self.__node__), self)
@@ -135,17 +139,23 @@ class Term:
     def __invert__(self) -> Term:
         return _made(inverse(self.__node__), self)
 
-    __bool__ = _refused(
+    __bool__: ClassVar[Refused] = _refused(
         "an expression is neither true nor false before it is evaluated",
         "write & for `and`, | for `or`, ~ for `not`, (E.a < E.b) & (E.b < E.c) for a chain, each in brackets",
     )
-    __contains__ = _refused("`in` can't be written with E", "write fn.isin(item, E.output.tags)")
-    __iter__ = _refused("an expression can't be gone through", "write fn.each(E.output.items, lambda item: item.id)")
-    __len__ = _refused("the length of an expression is not known yet", "write fn.len(E.output.items)")
-    __call__ = _refused("values have no methods", "call a function, such as fn.lower(E.output.name)")
-    __format__ = _refused("an expression can't be put into a text", 'join them with +, as in "id-" + E.output.id')
-    __pow__ = _refused("expressions have no **", "multiply, or register a function")
-    __rpow__ = _refused("expressions have no **", "multiply, or register a function")
+    __contains__: ClassVar[Refused] = _refused("`in` can't be written with E", "write fn.isin(item, E.output.tags)")
+    __iter__: ClassVar[Refused] = _refused(
+        "an expression can't be gone through", "write fn.each(E.output.items, lambda item: item.id)"
+    )
+    __len__: ClassVar[Refused] = _refused(
+        "the length of an expression is not known yet", "write fn.len(E.output.items)"
+    )
+    __call__: ClassVar[Refused] = _refused("values have no methods", "call a function, such as fn.lower(E.output.name)")
+    __format__: ClassVar[Refused] = _refused(
+        "an expression can't be put into a text", 'join them with +, as in "id-" + E.output.id'
+    )
+    __pow__: ClassVar[Refused] = _refused("expressions have no **", "multiply, or register a function")
+    __rpow__: ClassVar[Refused] = _refused("expressions have no **", "multiply, or register a function")
 
     def __repr__(self) -> str:
         return f"<E: {canonical(self.__node__)}>"

@@ -63,7 +63,7 @@ class Writer:
 
     def __init__(self, space: str) -> None:
         self.space = space
-        self.comma = f",{space}"
+        self.comma: str = f",{space}"
 
     def at(self, node: Node, least: int) -> str:
         """The text of a node, in brackets if it binds less tightly than `least`."""
