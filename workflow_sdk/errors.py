@@ -311,9 +311,13 @@ class GraphFailedError(WorkflowSDKError):
     # Special by its name, so that it is not recorded with the failure: it may be large, and is stored beside it.
     __slots__ = ("__result__",)
 
-    def __init__(self, message: str = "", result: object = None, failed: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str = "", result: object = None, failed: Sequence[str] = (), kind: str = "application"
+    ) -> None:
         super().__init__(message)
         self.__result__: object = result
+        self.kind: str = kind
+        """The kind that the failures of its steps have in common, as in `ErrorInfo`."""
         self.failed: list[str] = list(failed)
         """The paths of what has failed in it: `recover` tries that again."""
 

@@ -148,8 +148,10 @@ class Interpreter:
             arcs = self._route(node, firing, ended)
         except ExpressionError as error:
             # A guard without an answer is no "no": the firing has failed, whatever its body came to.
-            ended = self._rerouted(ended, error)
-            arcs = self._route_failure(node, firing, ended)
+            arcs = []
+            if ended.is_done:
+                ended = self._rerouted(ended, error)
+                arcs = self._route_failure(node, firing, ended)
         asked.made = ended.made = made[before:]
         if ended.is_done and ended.patches:
             self.moves.patch(ended.patches)

@@ -50,6 +50,10 @@ async def listen(run: Listens) -> None:
             found = await wait_for(run.engine, Wait(_Listener(run.place), "graph", messages=(GRAPH_MESSAGE,)))
             for message in found.messages:
                 await _take(run, message)
+    except Exception as error:
+        if run.engine.life.halted:
+            raise
+        raise run.engine.life.mistake(error) from None
     finally:
         run.task_ends()
 

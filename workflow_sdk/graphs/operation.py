@@ -28,6 +28,7 @@ from workflow_sdk.rows.entries import Entry, FiringData, GraphData
 from workflow_sdk.rows.keys import HISTORY, marking_of
 from workflow_sdk.rows.location import escape, join_path, segments, subtree
 from workflow_sdk.rows.status import Kind
+from workflow_sdk.values.exceptions import kind_of
 
 
 class Runnable(Definable, Protocol):
@@ -164,7 +165,8 @@ class _Graph:
             entry.fail(run.unwound, engine.clock.time())
             entry.value = raw
         elif result.status == "failed":
-            error = GraphFailedError(_told(place, result), None, list(self._failed(engine, run)))
+            failed = list(dict.fromkeys(self._failed(engine, run)))
+            error = GraphFailedError(_told(place, result), None, failed, _kind(engine, run))
             entry.fail(pack_error(error, engine.codec), engine.clock.time())
             entry.value = raw
         else:
@@ -215,9 +217,20 @@ class _Graph:
             recorded_error = place.failure(entry.error)
             if isinstance(recorded_error, RollbackError):
                 raise recorded_error
-            failed = recorded_error.failed if isinstance(recorded_error, GraphFailedError) else ()
-            raise GraphFailedError(_told(place, result), result, failed)
+            if isinstance(recorded_error, GraphFailedError):
+                raise GraphFailedError(_told(place, result), result, recorded_error.failed, recorded_error.kind)
+            raise GraphFailedError(_told(place, result), result)
         return result
+
+
+def _kind(engine: Engine, run: GraphRun) -> str:
+    """The kind that the failures of steps have in common."""
+    kinds = {
+        "expression" if state.error is None else kind_of(unpack_error(state.error, engine.codec))
+        for state in run.marking.steps.values()
+        if state.counts and state.status == "failed"
+    }
+    return kinds.pop() if len(kinds) == 1 else "application"
 
 
 def _step_of(segment: bytes, texts: Mapping[int, str]) -> str:

@@ -212,6 +212,11 @@ class GraphRun:
                     return
                 following = effects.started[0] if effects.started else None
                 self.spawn(effects.started[1:])
+        except Exception as error:
+            # It is no failure of a step, which would be an end: such as arguments for a join that are too large.
+            if self.engine.life.halted:
+                raise
+            raise self.engine.life.mistake(error) from None
         finally:
             self.task_ends()
 
