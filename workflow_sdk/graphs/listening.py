@@ -58,9 +58,18 @@ async def listen(run: Listens) -> None:
         run.task_ends()
 
 
+async def take_what_has_come(run: Listens) -> None:
+    """Take what was said before a firing ended: the run may be over with that, and would not hear it any more."""
+    inbox = run.engine.journal.inbox
+    for message in inbox.find((GRAPH_MESSAGE,), inbox.count(GRAPH_MESSAGE)):
+        await _take(run, message)
+
+
 async def _take(run: Listens, message: InboxMessage) -> None:
-    """Do what a message says, in one commit with the record of it."""
+    """Do what a message says, in one commit with the record of it; once, whoever finds it."""
     engine, place = run.engine, run.place
+    if not engine.journal.inbox.has(message):
+        return
     number = run.interpreter.marking.head.events + 1
     index = place.scope.names.intern(RECEIVED)
     location = place.location + pack_segment(index) + pack_pair(index, number)

@@ -17,7 +17,7 @@ from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.firing import FiringSeat, FiringWork
 from workflow_sdk.graphs.growing import Growing
 from workflow_sdk.graphs.interpreter import Interpreter
-from workflow_sdk.graphs.listening import DeniedTokens, listen
+from workflow_sdk.graphs.listening import DeniedTokens, listen, take_what_has_come
 from workflow_sdk.graphs.marking import Firing, Marking, packed
 from workflow_sdk.graphs.model import GraphResult, Limits
 from workflow_sdk.graphs.moves import Effects, Ended
@@ -28,7 +28,7 @@ from workflow_sdk.operations.calling import retried
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, make_room, pack_error
 from workflow_sdk.operations.scope import Scope
-from workflow_sdk.operations.types import Coro, Unwound
+from workflow_sdk.operations.types import GRAPH_MESSAGE, Coro, Unwound
 from workflow_sdk.rows.entries import Entry, FiringData
 from workflow_sdk.rows.keys import marking_of
 from workflow_sdk.rows.location import pack_pair
@@ -248,6 +248,8 @@ class GraphRun:
     async def _settle(self, ended: Ended) -> Effects:
         """Decide what comes of the end of a firing, and store it."""
         await make_room(self.engine)
+        if self.engine.journal.inbox.count(GRAPH_MESSAGE):
+            await take_what_has_come(self)
         if self._settling is None:
             return await self._store(ended)
         async with self._settling:
