@@ -247,6 +247,9 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         """The annotation of the input."""
         return parameter_hint(self.fn, 1) if self.takes_input else None
 
+    def check_calls(self, transports: Mapping[str, Callable[..., Any]]) -> None:
+        """Raise `DefinitionError`, if it makes calls by transports that are not there."""
+
     def read_input(self, codec: Codec, raw: bytes) -> Any:
         """The input that is stored for an instance."""
         return codec.decode_checked(raw, self.input_hint)

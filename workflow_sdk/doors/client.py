@@ -24,7 +24,6 @@ from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.features.retention import prune
 from workflow_sdk.features.schedules.schedules import Schedule, ScheduleOptions, Schedules
-from workflow_sdk.graphs.outside import encode_begun, submit_to
 from workflow_sdk.instance.clock import Clock, TimeSource, clock_of, overseen
 from workflow_sdk.instance.results import check_value_bytes
 from workflow_sdk.journal.names import name_problem
@@ -149,6 +148,8 @@ class Client:
         name, known, raw = self._prepare(workflow, definition, input)
         batches = list(submissions)
         if batches or completed:
+            from workflow_sdk.graphs.outside import encode_begun  # who runs no graph is not to load it
+
             raw = encode_begun(access.codec, known, input, completed, batches)
         now = access.clock.time()
         keys = InstanceKeys(id if id is not None else _new_id(now))
@@ -333,6 +334,8 @@ class Client:
 
         Returns once whoever runs the instance has decided. The verdict is false if they were refused, and says why.
         """
+        from workflow_sdk.graphs.outside import submit_to
+
         return await submit_to(self.access, id, nodes)
 
     async def delete(self, id: str) -> None:

@@ -22,13 +22,11 @@ from workflow_sdk.client.access import Access
 from workflow_sdk.client.watching import Watch
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.doors.client import Client
-from workflow_sdk.doors.settings import by_name, number_of, seconds_of
+from workflow_sdk.doors.settings import Definitions, by_name, number_of, seconds_of
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.features.retention import Answers, Purging
 from workflow_sdk.features.schedules.ticking import Ticking
-from workflow_sdk.graphs import Registry
-from workflow_sdk.graphs.graph import check_transports
 from workflow_sdk.instance.clock import TimeSource, pause
 from workflow_sdk.instance.threads import THREADS_MAX
 from workflow_sdk.operations.calling import come_what_may
@@ -95,10 +93,11 @@ class Runtime(Client):
     ) -> None:
         super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
         self._workflows = by_name(workflows)
-        self._registry = workflows if isinstance(workflows, Registry) else None
+        self._registry = workflows if isinstance(workflows, Definitions) else None
         self._handlers = tuple(handlers)
         self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers, transports)
-        check_transports(self._workflows.values(), self._known_handlers.transports)
+        for flow in self._workflows.values():
+            flow.check_calls(self._known_handlers.transports)
         self._retention = check_retention(retention)
         self._ttl = seconds_of(lease_ttl, "lease_ttl")
         if self._ttl < LEASE_SECONDS_MIN:
@@ -281,7 +280,7 @@ class Runtime(Client):
     def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
         name = workflow.name if isinstance(workflow, Workflow) else workflow
         if name not in self._workflows:
-            if self._registry is not None and any(one.name == name for one in self._registry.unavailable):
+            if self._registry is not None and self._registry.is_unavailable(name):
                 raise DefinitionError(self._registry.why_not(name))
             known = ", ".join(sorted(self._workflows))
             raise DefinitionError(f"this runtime was not given the workflow {name!r}; it has: {known}")

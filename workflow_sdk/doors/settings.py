@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import COUNT_MAX, shown
+
+
+@runtime_checkable
+class Definitions(Protocol):
+    """A registry of definitions, as far as a runtime knows it: some of them may not be valid."""
+
+    def is_unavailable(self, name: str) -> bool:
+        """Whether a definition of this name was given, and is not valid."""
+        ...
+
+    def why_not(self, name: str) -> str:
+        """Why there is none of this name."""
+        ...
 
 
 def seconds_of(value: Duration, what: str) -> float:

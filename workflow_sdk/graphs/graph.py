@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, overload
 
+import workflow_sdk.graphs.declaring as declaring
 from workflow_sdk.context import Context
 from workflow_sdk.definitions import Workflow, check_retention, function_name, is_function
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.graphs import declaring
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.declaring import Declares, functions_of
 from workflow_sdk.graphs.definitions.digest import digest as digest_of
@@ -278,6 +278,16 @@ class Graph(Workflow[Any, GraphResult]):
         """The type of the workload."""
         return Any if self.workload is None or isinstance(self.workload, Mapping) else self.workload
 
+    def check_calls(self, transports: Mapping[str, Callable[..., Any]]) -> None:
+        """Raise `DefinitionError`, if the graph makes calls that nobody can make."""
+        have = transports.keys() | self.names.transports.keys() | BUILT_IN.keys()
+        calls = {name: node.details["transport"] for name, node in self._nodes.items() if node.kind == "call"}
+        if unknown := [f"step {name!r} of {one!r}" for name, one in calls.items() if one not in have]:
+            raise DefinitionError(
+                f"graph {self.name!r} makes calls that nobody can make: {', '.join(unknown)}; give what makes them to "
+                "Runtime(transports={name: function})"
+            )
+
     def read_input(self, codec: Codec, raw: bytes) -> Any:
         """The workload; or what another system has begun with it."""
         return read_begun(codec, raw, self.input_hint)
@@ -299,18 +309,6 @@ class Graph(Workflow[Any, GraphResult]):
 
     def __repr__(self) -> str:
         return f"<graph {self.name} version {self.version}, {len(self._nodes)} steps>"
-
-
-def check_transports(workflows: Iterable[Workflow[Any, Any]], known: Mapping[str, Callable[..., Any]]) -> None:
-    """Raise `DefinitionError` if a graph among the workflows makes calls that nobody can make."""
-    for graph in [one for one in workflows if isinstance(one, Graph)]:
-        have = known.keys() | graph.names.transports.keys() | BUILT_IN.keys()
-        calls = {name: node.details["transport"] for name, node in graph.nodes.items() if node.kind == "call"}
-        if unknown := [f"step {name!r} of {one!r}" for name, one in calls.items() if one not in have]:
-            raise DefinitionError(
-                f"graph {graph.name!r} makes calls that nobody can make: {', '.join(unknown)}; give what makes them to "
-                "Runtime(transports={name: function})"
-            )
 
 
 def _module_of_caller() -> str:

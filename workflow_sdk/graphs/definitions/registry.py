@@ -122,6 +122,10 @@ class Registry:
         self.open()
         return iter([self.resolve(name) for name in dict.fromkeys(name for name, _ in self._graphs)])
 
+    def is_unavailable(self, name: str) -> bool:
+        """Whether a definition of this name was given, and is not valid."""
+        return any(one.name == name for one in self.unavailable)
+
     def why_not(self, name: str, version: int | None = None) -> str:
         """Why there is no graph of this name and version."""
         told = [str(one) for one in self.unavailable if one.name == name and version in (None, one.version)]
