@@ -254,6 +254,10 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
         """The input that is stored for an instance."""
         return codec.decode_checked(raw, self.input_hint)
 
+    def write_output(self, codec: Codec, value: Any) -> tuple[bytes | None, bytes | None]:
+        """The output as it is stored: its bytes, or what the keys of its parts begin with."""
+        return codec.encode(value, self.output_hint), None
+
     @property
     def output_hint(self) -> object:
         """The annotation of the result."""

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyExistsError",
@@ -180,6 +180,8 @@ class RaceError(_BranchErrors):
 class ListenTimeoutError(WorkflowSDKError, TimeoutError):
     """No message came before the deadline."""
 
+    kind: ClassVar[str] = "timeout"
+
     path: str = ""
     """The path of the listen."""
 
@@ -210,9 +212,13 @@ class RollbackError(WorkflowSDKError):
 class HistoryDivergedError(WorkflowSDKError):
     """The workflow's code no longer does what its history says. Nothing was run, and nothing compensated."""
 
+    kind: ClassVar[str] = "consistency"
+
 
 class DefinitionError(WorkflowSDKError):
     """The call, the decorator or the code of the workflow is wrong; nothing was written for it."""
+
+    kind: ClassVar[str] = "definition"
 
 
 class DuplicateNameError(DefinitionError):
@@ -237,6 +243,8 @@ class InputError(DefinitionError, CodecError):
 
 class StorageError(WorkflowSDKError):
     """The store failed. The instance is as its last commit left it."""
+
+    kind: ClassVar[str] = "transport"
 
 
 class StorageLimitError(StorageError):
@@ -287,6 +295,8 @@ class StaleError(WorkflowSDKError):
 class NotAuthorizedError(WorkflowSDKError):
     """The caller has none of the roles that the call asks for. Nothing was changed."""
 
+    kind: ClassVar[str] = "authorization"
+
 
 class _OutcomeError(WorkflowSDKError):
     """How an instance ended, other than with a value."""
@@ -308,14 +318,18 @@ class _OutcomeError(WorkflowSDKError):
 class GraphFailedError(WorkflowSDKError):
     """A graph has failed. `.result` is what it has come to: the end of every step, and the outputs there are."""
 
-    # Special by its name, so that it is not recorded with the failure: it may be large, and is stored beside it.
-    __slots__ = ("__result__",)
+    # Where the result is stored. Special by its name, and a slot, so that it is never recorded with the failure.
+    __slots__ = ("__stored__",)
 
     def __init__(
         self, message: str = "", result: object = None, failed: Sequence[str] = (), kind: str = "application"
     ) -> None:
         super().__init__(message)
-        self.__result__: object = result
+        # Special by its name, so that the description of a failure leaves it out. Where the failure is recorded by what
+        # was around the graph, a branch or an attempt, it is kept.
+        if result is not None:
+            vars(self)["__result__"] = result
+        self.__stored__: tuple[bytes | None, bytes | None] | None = None
         self.kind: str = kind
         """The kind that the failures of its steps have in common, as in `ErrorInfo`."""
         self.failed: list[str] = list(failed)
@@ -323,8 +337,8 @@ class GraphFailedError(WorkflowSDKError):
 
     @property
     def result(self) -> Any:
-        """The `GraphResult`."""
-        return self.__result__
+        """The `GraphResult`. None, if it is too large to be kept with a failure of a branch or an attempt."""
+        return vars(self).get("__result__")
 
 
 class WorkflowFailedError(_OutcomeError):

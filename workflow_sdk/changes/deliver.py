@@ -204,6 +204,22 @@ def deliver(
     return (yield from _post(found, new, only_for, now, is_here))
 
 
+@change
+def deliver_after(
+    keys: InstanceKeys, new: NewMessage, now: float, seen: Snapshot, is_here: Callable[[str], bool] = no_worker
+) -> Steps[Posted | None]:
+    """Deliver a message to an instance that is still as it was seen; None if anything has come or happened since.
+
+    So a sender can decide by what is stored, the messages that nobody has taken yet among it.
+    """
+    found = parse(keys, (yield Scan(*keys.range(FIELDS))))
+    if (found.stamp, found.lease, found.about.head) != (seen.stamp, seen.lease, seen.about.head):
+        return None
+    # Every message changes the stamp, and who claims, ends or releases the instance changes its head.
+    yield Hold((keys.stamp, keys.field(Field.HEAD)))
+    return (yield from deliver(keys, new, now, is_here, found))
+
+
 def _post(
     found: Snapshot, new: NewMessage, only_for: bytes | None, now: float, is_here: Callable[[str], bool]
 ) -> Steps[Posted]:

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from workflow_sdk.changes.change import Assume, Hold, Scan, Signal, Steps, Writing, change, scan
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Clear, Driver, Set
-from workflow_sdk.errors import AlreadyExistsError, CodecError, InstanceNotFoundError
-from workflow_sdk.rows.instance import Birth, Head, InstanceRows, Lease, Tally, unpack
+from workflow_sdk.errors import AlreadyExistsError, CodecError, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.rows.instance import Birth, Head, InstanceRows, Lease, Result, Tally, unpack
 from workflow_sdk.rows.keys import (
     FIELDS,
     INBOX_STAMP,
@@ -110,6 +110,26 @@ async def read_snapshot(driver: Driver, keys: InstanceKeys) -> Snapshot:
 async def read_about(driver: Driver, keys: InstanceKeys) -> InstanceRows:
     """Read the rows of an instance beside its history. They are false if there is no such instance."""
     return (await read_snapshot(driver, keys)).about
+
+
+async def read_output(driver: Driver, keys: InstanceKeys, about: InstanceRows) -> bytes | None:
+    """The output of an instance, whether it is stored as one value or in parts.
+
+    InstanceStateError if the instance is not as `about` says any more, and its output can't be read as a whole.
+    """
+    output = await join_output(driver, keys, about.result)
+    # Whoever restarts or deletes the instance meanwhile clears the parts, and this row in the same commit.
+    if about.result.parts is not None and await driver.get(keys.field(Field.RESULT)) != about.raw[Field.RESULT]:
+        raise InstanceStateError(f"instance {keys.instance_id!r} was restarted or deleted while its result was read")
+    return output
+
+
+async def join_output(driver: Driver, keys: InstanceKeys, result: Result) -> bytes | None:
+    """Like `read_output`, of an instance that nobody changes meanwhile."""
+    if result.parts is None:
+        return result.output
+    begin = keys.space + result.parts
+    return b"".join(raw for _, raw in await driver.scan(begin, begin + b"\xff"))
 
 
 async def find_unreadable(driver: Driver, keys: InstanceKeys) -> tuple[bytes, bytes | None]:

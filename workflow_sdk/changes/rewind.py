@@ -30,6 +30,7 @@ from workflow_sdk.rows.keys import (
     METADATA,
     NAMES,
     OUTSIDE,
+    PATCHED,
     TAKINGS,
     Field,
     marking_of,
@@ -52,6 +53,23 @@ def rewind_assigned(record: Record, kept: Remainder) -> list[Write]:
         else:
             writes += _fold_scope(space, at, raw, kept)
     return writes
+
+
+def _rewind_patched(record: Record, kept: Remainder) -> Iterator[Write]:
+    """The writes after which changes of the contexts of graphs count only where the code is not run again."""
+    space = record.keys.space + PATCHED
+    again: dict[bytes, bytes] = {}
+    for at, raw in record.patched.items():
+        loop, _ = split_last(at)
+        if not _is_turn(at, kept):
+            if _happens_again(at, kept):
+                yield Clear(space + at)
+        elif loop not in kept.entries:
+            yield Clear(space + at)
+        elif loop in kept.loops and turn_of(loop, at) == kept.loops[loop].turn:
+            again[loop] = raw
+    for loop, raw in again.items():
+        yield Set(space + loop, raw)
 
 
 def _is_turn(at: bytes, kept: Remainder) -> bool:
@@ -173,7 +191,7 @@ def forget_history(record: Record) -> Rewritten:
     done, keys = Rewritten(), record.keys
     _give_back(done, record, record.tree.entries)
     _abandon(done, record, set(record.outside))
-    for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES, CHANGES, FOLDED, MARKINGS):
+    for part in (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, ARCHIVE, BASES, CHANGES, FOLDED, MARKINGS, PATCHED):
         done.writes.append(ClearRange(*keys.range(part)))
     return done
 
@@ -192,6 +210,7 @@ def rewrite(record: Record, cut: Cut, *, gives_back: bool = True) -> Rewritten:
     for at in record.left.keys() & kept.entries.keys():
         done.writes += record.left[at].wait_again(keys, at)
     done.writes += rewind_assigned(record, kept)
+    done.writes += _rewind_patched(record, kept)
     for at in kept.reopened | kept.loops.keys():
         entry = kept.entries[at]
         entry.data = kept.loops.get(at, entry.data)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from workflow_sdk import History, InstanceInfo
+from workflow_sdk import Client, History, InstanceInfo
 from workflow_sdk.cli.options import made, named
 from workflow_sdk.cli.output import in_json, safe
-from workflow_sdk.graphs import Graph, InvalidGraphError, graph_schema
+from workflow_sdk.graphs import Graph, InvalidGraphError, graph_schema, stored_graph
 
 _ENDINGS = (".json", ".yaml", ".yml")
 _functions_option = click.option(
@@ -80,16 +80,21 @@ def _validate(target: str, functions: str | None) -> None:
 @_graph_argument
 @_functions_option
 @click.option("--depth", type=click.IntRange(min=1), help="So many ends of steps one after the other.")
-def _explore(target: str, functions: str | None, depth: int | None) -> None:
+@click.option("--outside", multiple=True, metavar="KEY", help="A key of the context that is patched from outside.")
+def _explore(target: str, functions: str | None, depth: int | None, outside: tuple[str, ...]) -> None:
     """Try every way through a graph, without running anything; the exit code is 0 if nothing is wrong on any."""
     # The testing kit is not for those who only look at graphs: it is imported when it is asked for.
     explore: Any = import_module("workflow_sdk.testing").explore
-    findings = explore(graph_of(target, functions), **({} if depth is None else {"depth": depth})).findings
+    far = {} if depth is None else {"depth": depth}
+    found = explore(graph_of(target, functions), outside=outside, **far)
+    findings = found.findings
     for one in findings:
         click.echo(safe(f"{one.kind}: {one.node}: {' -> '.join(map(str, one.way))}"))
     if findings:
         raise click.ClickException(f"{safe(target)} has {len(findings)} finding{'s' if len(findings) > 1 else ''}")
-    click.echo("nothing was found")
+    click.echo(
+        "nothing was found" if found.is_complete else f"nothing was found in {found.states} states; there are more"
+    )
 
 
 @graph.command("schema")
@@ -103,26 +108,50 @@ def lines_of(graph: Graph, statuses: Mapping[str, str]) -> Iterator[str]:
     yield safe(f"{graph.name}  version {graph.version}, {len(graph.nodes)} steps")
     width = max((len(name) for name in graph.nodes), default=0)
     for name, node in graph.nodes.items():
-        parts = [f"  {name:<{width}}", f"{statuses.get(name, ''):<13}" if statuses else "", node.kind]
-        if node.needs:
-            parts.append(f"needs {', '.join(node.needs)}")
-        arcs = [f"{arc.step}{'' if arc.when is None else f' if {_text(arc.when)}'}" for arc in node.next]
-        if arcs:
-            parts.append(f"-> {'; '.join(arcs)}")
+        parts = [f"  {name:<{width}}", f"{statuses.get(name, ''):<13}" if statuses else "", node.kind, *_placing(node)]
         yield safe("  ".join(filter(None, parts)).rstrip())
+
+
+def _placing(node: Any) -> Iterator[str]:
+    """How a step stands among the others, in words."""
+    if node.needs:
+        yield f"needs {', '.join(node.needs)}"
+    asked = [("" if rule.allow else "not ") + _text(rule.when) for rule in node.admit if rule.when is not None]
+    if asked:
+        yield f"if {', '.join(asked)}"
+    arcs = [arc.step + ("" if arc.when is None else f" if {_text(arc.when)}") for arc in node.next]
+    if arcs:
+        yield f"-> {'; '.join(arcs)}"
 
 
 def _text(condition: Any) -> str:
     return str(getattr(condition, "text", None) or f"{condition.name}()")
 
 
-def run_lines(info: InstanceInfo, history: History, target: str) -> Iterator[str]:
-    """The steps of a run: all those of a graph that is named, else those that are in the history."""
+async def run_lines(client: Client, info: InstanceInfo, history: History, target: str) -> AsyncIterator[str]:
+    """The steps of a run: of the graph that is named, or of those in the store that the instance goes on with."""
     if target:
-        graph = graph_of(target)
-        yield from lines_of(graph, {name: one.status for name, one in graph.statuses([history, info]).items()})
+        for line in _lines_of_run(graph_of(target), [history, info], None):
+            yield line
         return
-    yield safe(info.workflow)
-    for entry in history:
-        if entry.kind.value == "firing":
-            yield safe(f"  {entry.path}  {entry.status.value}")
+    graphs = [entry for entry in history if entry.kind.value == "graph"]
+    for entry in graphs:
+        graph = await stored_graph(client, entry.definition)
+        if graph is not None:
+            for line in _lines_of_run(graph, [history, info], entry.path):
+                yield line
+            continue
+        # It can't be stored: what it has fired is all there is to see.
+        yield safe(entry.path)
+        for firing in entry.children:
+            yield safe(f"  {firing.path}  {firing.status.value}")
+    if not graphs:
+        yield safe(f"{info.workflow} has run no graph")
+
+
+def _lines_of_run(graph: Graph, seen: list[History | InstanceInfo], path: str | None) -> Iterator[str]:
+    statuses = {name: one.status for name, one in graph.statuses(seen, path).items()}
+    yield from lines_of(graph, statuses)
+    for name, status in statuses.items():
+        if name not in graph.nodes:
+            yield safe(f"  {name}  {status}  submitted")

@@ -78,13 +78,13 @@ async def _look(client: Client, id: str) -> _Picture:
     is_flag=False,
     flag_value="",
     metavar="[FILE|MODULE:GRAPH]",
-    help="The steps of a graph and what has become of them; all of them, if the graph is named.",
+    help="The steps of its graph and what has become of them; of another version, if one is named.",
 )
 async def show(client: Client, id: str, as_json: bool, graph: str | None) -> None:
     """Show an instance and its history: a tree with times, attempts and waits."""
     picture = await _look(client, id)
     if graph is not None:
-        for line in run_lines(picture.info, picture.history, graph):
+        async for line in run_lines(client, picture.info, picture.history, graph):
             click.echo(line)
         return
     if not as_json:

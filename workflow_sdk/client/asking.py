@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ from workflow_sdk.changes import deliver as changes
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import clear
 from workflow_sdk.changes.deliver import Delivery, NewMessage, Posted, check_room, go_on_waiting
-from workflow_sdk.changes.instances import read_about
+from workflow_sdk.changes.instances import Snapshot, read_about
 from workflow_sdk.client.access import Access, Here, Resident
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import CodecError, DefinitionError, InstanceStateError, WorkflowSDKError
@@ -67,17 +68,34 @@ async def deliver(driver: Driver, instance_id: str, new: NewMessage, now: float,
             here.message_came(instance_id)
             return done
 
-    def tell(posted: Posted) -> None:
+    posted = await apply(driver, changes.deliver(keys, new, now, here.is_worker), _teller(here, instance_id))
+    if posted.count is not None and (there := here.resident(instance_id)) is not None:
+        there.reader.sent.update([posted.count])
+    return posted.delivery
+
+
+async def deliver_after(access: Access, seen: Snapshot, new: NewMessage) -> Delivery | None:
+    """Deliver a message to an instance that nobody has and that is still as it was seen; None if it is not."""
+    here, now = access.here, access.clock.time()
+    if here is None:
+        posted = await apply(access.driver, changes.deliver_after(seen.keys, new, now, seen))
+    else:
+        deciding = changes.deliver_after(seen.keys, new, now, seen, here.is_worker)
+        posted = await apply(access.driver, deciding, _teller(here, seen.keys.instance_id))
+    return None if posted is None else posted.delivery
+
+
+def _teller(here: Here, instance_id: str) -> Callable[[Posted | None], None]:
+    """What tells the runtime in this process of a message that was delivered."""
+
+    def tell(posted: Posted | None) -> None:
         # Also called if nobody knows whether the commit was applied: to look once too often does no harm.
-        if posted.worker is None or not here.is_worker(posted.worker):
+        if posted is None or posted.worker is None or not here.is_worker(posted.worker):
             here.is_due(instance_id)
         else:
             here.message_came(instance_id)
 
-    posted = await apply(driver, changes.deliver(keys, new, now, here.is_worker), tell)
-    if posted.count is not None and (there := here.resident(instance_id)) is not None:
-        there.reader.sent.update([posted.count])
-    return posted.delivery
+    return tell
 
 
 async def _hand_over(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import anyio
 
 from workflow_sdk.changes import decide, rewind
 from workflow_sdk.changes.apply import apply
-from workflow_sdk.changes.instances import read_about
+from workflow_sdk.changes.instances import read_about, read_output
 from workflow_sdk.client import handle as control
 from workflow_sdk.client.access import Access
 from workflow_sdk.client.asking import Delivery, NewMessage, ask, deliver, encode_payload
@@ -21,6 +22,7 @@ from workflow_sdk.driver import Driver
 from workflow_sdk.errors import (
     DefinitionError,
     InstanceNotFoundError,
+    InstanceStateError,
     WorkflowCancelledError,
     WorkflowFailedError,
     WorkflowStuckError,
@@ -76,9 +78,11 @@ class Handle(Generic[T_co]):
         limit = seconds(timeout, "timeout")
         if limit <= 0:
             # Without time to wait, the call still looks once.
-            about = await read_about(self._access.looking, InstanceKeys(self.id))
+            driver, keys = self._access.looking, InstanceKeys(self.id)
+            about = await read_about(driver, keys)
             if (status := self._status(about)).is_terminal or status is Status.STUCK:
-                return self._outcome(status, about)
+                with suppress(InstanceStateError):  # it was restarted meanwhile
+                    return self._outcome(status, about, await read_output(driver, keys, about))
             raise TimeoutError
         with anyio.fail_after(limit):
             return await self._result()
@@ -101,24 +105,28 @@ class Handle(Generic[T_co]):
                 about = await read_about(driver, keys)
             status = self._status(about)
             if status.is_terminal or status is Status.STUCK:
-                return self._outcome(status, about)
+                try:
+                    raw = await read_output(driver, keys, about)
+                except InstanceStateError:
+                    continue  # it was restarted meanwhile, and will have another end
+                return self._outcome(status, about, raw)
             await driver.changed(keys.field(Field.HEAD), about.raw[Field.HEAD])
 
-    def _outcome(self, status: Status, about: InstanceRows) -> T_co:
+    def _outcome(self, status: Status, about: InstanceRows, raw: bytes | None) -> T_co:
         """Return the output of an instance that completed; for any other end, raise the error that tells it."""
-        codec, result = self._access.codec, about.result
+        codec = self._access.codec
         if status is Status.COMPLETED:
             hint = Any if self._workflow is None else self._workflow.output_hint
-            output: T_co = codec.decode(result.output or b"", hint, plain=self._workflow is None)
+            output: T_co = codec.decode(raw or b"", hint, plain=self._workflow is None)
             return output
         info = unpack_error_info(about.error, codec)
         if status is Status.STUCK:
             raise WorkflowStuckError(self.id, status, info)
         kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError
         failure = kind(self.id, status, info)
-        if result.output is not None:
+        if raw is not None:
             hint = Any if self._workflow is None else self._workflow.output_hint
-            failure.result = codec.decode(result.output, hint, plain=self._workflow is None)
+            failure.result = codec.decode(raw, hint, plain=self._workflow is None)
         raise failure
 
     async def send(

@@ -12,7 +12,7 @@ from workflow_sdk.changes.rewinding.record import compensations_in, texts_in
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import ErrorInfo, InstanceNotFoundError, JoinError
 from workflow_sdk.journal.compensation import Compensation, Progress
-from workflow_sdk.rows.entries import BranchesData, Entry, EntryTrouble, ListenData
+from workflow_sdk.rows.entries import BranchesData, Entry, EntryTrouble, GraphData, ListenData
 from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.rows.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, InstanceKeys
 from workflow_sdk.rows.location import escape, join_path, segments, split_last
@@ -39,6 +39,8 @@ class HistoryEntry:
     """The value as plain data: what an object was stored as."""
     error: ErrorInfo | None
     children: tuple[HistoryEntry, ...] = ()
+    definition: str = ""
+    """Of a graph: the hash of the definition that it goes on with; empty if that is none that can be stored."""
 
     def __iter__(self) -> Iterator[HistoryEntry]:
         """This entry and everything under it, depth first."""
@@ -220,6 +222,7 @@ class _Builder:
             value=self.value(entry),
             error=self.error(entry, trouble),
             children=children,
+            definition=entry.data.definition.hex() if isinstance(entry.data, GraphData) else "",
         )
 
     def turns(self, location: bytes, path: str) -> tuple[HistoryEntry, ...]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from workflow_sdk.changes.instances import read_about
+from workflow_sdk.changes.instances import read_about, read_output
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver
-from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError
+from workflow_sdk.errors import DefinitionError, ErrorInfo, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.instance.results import Wait, read_troubles, read_waits
 from workflow_sdk.rows.entries import Entry, EntryTrouble
 from workflow_sdk.rows.instance import Head, InstanceRows
@@ -119,6 +119,10 @@ async def read_info(
     if not about:
         raise InstanceNotFoundError(f"there is no instance {instance_id!r}")
     head, result = about.head, about.result
+    try:
+        output = await read_output(driver, keys, about)
+    except InstanceStateError:  # it was restarted meanwhile
+        return await read_info(driver, instance_id, codec, workflow)
     return InstanceInfo(
         id=instance_id,
         workflow=head.workflow,
@@ -130,7 +134,7 @@ async def read_info(
         wake_at=_wake_at(head, waits),
         waits=waits,
         input=codec.decode(about.birth.input, plain=True),
-        output=_plain(codec, result.output),
+        output=_plain(codec, output),
         error=None if result.error is None else unpack_error_info(result.error, codec),
         code_changed=_is_other_code(instance_id, head, workflow),
         attempts={} if head.status.is_terminal else await _attempts(driver, keys, troubles),

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import write
-from workflow_sdk.changes.instances import check_form, read_about
+from workflow_sdk.changes.instances import check_form, join_output, read_about
 from workflow_sdk.client.directory import Wanted, list_instances
 from workflow_sdk.client.info import InstanceInfo
 from workflow_sdk.definitions import Workflow
@@ -331,6 +331,7 @@ async def _replay(
     # The clock stands still at the last write of the instance, so no timer fires. But compensations that wait for
     # their next attempt are looked at now.
     at = head.changed_at + (LATER_SECONDS if undoing else 0.0)
+    recorded = await join_output(driver, keys, found.result)
     token = probe.set(_Dry())
     try:
         result = await run_workflow(
@@ -342,7 +343,7 @@ async def _replay(
             max_value_bytes=max_value_bytes,
             handlers=handlers,
         )
-        output = (await read_about(driver, keys)).result.output
+        output = await join_output(driver, keys, (await read_about(driver, keys)).result)
     except SealedError as error:
         return "failure", f"it would not be run: {error}"
     finally:
@@ -352,7 +353,7 @@ async def _replay(
     if gone is not None:
         return "definition", gone
     values = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
-    same = _same_output(values, output, found.result.output)
+    same = _same_output(values, output, recorded)
     return _problem(result, status, undoing, is_same=same)
 
 

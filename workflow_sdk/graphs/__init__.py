@@ -21,6 +21,7 @@ from workflow_sdk.graphs.model import (
     quorum,
     rule,
 )
+from workflow_sdk.graphs.stored import stored_graph
 from workflow_sdk.graphs.tasks import on, task
 
 __all__ = [
@@ -45,5 +46,6 @@ __all__ = [
     "otherwise",
     "quorum",
     "rule",
+    "stored_graph",
     "task",
 ]

@@ -15,6 +15,9 @@ from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.narrowing import is_dict, is_sequence
 from workflow_sdk.graphs.plan import Plan
 
+_CIRCLES_MAX = 20
+"""So many circles are told of."""
+
 
 class Declared(Protocol):
     """A graph, as it is declared."""
@@ -36,10 +39,10 @@ def problems_of(graph: Declared) -> list[Problem]:
         return [Problem("", "it has no steps")]
     expressions = list(_wrong_expressions(graph))
     unknown = [*_unknown_names(nodes), *_unknown_settings(graph)]
-    if unknown:
-        # What leads nowhere can't be followed.
-        return [*unknown, *expressions]
     circles = list(_circles(nodes))
+    if unknown:
+        # What leads nowhere can't be followed: joins behind it are not looked at.
+        return [*unknown, *circles, *_unreachable_beside(graph), *expressions]
     plan = Plan(nodes.values(), **graph.settings)
     return [*circles, *_unreachable(plan), *([] if circles else impossible_joins(plan)), *expressions]
 
@@ -65,21 +68,37 @@ def _unknown_settings(graph: Declared) -> Iterator[Problem]:
         if step is not None and step not in graph.nodes:
             yield Problem("", f"its {name} is {step!r}, which is no step of the graph")
     final = graph.nodes.get(graph.settings["final"] or "")
-    if final is None:
-        return
+    if final is not None:
+        yield from _wrong_about(final, graph)
+
+
+def _wrong_about(final: Node, graph: Declared) -> Iterator[Problem]:
+    """The final step is run once, when all else is over: nothing leads to it, and it leads nowhere."""
+    if final.name == graph.settings["entry"]:
+        yield Problem("", f"its entry is {final.name!r}, the final step, which is run when all else is over")
     if final.needs:
         yield Problem(final.name, "it is the final step, which is run when all else is over, and can't need others")
+    if final.next:
+        yield Problem(final.name, "it is the final step, after which nothing is run, and can't lead to others")
     for node in graph.nodes.values():
         if final.name in node.needs:
             yield Problem(node.name, f"it needs {final.name!r}, the final step, which is run when all else is over")
+        if node is not final and any(arc.step == final.name for arc in node.next):
+            yield Problem(node.name, f"it leads to {final.name!r}, the final step, which is run when all else is over")
 
 
 def _circles(nodes: Mapping[str, Node]) -> Iterator[Problem]:
-    try:
-        TopologicalSorter({name: node.needs for name, node in nodes.items()}).prepare()
-    except CycleError as error:
-        circle = [str(name) for name in error.args[1]]
+    left = {name: node.needs for name, node in nodes.items()}
+    for _ in range(_CIRCLES_MAX):
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            circle = [str(name) for name in error.args[1]]
+        else:
+            return
         yield Problem(circle[0], f"steps need each other in a circle: {' -> '.join(circle)}")
+        # Without these, those that there are beside it are found.
+        left = {name: needs for name, needs in left.items() if name not in circle}
 
 
 def _unreachable(plan: Plan) -> Iterator[Problem]:
@@ -95,6 +114,31 @@ def _unreachable(plan: Plan) -> Iterator[Problem]:
             yield Problem(name, "no token can come to it: nothing leads there")
 
 
+def _unreachable_beside(graph: Declared) -> Iterator[Problem]:
+    """Steps that nothing leads to, in a graph that has names of steps that there are not."""
+    nodes, final = graph.nodes, graph.settings["final"]
+    entry = graph.settings["entry"] or _first_of(nodes, final)
+    if entry is not None and entry not in nodes:
+        return  # where it begins is not known
+    known = [_with_known(node, nodes) for node in nodes.values()]
+    for problem in _unreachable(Plan(known, entry=entry, final=final if final in nodes else None)):
+        # Of a step that needs what there is not, that is enough to say.
+        if nodes.keys() >= set(nodes[problem.where].needs):
+            yield problem
+
+
+def _first_of(nodes: Mapping[str, Node], final: str | None) -> str | None:
+    """The step that a graph with arcs begins at, if nothing else is said."""
+    has_arcs = any(node.next for node in nodes.values())
+    return next((name for name in nodes if name != final), None) if has_arcs else None
+
+
+def _with_known(node: Node, nodes: Mapping[str, Node]) -> Node:
+    """A step, without arcs to steps that there are not, and without such needs."""
+    arcs = [arc for arc in node.next if arc.step in nodes]
+    return node.but(next=tuple(arcs), needs=tuple(need for need in node.needs if need in nodes), join="all")
+
+
 # Expressions.
 
 
@@ -103,11 +147,17 @@ def _wrong_expressions(graph: Declared) -> Iterator[Problem]:
     lint = Lint(graph.workload, graph.nodes)
     for node in graph.nodes.values():
         for what, written, sees_output in _expressions_of(node):
-            for name in sorted(written.functions - graph.names.functions.keys()):
+            for name in sorted(written.functions - graph.names.callable.keys()):
                 yield Problem(
-                    node.name, f"{what} calls {name}(), which is no function of the graph; give it in `functions`"
+                    node.name,
+                    f"{what} calls {name}(), which is no function of the graph; give it in `functions`",
                 )
             yield from (Problem(node.name, f"{what} {text}") for text in lint.wrong_in(written, node, sees_output))
+
+
+def called_in(nodes: Mapping[str, Node]) -> set[str]:
+    """The functions of authors that expressions of these steps call."""
+    return {name for node in nodes.values() for _, written, _ in _expressions_of(node) for name in written.functions}
 
 
 def _expressions_of(node: Node) -> Iterator[tuple[str, Written, bool]]:

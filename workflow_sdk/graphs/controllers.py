@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from workflow_sdk.errors import CriticalError, DefinitionError
 from workflow_sdk.graphs.evaluating import Chooser
 from workflow_sdk.graphs.failures import told
-from workflow_sdk.graphs.marking import Firing, StepState
 from workflow_sdk.graphs.model import CONTROLLERS, Node
 from workflow_sdk.graphs.moves import Ended, Moves
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.graphs.plays import MISSING, Done, Lost, Move, Round, function_of, names_of, next_move
+from workflow_sdk.graphs.rows import Firing, StepState
 from workflow_sdk.operations.place import pack_error, unpack_error
 from workflow_sdk.values import Codec
 
@@ -219,7 +219,7 @@ class Controllers:
         self._left[number] = len(names)
 
     def _args(self, firing: Firing) -> Any:
-        return self._moves.codec.decode(firing.args, plain=True)
+        return self._moves.args.of(firing)
 
     # What its steps have come to.
 

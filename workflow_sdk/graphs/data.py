@@ -75,9 +75,15 @@ def node_from_data(data: Mapping[str, Any], find: Find) -> Node:
     return made
 
 
+def names_from_data(data: Mapping[str, Any]) -> Node:
+    """The name of a step that plain data describes, and the names of steps in it: nothing that has to be found."""
+    arcs = tuple(Arc(_arc_from_data(one).step) for one in data.get("next", ()))
+    return Node(data["name"], needs=tuple(data.get("needs", ())), next=arcs)
+
+
 def _condition_to_data(condition: Condition) -> str:
     if not isinstance(condition, Expression):
-        raise DefinitionError(f"{condition.name} is a Python function, and can't be exported; write an expression")
+        raise DefinitionError(f"{condition.place} is Python code, which can't be exported; write an expression")
     return condition.text
 
 
@@ -136,12 +142,17 @@ def _options_to_data(options: StepOptions, fn: Any, name_of: NameOf) -> dict[str
     return data
 
 
+def whole(number: float) -> float:
+    """A number as definitions have it: 1.0 is written as 1, so that it does not matter who has written it."""
+    return int(number) if float(number).is_integer() else number
+
+
 def _backoff_to_data(backoff: Backoff, name_of: NameOf) -> dict[str, Any]:
     return {
-        "initial": seconds(backoff.initial, "initial"),
-        "factor": float(backoff.factor),
-        "maximum": seconds(backoff.maximum, "maximum"),
-        "jitter": float(backoff.jitter),
+        "initial": whole(seconds(backoff.initial, "initial")),
+        "factor": whole(backoff.factor),
+        "maximum": whole(seconds(backoff.maximum, "maximum")),
+        "jitter": whole(backoff.jitter),
     }
 
 
@@ -152,7 +163,7 @@ def _kinds_to_data(given: Any, name_of: NameOf) -> list[str]:
 _OPTION_WRITERS: dict[str, Callable[[Any, NameOf], Any]] = {
     "retries": lambda value, name_of: value,
     "backoff": _backoff_to_data,
-    "timeout": lambda value, name_of: None if value is None else seconds(value, "timeout"),
+    "timeout": lambda value, name_of: None if value is None else whole(seconds(value, "timeout")),
     "retry_on_timeout": lambda value, name_of: value,
     "no_retry": _kinds_to_data,
     "repeatable": lambda value, name_of: value,
@@ -172,7 +183,7 @@ def _options_from_data(data: Mapping[str, Any], fn: Any, find: Find) -> StepOpti
 
 
 def _task_to_data(task: Task, name_of: NameOf) -> dict[str, Any]:
-    data: dict[str, Any] = {"label": task.label, "fn": name_of(task.fn)}
+    data: dict[str, Any] = {"label": task.label} | ({} if task.fn is None else {"fn": name_of(task.fn)})
     if task.policy:
         data["policy"] = [_policy_to_data(one, name_of) for one in task.policy]
     # Tasks are not retried by themselves: how often they are is said in any case.
@@ -181,7 +192,7 @@ def _task_to_data(task: Task, name_of: NameOf) -> dict[str, Any]:
 
 
 def _task_from_data(data: Mapping[str, Any], find: Find) -> Task:
-    fn = cast("Callable[..., Any]", find(data["fn"]))
+    fn = cast("Callable[..., Any]", find(data["fn"])) if "fn" in data else None
     options = _options_from_data(data.get("options", {"retries": 0}), fn, find)
     return Task(data["label"], fn, tuple(map(_policy_from_data, data.get("policy", ()))), options)
 
@@ -189,6 +200,8 @@ def _task_from_data(data: Mapping[str, Any], find: Find) -> Task:
 def _policy_to_data(policy: Policy, name_of: NameOf) -> dict[str, Any]:
     data: dict[str, Any] = {} if policy.when is None else {"when": _condition_to_data(policy.when)}
     data["do"] = policy.way
+    if policy.patch is not None:
+        data["patch"] = policy.patch.to_data()
     if policy.way == "retry":
         data["times"] = policy.times
         if policy.backoff != Backoff():
@@ -200,14 +213,14 @@ def _policy_to_data(policy: Policy, name_of: NameOf) -> dict[str, Any]:
 
 def _policy_from_data(data: Mapping[str, Any]) -> Policy:
     when = data.get("when")
-    rules = on(when)
+    rules = on(when, patch=data.get("patch"))
     match data["do"]:
         case "retry":
             return rules.retry(data.get("times", 1), backoff=Backoff(**data.get("backoff", {})))
         case "jump":
             return rules.jump(data.get("to", ""))
         case way:
-            return Policy(rules.when, way)
+            return Policy(rules.when, way, patch=rules.patch)
 
 
 def _detail_to_data(value: Any, name_of: NameOf) -> Any:

@@ -17,11 +17,13 @@ from workflow_sdk.operations.waiting import wait_for
 class Deadline:
     """Runs a body until a time. When that is over, the body is cancelled, and does nothing any more."""
 
-    def __init__(self, who: Waiter, engine: Engine, scope: Scope, until: float) -> None:
+    def __init__(self, who: Waiter, engine: Engine, scope: Scope, until: float, since: int) -> None:
+        """`since`: the version of the instance that began to wait for it."""
         self._who = who
         self._engine = engine
         self._scope = scope
         self._until = until
+        self._since = since
         self._limit = anyio.CancelScope()
         self._has_begun = False
         self._is_over = False
@@ -75,7 +77,7 @@ class Deadline:
         self._has_begun = True
         self._engine.parking.waits.unbegun -= 1
         try:
-            await wait_for(self._engine, Wait(self._who, "timer", self._until))
+            await wait_for(self._engine, Wait(self._who, "timer", self._until, since=self._since))
             if not self._is_over:
                 self._scope.race.lose()
                 self._limit.cancel()

@@ -8,9 +8,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, Un
 
 from workflow_sdk.definitions import Step, StepOptions, StepOverrides, Workflow, is_function
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.graphs.bodies import takes_ctx
+from workflow_sdk.graphs.bodies import check_body, takes_ctx
+from workflow_sdk.graphs.data import whole
 from workflow_sdk.graphs.expressions import Template, expression_of, template_of
-from workflow_sdk.graphs.growing import make_node
+from workflow_sdk.graphs.growing import OPTIONS, make_node
 from workflow_sdk.graphs.model import Access, Join, Kind, Mode, Node, OnDeny, Trust, as_arcs, listed
 from workflow_sdk.graphs.tasks import Task, as_tasks, in_sequence
 from workflow_sdk.rows.retry import Duration, seconds
@@ -63,11 +64,13 @@ class Declares(Generic[P]):
 
 def _made(name: str, kind: Kind, fn: Any, options: Mapping[str, Any], **details: Any) -> Node:
     kept = {key: value for key, value in details.items() if value is not None}
-    node = make_node(name, fn, {**options, "details": kept}, kind)
+    known = OPTIONS | {"name", "each", "parallel", "tasks"} if kind in ("step", "each", "pipeline") else OPTIONS
+    node = make_node(name, fn, {**options, "details": kept}, kind, known)
     if node.fn is not None and kind in ("each", "repeat"):
         _check_rollback(f"step {name!r}", node.fn, node.options)
     for one in kept.get("tasks", ()):
-        _check_rollback(f"task {one.label!r}", one.fn, one.options)
+        if one.fn is not None:
+            _check_rollback(f"task {one.label!r}", one.fn, one.options)
     return node
 
 
@@ -98,6 +101,7 @@ def _list_of(given: object) -> Template:
 def _function(name: str, what: str, given: object) -> Fn:
     if not is_function(given):
         raise DefinitionError(f"step {name!r}: {what} is a function, not {shown(given)}")
+    check_body(f"step {name!r}: {what}", given)
     return given
 
 
@@ -107,7 +111,7 @@ def functions_of(node: Node) -> Iterator[Any]:
     while todo:
         one = todo.pop(0)
         if isinstance(one, Task):
-            yield one.fn
+            todo.append(one.fn)
         elif isinstance(one, list):
             todo.extend(one)  # pyright: ignore[reportUnknownArgumentType]
         elif isinstance(one, (Workflow, Step)) or callable(one):
@@ -121,6 +125,8 @@ def step(name: str, fn: Fn, options: Mapping[str, Any]) -> Node:
     """A step that calls a function: once, or with `each` for every item of a list."""
     left = dict(options)
     if "each" not in left:
+        if "parallel" in left:
+            raise DefinitionError(f"step {name!r}: `parallel` says how many items of `each` are called at once")
         return _made(name, "step", fn, left)
     parallel = left.pop("parallel", None)
     if parallel is not None:
@@ -149,7 +155,10 @@ def repeat(
 
 
 def sequence(name: str, parts: Sequence[Fn | Task], **options: Unpack[Options]) -> Node:
-    """Call functions one after the other inside one firing: each is given what the one before it gave."""
+    """Call functions one after the other inside one firing: each is given what the one before it gave.
+
+    The first is given the arguments of the step. What the last one gives is the output.
+    """
     left: dict[str, Any] = {**options}
     own = {key: left.pop(key) for key in StepOverrides.__optional_keys__ & left.keys()}
     return _made(name, "sequence", None, left, tasks=in_sequence(name, parts, own))
@@ -174,12 +183,12 @@ def call(
 
 
 def noop(name: str, **options: Unpack[Placing]) -> Node:
-    """A step that runs nothing: its arcs are all there is to it."""
+    """A step that runs nothing and has no output: its arcs are all there is to it."""
     return _placed(name, "noop", options)
 
 
 def choose(name: str, arcs: object, *, otherwise: object = None, **options: Unpack[Placing]) -> Node:
-    """Take the first of the arcs that matches; if none does, the way to `otherwise`."""
+    """Take the first of the arcs that matches; if none does, the way to `otherwise`. It has no output."""
     if "next" in options or "mode" in options:
         raise DefinitionError(f"step {name!r} takes one of its arcs: it has no `next` and no `mode`")
     placing: dict[str, Any] = {**options, "next": (*as_arcs(arcs), *as_arcs(otherwise))}
@@ -203,9 +212,11 @@ def task(
     timeout: Duration | None = None,
     **options: Unpack[Placing],
 ) -> Node:
-    """Ask a person to do something, and wait for it. The output has `result`, which is `value` too, and `by`.
+    """Ask a person to do something, and wait for it. The output is `{"result":, "value":, "by":}`.
 
-    If nobody has done it in `timeout`, the step fails with an error of the kind `timeout`.
+    `result` is what the person gave, of the type `type`, and `value` is the same; `by` is who it was. `payload` is what
+    they are shown, and `roles` who may do it. If nobody has done it in `timeout`, the step fails with an error of the
+    kind `timeout`.
     """
     asked = {"payload": _template(payload), "assignee": _template(assignee)}
     several = listed(roles)
@@ -223,7 +234,7 @@ def wait(
     timeout: Duration | None = None,
     **options: Unpack[Placing],
 ) -> Node:
-    """Wait for a message, whose payload is the output; for a while; or until a time. One of the three.
+    """Wait for one of three: a message, whose payload is the output; a while; a time. The last two have no output.
 
     If no message has come in `timeout`, the step fails with an error of the kind `timeout`.
     """
@@ -231,7 +242,7 @@ def wait(
         raise DefinitionError(f"step {name!r} waits for one thing: `message`, `duration` or `until`")
     if message is None and (timeout is not None or type is not None):
         raise DefinitionError(f"step {name!r}: `timeout` and `type` are for messages")
-    how_long = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    how_long = whole(duration.total_seconds()) if isinstance(duration, timedelta) else duration
     return _placed(
         name,
         "wait",
@@ -317,7 +328,7 @@ def _time(name: str, given: Duration | None) -> float | None:
     found = None if given is None else seconds(given, "timeout")
     if found is not None and found <= 0:
         raise DefinitionError(f"step {name!r}: timeout must be positive, got {shown(given)}")
-    return found
+    return None if found is None else whole(found)
 
 
 def _moment(name: str, given: object) -> object:

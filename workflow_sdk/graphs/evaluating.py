@@ -42,21 +42,22 @@ class Evaluated:
 
     def test(self, condition: Condition, sees: Sees) -> bool:
         """Whether a guard is true."""
-        return bool(self._keep(lambda: condition.test(sees.of(condition), self._functions)))
+        found = self._evaluated(lambda: condition.test(sees.of(condition), self._functions))
+        self.made.append(bool(found))
+        return bool(found)
 
     def value(self, template: Template, sees: Sees) -> Any:
         """Arguments, evaluated."""
-        return self._keep(lambda: template.evaluate(sees.of(template), self._functions))[0]
+        found = self._evaluated(lambda: template.evaluate(sees.of(template), self._functions))
+        self.made.append({"": found})
+        return found
 
-    def _keep(self, evaluate: Callable[[], Any]) -> Any:
+    def _evaluated(self, evaluate: Callable[[], Any]) -> Any:
         try:
-            found = evaluate()
+            return evaluate()
         except ExpressionError as error:
             self.made.append([str(error)])
             raise
-        kept = found if isinstance(found, bool) else {"": found}
-        self.made.append(kept)
-        return kept if isinstance(kept, bool) else [found]
 
 
 _CHANGED = "the graph asks for more than was recorded when this step ended: it is not the graph that was run"
@@ -99,7 +100,7 @@ class Sees:
         workload: bytes,
         state: Callable[[], Mapping[str, Any]],
         *,
-        args: bytes,
+        args: Callable[[], Any],
         step: str = "",
         output: bytes | None = None,
         error: Mapping[str, Any] | None = None,
@@ -149,7 +150,7 @@ class Sees:
             case "ctx":
                 return {**_plain_context(self._codec, self._marking.context), **(self._patches or {})}
             case "args":
-                return self._plain(self._args)
+                return self._args()
             case "output":
                 return None if self._output is None else self._plain(self._output)
             case "error":

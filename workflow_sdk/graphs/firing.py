@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import replace as with_kind
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,7 +14,10 @@ from workflow_sdk.definitions import StepOptions
 from workflow_sdk.errors import (
     ChildFailedError,
     CodecError,
+    CriticalError,
     DefinitionError,
+    ErrorInfo,
+    GraphFailedError,
     JoinError,
     ListenTimeoutError,
     RaceError,
@@ -23,17 +27,26 @@ from workflow_sdk.errors import (
     StepExhaustedError,
     StepTimeoutError,
 )
-from workflow_sdk.graphs.bodies import args_hint, arguments_for, output_hint, takes_ctx, unwrapped
+from workflow_sdk.graphs.bodies import (
+    Calling,
+    args_hint,
+    arguments_for,
+    awaited,
+    calling_of,
+    takes_ctx,
+    unwrapped,
+)
 from workflow_sdk.graphs.deadline import Deadline
-from workflow_sdk.graphs.evaluating import Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.failures import told
 from workflow_sdk.graphs.kinds import body_of
-from workflow_sdk.graphs.marking import Firing
-from workflow_sdk.graphs.model import Limits, Node, Used
+from workflow_sdk.graphs.model import Node
 from workflow_sdk.graphs.moves import Ended
 from workflow_sdk.graphs.parts import Work
-from workflow_sdk.graphs.surroundings import Surroundings
+from workflow_sdk.graphs.rows import Firing
+from workflow_sdk.graphs.seat import FiringSeat, GraphRuns
+from workflow_sdk.graphs.walking import WalkSeat
+from workflow_sdk.instance.unwinding import failed_operations_of
 from workflow_sdk.operations.calling import (
     KEY,
     TimedOut,
@@ -57,7 +70,15 @@ from workflow_sdk.rows.retry import seconds
 from workflow_sdk.values.failures import describe, pack_error_info
 from workflow_sdk.values.hints import has_parameter
 
-_OF_OPERATIONS = (StepError, JoinError, RaceError, ListenTimeoutError, ChildFailedError, RollbackError)
+_OF_OPERATIONS = (
+    StepError,
+    JoinError,
+    RaceError,
+    ListenTimeoutError,
+    ChildFailedError,
+    GraphFailedError,
+    RollbackError,
+)
 """Failures that are recorded where they happened: another attempt would come to the same."""
 _FINAL = (*_OF_OPERATIONS, DefinitionError, ExpressionError)
 _OF_PARTS = ("each", "repeat", "sequence")
@@ -71,91 +92,6 @@ def _options_of(node: Node) -> StepOptions:
     return StepOptions(retries=0) if node.kind in _OF_PARTS else node.options.override({"retries": 0})
 
 
-class GraphRuns(Protocol):
-    """The run that a firing is a part of."""
-
-    engine: Engine
-    most: Limits
-    around: Surroundings
-
-    def scope_of(self, number: int, firing: Firing, label: str, location: bytes) -> Scope:
-        """A scope for the code of a firing."""
-        ...
-
-    def context_at(self, version: int) -> dict[str, Any]:
-        """The graph's context, as a firing sees it that began with this version."""
-        ...
-
-    def change_firing(self, number: int, firing: Firing) -> None:
-        """Record that a firing is tried again."""
-        ...
-
-    def submit(self, scope: Scope, seat: FiringSeat, nodes: Any) -> Coroutine[Any, Any, Any]:
-        """Add steps to the run."""
-        ...
-
-
-class FiringSeat:
-    """What the code of a firing can do to its graph."""
-
-    __slots__ = ("_before", "_run", "firing", "number", "patches", "used")
-
-    def __init__(self, run: GraphRuns, number: int, firing: Firing, before: Mapping[str, Any] | None = None) -> None:
-        self._run = run
-        self._before: Mapping[str, Any] = before or {}
-        """Of a part: what the firing had changed in the context when the part began."""
-        self.number: int = number
-        self.firing: Firing = firing
-        self.patches: dict[str, Any] = {}
-        self.used: Limits = Limits(*firing.used)
-
-    @property
-    def engine(self) -> Engine:
-        """What runs it."""
-        return self._run.engine
-
-    @property
-    def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions that expressions may call."""
-        return self._run.around.functions
-
-    @property
-    def changed(self) -> dict[str, Any]:
-        """What it has changed in the graph's context."""
-        return dict(self.patches)
-
-    def branch(self) -> FiringSeat:
-        """A seat for a part, which keeps its changes to itself until it is done."""
-        return FiringSeat(self._run, self.number, self.firing, {**self._before, **self.patches})
-
-    def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What expressions see."""
-        return self._run.around.sees(args, **ended)
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """The context of the graph, as the firing sees it."""
-        return MappingProxyType({**self._run.context_at(self.firing.vars), **self._before, **self.patches})
-
-    @property
-    def limits(self) -> Used:
-        """What was used of the limits when the firing began, or has submitted last."""
-        return Used(self.used, self._run.most)
-
-    def patch(self, values: Mapping[str, Any]) -> None:
-        """Change the context: for the firing at once, for others when it ends."""
-        engine = self._run.engine
-        try:
-            raw = engine.codec.encode(dict(values))
-        except CodecError as error:
-            raise engine.life.mistake(about("a change of the graph's context", error)) from None
-        self.patches.update(engine.codec.decode(raw, plain=True))
-
-    def submit(self, scope: Scope, nodes: Any) -> Coroutine[Any, Any, Any]:
-        """Add steps to the graph."""
-        return self._run.submit(scope, self, nodes)
-
-
 class FiringWork:
     """A firing, as something that is retried."""
 
@@ -163,17 +99,21 @@ class FiringWork:
         self._run = run
         self.node = node
         self.number = number
-        self.firing: Firing = firing
         self.location = location
         self.name: str = node.name
-        self._label = join_path(escape(graph), join_path(escape(node.name), f"~{firing.count}"))
+        self._label = f"{escape(graph)}/{escape(node.name)}/~{firing.count}"
         self.options: StepOptions = _options_of(node)
         self.scope: Scope | None = None
-        self.seat: FiringSeat = FiringSeat(run, number, firing)
+        self.seat: FiringSeat = FiringSeat(run, number, firing, location)
         self.ended: Ended | None = None
         """How it has ended, once it has."""
 
     # As something that waits, and as something that is retried.
+
+    @property
+    def firing(self) -> Firing:
+        """The firing as it is now."""
+        return self.seat.firing
 
     @property
     def path(self) -> str:
@@ -198,9 +138,9 @@ class FiringWork:
     async def again(self, engine: Engine, failure: BaseException, when: float) -> None:
         """Record a failed attempt, and return when it is to be tried again."""
         now = engine.clock.time()
-        error = pack_error_info(describe(_shown(failure), engine.codec), engine.codec)
+        error = pack_error_info(self._described(engine, failure), engine.codec)
         engine.journal.history.trouble(self.location, EntryTrouble(self.path, self.firing.attempts, now, error))
-        self._change(replace(self.firing, retry_at=when))
+        self._change(replace(self.firing, retry_at=when, since=_next_version(engine)))
         has_operations = self.scope is not None and self.scope.count > 0
         if when <= now or has_operations:
             # No wait may store it: without this, a worker that dies in the next attempt is forgotten.
@@ -214,14 +154,14 @@ class FiringWork:
     async def until_due(self, engine: Engine) -> None:
         """Park until the next attempt is due, and count it."""
         if self.firing.retry_at is not None:
-            await wait_for(engine, Wait(self, "retry", self.firing.retry_at))
+            await wait_for(engine, Wait(self, "retry", self.firing.retry_at, since=self.firing.since))
             now = engine.clock.time()
-            self._change(replace(self.firing, retry_at=None, tried_at=now, attempts=self.firing.attempts + 1))
+            tried = replace(self.firing, retry_at=None, tried_at=now, attempts=self.firing.attempts + 1, since=0)
+            self._change(tried)
 
     def _change(self, firing: Firing) -> None:
-        self.firing = firing
-        self.seat.firing = firing
-        self._run.change_firing(self.number, firing)
+        self.seat.firing = replace(firing, args=self._run.args_of(self.number, firing))
+        self._run.change_firing(self.number, self.firing)
 
     async def give_up(self, engine: Engine, failure: BaseException) -> None:
         """Note the failure that the graph sees."""
@@ -229,6 +169,7 @@ class FiringWork:
         raw = pack_error(error, engine.codec)
         unwinds = isinstance(error, RollbackError)
         self.ended = Ended(self.number, is_done=False, error=told(error, engine.codec), raw_error=raw, unwinds=unwinds)
+        self.ended.operations = tuple(failed_operations_of(error))
 
     def _outcome(self, engine: Engine, failure: BaseException) -> Exception:
         if isinstance(failure, _FINAL):
@@ -236,25 +177,34 @@ class FiringWork:
         kind: type[StepError] = StepCriticalError if self.is_final(failure) else StepExhaustedError
         if isinstance(failure, TimedOut):
             kind = StepTimeoutError
-        return kind(self.name, self.path, self.attempts, describe(_shown(failure), engine.codec))
+        return kind(self.name, self.path, self.attempts, self._described(engine, failure))
+
+    def _described(self, engine: Engine, failure: BaseException) -> ErrorInfo:
+        info = describe(_shown(failure), engine.codec)
+        # Whatever a transport fails with, it is the call that failed; unless it says that this is the answer.
+        is_of_transport = self.node.kind == "call" and not isinstance(failure, CriticalError)
+        return with_kind(info, kind="transport") if is_of_transport and info.kind == "application" else info
 
     @staticmethod
-    async def walk(walker: Walker, place: Place, node: Node, location: bytes, args: bytes) -> None:
+    async def walk(
+        walker: Walker, place: Place, node: Node, location: bytes, args: bytes, context: Mapping[str, Any]
+    ) -> None:
         """Call the code of a firing over its history, for what it would have to undo."""
         scope = Scope(walker, location, place.scope.now, parent=place.scope, label=join_path(place.name, node.name))
         if node.kind != "step" or node.fn is None or not takes_ctx(node.fn):
             return
+        scope.firing = WalkSeat(context)
         token = current_scope.set(scope)
         try:
             given = walker.codec.decode(args, args_hint(node.fn), plain=False)
-            await unwrapped(node.fn)(*arguments_for(node.fn, Context(scope), given))
+            await awaited(unwrapped(node.fn), *arguments_for(node.fn, Context(scope), given))
         finally:
             current_scope.reset(token)
 
     async def attempt(self, engine: Engine) -> BaseException | None:
         """Call its code once. None once it has succeeded, or what it failed with."""
         life = engine.life
-        self.seat.patches.clear()
+        self.seat.begin()
         scope = self.scope = self._run.scope_of(self.number, self.firing, self._label, self.location)
         scope.firing = self.seat
         token = current_scope.set(scope)
@@ -292,28 +242,41 @@ class FiringWork:
     async def _call(self, engine: Engine, scope: Scope) -> Any:
         """Call the code of the step with its arguments, in the time that it has."""
         node, ctx = self.node, Context(scope)
-        args = engine.codec.decode(self.firing.args, plain=True)
+        if node.kind == "step" and node.fn is not None:
+            return await self._call_function(engine, scope, ctx, calling_of(node.fn), None)
         raw = self.firing.details
         values: dict[str, Any] = {} if raw is None else engine.codec.decode(raw, plain=True)
-        fn: Callable[..., Any] | None = node.fn if node.kind == "step" else None
-        payload = self.firing.args
         if node.kind == "call":
             fn = self._run.around.transport(node.details["transport"])
-            payload = engine.codec.encode(values["payload"]) if "payload" in values else payload
-        if fn is None:
-            return await self._in_time(engine, body_of(Work(node, ctx, args, values, self.seat)))
-        hint = args_hint(fn)
-        try:
-            given = engine.codec.decode_checked(payload, hint)
-        except CodecError as error:
-            raise about(f"the arguments of step {scope.path!r}", error) from None
-        called = unwrapped(fn)
-        arguments = arguments_for(fn, ctx, given)
-        if has_parameter(called, KEY, len(arguments)):
+            payload = engine.codec.encode(values["payload"]) if "payload" in values else None
+            return await self._call_function(engine, scope, ctx, calling_of(fn), payload)
+        args = self._run.around.args_of(self.firing)
+        return await self._in_time(engine, body_of(Work(node, ctx, args, values, self.seat)))
+
+    async def _call_function(
+        self, engine: Engine, scope: Scope, ctx: Context, calling: Calling, payload: bytes | None
+    ) -> Any:
+        """Call a function of the author's with a payload, or with the arguments of the firing."""
+        called = calling.fn
+        given: tuple[Any, ...] = (ctx,) if calling.takes_ctx else ()
+        if calling.takes_args:
+            try:
+                given = (*given, self._argument(engine, calling.args_hint, payload))
+            except CodecError as error:
+                raise about(f"the arguments of step {scope.path!r}", error) from None
+        if has_parameter(called, KEY, len(given)):
             called = with_key(engine, scope.path, called)
-        if not takes_ctx(fn):
-            return await call(engine, called, arguments, self.options.timeout)
-        return await self._in_time(engine, lambda: called(*arguments))
+        if not calling.takes_ctx:
+            return await call(engine, called, given, self.options.timeout)
+        if self.options.timeout is None:
+            return await awaited(called, *given)
+        return await self._in_time(engine, lambda: awaited(called, *given))
+
+    def _argument(self, engine: Engine, hint: object, payload: bytes | None) -> Any:
+        raw, around = payload or self._run.args_of(self.number, self.firing), self._run.around
+        if not raw and hint is Any:
+            return around.args_of(self.firing)
+        return engine.codec.decode_checked(raw or around.raw_args_of(self.firing), hint)
 
     async def _in_time(self, engine: Engine, body: Callable[[], Any]) -> Any:
         """Run a body in its time. What it has recorded stays: the next attempt replays it."""
@@ -325,8 +288,10 @@ class FiringWork:
         if not scope.unvisited and now > began:
             # Nothing is recorded of this attempt: if an earlier run has begun it, it begins anew.
             began = now
-            self._change(replace(firing, tried_at=now))
-        limit = Deadline(self, engine, scope, began + seconds(timeout, "timeout"))
+            self._change(replace(firing, tried_at=now, since=_next_version(engine)))
+        elif not firing.since:
+            self._change(replace(firing, since=_next_version(engine)))
+        limit = Deadline(self, engine, scope, began + seconds(timeout, "timeout"), self.firing.since)
         if await limit.run(body):
             return limit.value
         raise TimedOut(f"it took longer than {seconds(timeout, 'timeout'):g} s")
@@ -334,18 +299,32 @@ class FiringWork:
     def _succeed(self, engine: Engine, scope: Scope, value: Any) -> BaseException | None:
         node = self.node
         try:
-            raw = engine.codec.encode(value, output_hint(node))
+            hint = Any if node.fn is None or node.kind != "step" else calling_of(node.fn).output_hint
+            raw = engine.codec.encode(value, hint)
         except CodecError as error:
             return about(f"the value of step {scope.path!r}", error)
-        if self.options.rollback is not None:
-            register_handler(self, engine, self.options.rollback, value, output_hint(node))
-        fold(scope, scope.prefix)
         event = "loop" if node.kind in ("each", "repeat") else "step"
-        patches = dict(self.seat.patches)
+        patches = self.seat.changed
         if node.kind == "call" and node.details.get("result"):
             patches[node.details["result"]] = engine.codec.decode(raw, plain=True)
-        self.ended = Ended(self.number, is_done=True, output=raw, patches=patches or None, event=event)
+
+        # Others may store what there is before the end of this firing is, so it is recorded with that.
+        record: Callable[[], None] | None = None
+        if self.options.rollback is not None or engine.state.public is not None:
+            record = partial(self._record, engine, scope, value, hint)
+        self.ended = Ended(self.number, is_done=True, output=raw, patches=patches or None, event=event, record=record)
         return None
+
+    def _record(self, engine: Engine, scope: Scope, value: Any, hint: Any) -> None:
+        """Record how it is undone, and what its code has assigned."""
+        if self.options.rollback is not None:
+            register_handler(self, engine, self.options.rollback, value, hint)
+        fold(scope, scope.prefix)
+
+
+def _next_version(engine: Engine) -> int:
+    """The version that the instance has with the next commit that changes it."""
+    return engine.journal.unwritten.version + 1
 
 
 def _shown(failure: BaseException) -> BaseException:

@@ -7,31 +7,33 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, overload
 
 import workflow_sdk.graphs.declaring as declaring
 from workflow_sdk.context import Context
 from workflow_sdk.definitions import Workflow, check_retention, function_name, is_function
 from workflow_sdk.errors import DefinitionError
-from workflow_sdk.graphs.checks import problems_of
+from workflow_sdk.graphs.checks import called_in, problems_of
 from workflow_sdk.graphs.declaring import Declares, functions_of
 from workflow_sdk.graphs.definitions.digest import digest as digest_of
 from workflow_sdk.graphs.definitions.exporting import document_of, exported, hash_of
-from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
+from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of, stand_ins
 from workflow_sdk.graphs.definitions.playbook import parts_in_file, parts_of_playbook
 from workflow_sdk.graphs.definitions.problems import InvalidGraphError
 from workflow_sdk.graphs.definitions.python import python_of
-from workflow_sdk.graphs.definitions.settings import check_settings
+from workflow_sdk.graphs.definitions.settings import check_given, check_settings
 from workflow_sdk.graphs.definitions.uses import Uses, uses_of
 from workflow_sdk.graphs.definitions.yaml_text import write_yaml
 from workflow_sdk.graphs.drawing import Layout, NodeStatus, layout, to_dot, to_mermaid, to_svg
 from workflow_sdk.graphs.model import GraphResult, Limits, Node, Problem
 from workflow_sdk.graphs.names import Names
-from workflow_sdk.graphs.operation import start_graph
+from workflow_sdk.graphs.operation import Recorded, Whole, start_graph
 from workflow_sdk.graphs.outside import read_begun
 from workflow_sdk.graphs.pictures import Seen, drawing_of, statuses_of
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.graphs.transports import BUILT_IN
+from workflow_sdk.journal.names import name_problem
 from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.retry import Duration
 from workflow_sdk.rows.wire import shown
@@ -62,30 +64,32 @@ class Graph(Workflow[Any, GraphResult]):
         functions: Mapping[str, Any] | Iterable[Any] = (),
         transports: Mapping[str, Callable[..., Any]] | None = None,
         retention: Duration | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
-        async def run(ctx: Context, workload: Any = None) -> GraphResult:
-            return await ctx.graph(self.name, self, workload)
+        async def run(ctx: Context, workload: Any = None) -> Any:
+            return await ctx.graph(self.name, Whole(self), workload)
 
         check_settings(name, version, status, no_match, when_blocked, final_failure)
+        check_given(limits, context=context, about=about)
+        if (problem := name_problem(name)) is not None:
+            raise DefinitionError(f"the name of a graph: {problem}")
         super().__init__(run, name, version, "strict", check_retention(retention))
         self.__module__ = _module_of_caller()
         self.workload = workload
         """The type of what a run is given, or its JSON schema as a dict; None: anything."""
         self.context: dict[str, Any] = dict(context or {})
         """What the context of a run begins with."""
-        self.settings: dict[str, Any] = {
-            "entry": entry,
-            "final": final,
-            "limits": limits,
-            "status": status,
-            "no_match": no_match,
-            "when_blocked": when_blocked,
-            "final_failure": final_failure,
-        }
+        self.about: Mapping[str, Any] = dict(about or {})
+        """What is to be known of the graph, as plain data. It is in the definition, and no run reads it."""
+        given = entry, final, limits, status, no_match, when_blocked, final_failure
+        self.settings: dict[str, Any] = dict(zip(Plan.SETTINGS, given, strict=True))
         self.names: Names = Names(functions, transports)
         """The functions of the graph, by the names that data has for them."""
         self._nodes: dict[str, Node] = {}
-        self._is_frozen = False
+        self._missing: list[str] = []
+        """Functions that the graph was read without."""
+        self._plan: Plan | None = None
+        """Once it was used. From then on nothing is added."""
 
     # Steps. Each method declares one of its kind; `options` are `next`, `mode`, `needs`, `join`, `admit`, `on_deny`,
     # `trust`, `access`, and those of `ctx.step`.
@@ -99,13 +103,17 @@ class Graph(Workflow[Any, GraphResult]):
     def step(self, fn: Any = None, body: Any = None, /, **options: Any) -> Any:
         """Declare a step: `@graph.step(...)` over a function of a ctx and arguments, or `graph.step(name, fn, ...)`.
 
-        With `each=`, an expression for a list, it is called for every item, `parallel` of them at once. With `tasks=`,
-        a list of `task(...)`, they are run in order inside one firing.
+        With `each=`, an expression for a list, it is called for every item, `parallel` of them at once; the output is
+        the list of what the calls gave, in order. With `tasks=`, a list of `task(...)`, they are run in order inside
+        one firing; the output is that of the last.
         """
-        name = fn if isinstance(fn, str) else options.pop("name", None)
+        is_over_function = is_function(fn) and not isinstance(fn, str) and body is None
+        name: Any = options.pop("name", None) if fn is None or is_over_function else fn
         if "tasks" in options:
+            if body is not None or (fn is not None and not isinstance(fn, str)) or "each" in options:
+                raise DefinitionError(f"step {name!r} has `tasks`, which are run instead of a function or of `each`")
             return self.add(declaring.pipeline(name, options.pop("tasks"), options))
-        if is_function(fn) and not isinstance(fn, str):
+        if is_over_function:
             return self._declare(name, fn, options)
 
         def declare(fn: Any) -> Any:
@@ -116,7 +124,7 @@ class Graph(Workflow[Any, GraphResult]):
     def _declare(self, name: str | None, fn: Any, options: Mapping[str, Any]) -> Any:
         if not is_function(fn):
             raise DefinitionError(f"a step is declared over a function, not {shown(fn)}")
-        self.add(declaring.step(name or function_name(fn), fn, options))
+        self.add(declaring.step(function_name(fn) if name is None else name, fn, options))
         return fn
 
     noop: Final = Declares(declaring.noop)
@@ -136,7 +144,7 @@ class Graph(Workflow[Any, GraphResult]):
 
     def add(self, node: Node) -> None:
         """Add a step that was made by `node(...)`."""
-        if self._is_frozen:
+        if self._plan is not None:
             raise DefinitionError(f"graph {self.name!r} was used, and can't be changed any more")
         if node.name in self._nodes:
             raise DefinitionError(f"graph {self.name!r} has two steps {node.name!r}; give one of them another name")
@@ -149,7 +157,7 @@ class Graph(Workflow[Any, GraphResult]):
     @property
     def nodes(self) -> Mapping[str, Node]:
         """The steps, by name, in the order in which they were declared."""
-        return self._nodes
+        return MappingProxyType(self._nodes)
 
     def validate(self) -> list[Problem]:
         """Everything that is wrong with the graph; empty if it can be run."""
@@ -157,15 +165,25 @@ class Graph(Workflow[Any, GraphResult]):
 
     def freeze(self) -> Plan:
         """The plan of a run, which begins with the declared steps. From now on the graph can't be changed."""
-        if not self._is_frozen:
+        return self._prepared().copy()
+
+    def _prepared(self) -> Plan:
+        if self._plan is None:
             if problems := self.validate():
                 raise InvalidGraphError(f"graph {self.name!r} can't be run", problems)
-            self._is_frozen = True
-        return Plan(self._nodes.values(), **self.settings)
+            self._plan = Plan(self._nodes.values(), **self.settings)
+            self._plan.prepare()
+        return self._plan
 
     def check(self) -> None:
         """Raise `DefinitionError`, with everything that is wrong, if it can't be run. It is not changed after that."""
-        self.freeze()
+        self._prepared()
+        if self._missing:
+            raise DefinitionError(
+                f"graph {self.name!r} was read without functions, and can't be run; give {', '.join(self._missing)} in "
+                "`functions`"
+            )
+        _ = self.pinned  # every run needs it, and it takes a while to make
 
     @property
     def plan(self) -> Plan:
@@ -203,10 +221,13 @@ class Graph(Workflow[Any, GraphResult]):
         return cls._made_of(parts_in_file(Path(path), functions, transports))
 
     @classmethod
-    def from_playbook(cls, data: Any, functions: Functions = (), transports: Mapping[str, Any] | None = None) -> Graph:
+    def from_playbook(
+        cls, data: Any, functions: Functions = None, transports: Mapping[str, Any] | None = None
+    ) -> Graph:
         """The graph that a playbook describes: `metadata`, `executor`, `workload` and `workflow`, a list of steps.
 
-        DefinitionError with everything that is wrong, and where.
+        Without `functions` it can be looked at, and be run if it calls none. DefinitionError with everything that is
+        wrong, and where.
         """
         return cls._made_of(parts_of_playbook(data, functions, transports))
 
@@ -214,8 +235,10 @@ class Graph(Workflow[Any, GraphResult]):
     def _made_of(cls, parts: Parts) -> Graph:
         graph = cls(parts.name, **parts.settings)
         graph.default_input = parts.default
+        graph.names.callable = graph.names.functions  # what is read calls what it is given, and nothing else
         for node in parts.nodes:
             graph.add(node)
+        graph._missing = stand_ins(one for node in parts.nodes for one in functions_of(node))
         return graph
 
     @property
@@ -238,6 +261,8 @@ class Graph(Workflow[Any, GraphResult]):
 
     def to_python(self) -> str:
         """The text of a Python module that builds an equal graph, which it calls `graph`."""
+        for name in sorted(called_in(self._nodes) & self.names.callable.keys() - self.names.functions.keys()):
+            self.names.meet(self.names.callable[name])
         return python_of(self)
 
     @property
@@ -251,17 +276,23 @@ class Graph(Workflow[Any, GraphResult]):
 
     # As a picture.
 
-    def statuses(self, seen: Seen | Iterable[Seen]) -> Mapping[str, NodeStatus]:
-        """What has become of each step, as far as an `info()`, a `history()`, a result, or several of them tell."""
-        return statuses_of(self, seen) or {}
+    def statuses(self, seen: Seen | Iterable[Seen], path: str | None = None) -> Mapping[str, NodeStatus]:
+        """What has become of each step, as far as an `info()`, a `history()`, a result, or several of them tell.
+
+        `path`: of a run inside a workflow, where it is.
+        """
+        return statuses_of(self, seen, path) or {}
 
     def layout(self) -> Layout:
         """Where each step and each arc goes in a picture; the same for the same graph, to the byte."""
         return layout(drawing_of(self))
 
-    def to_svg(self, status: Seen | Iterable[Seen] | None = None) -> str:
-        """A picture; with a `status` (such as an instance's `info()`) it shows what has become of each step."""
-        return to_svg(drawing_of(self), statuses_of(self, status))
+    def to_svg(self, status: Seen | Iterable[Seen] | None = None, path: str | None = None) -> str:
+        """A picture; with a `status` (such as an instance's `info()`) it shows what has become of each step.
+
+        `path`: as in `statuses`.
+        """
+        return to_svg(drawing_of(self), statuses_of(self, status, path))
 
     def to_mermaid(self) -> str:
         """A flowchart for Mermaid, which Markdown pages show as a picture."""
@@ -291,6 +322,10 @@ class Graph(Workflow[Any, GraphResult]):
     def read_input(self, codec: Codec, raw: bytes) -> Any:
         """The workload; or what another system has begun with it."""
         return read_begun(codec, raw, self.input_hint)
+
+    def write_output(self, codec: Codec, value: Any) -> tuple[bytes | None, bytes | None]:
+        """The output as it is stored, which is what the run has recorded."""
+        return value if isinstance(value, Recorded) else super().write_output(codec, value)
 
     @property
     def output_hint(self) -> object:

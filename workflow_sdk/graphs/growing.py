@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Protocol
 
+import anyio
 from msgspec import Struct
 
 from workflow_sdk.definitions import StepOverrides, as_step_options
 from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.graphs.bodies import check_body
 from workflow_sdk.graphs.controllers import read_added
 from workflow_sdk.graphs.data import node_from_data, node_to_data
 from workflow_sdk.graphs.evaluating import Evaluated
 from workflow_sdk.graphs.expressions import template_of
 from workflow_sdk.graphs.interpreter import Interpreter
-from workflow_sdk.graphs.marking import Firing
-from workflow_sdk.graphs.model import Limits, Node, as_arcs, as_rules, check_node
+from workflow_sdk.graphs.model import Limits, Node, as_arcs, as_rules, check_node, listed
 from workflow_sdk.graphs.moves import Effects
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.recording import Recording
+from workflow_sdk.graphs.rows import Firing
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, register
 from workflow_sdk.operations.scope import Scope
@@ -40,12 +44,21 @@ def node(name: str, fn: Callable[..., Any] | None = None, **given: Any) -> Node:
     return make_node(name, fn, given)
 
 
-def make_node(name: str, fn: Callable[..., Any] | None, given: Mapping[str, Any], kind: Any = "step") -> Node:
-    """A step, from what an author has written."""
-    if not isinstance(name, str) or not name:
-        raise DefinitionError(f"the name of a step is a text, not {shown(name)}")
+_PLACING = frozenset({"next", "mode", "needs", "join", "admit", "on_deny", "trust", "access"})
+OPTIONS = _PLACING | StepOverrides.__optional_keys__
+"""What every step with code of the author's takes."""
+
+
+def make_node(
+    name: str,
+    fn: Callable[..., Any] | None,
+    given: Mapping[str, Any],
+    kind: Any = "step",
+    known: AbstractSet[str] = OPTIONS | {"args"},
+) -> Node:
+    """A step, from what an author has written. `known`: the options that an error tells of."""
     left = dict(given)
-    needs = left.pop("needs", ())
+    needs = _names(name, left.pop("needs", ()))
     plain = {key: left.pop(key) for key in ("mode", "on_deny", "trust", "access", "join") if key in left}
     details = left.pop("details", {})
     made = Node(
@@ -53,16 +66,28 @@ def make_node(name: str, fn: Callable[..., Any] | None, given: Mapping[str, Any]
         kind,
         fn,
         next=as_arcs(left.pop("next", ())),
-        needs=(needs,) if isinstance(needs, str) else tuple(needs),
+        needs=needs,
         admit=as_rules(left.pop("admit", None)),
         args=template_of(left.pop("args")) if left.get("args") is not None else None,
         details=details,
         **plain,
     )
     left.pop("args", None)
+    if unknown := sorted(left.keys() - StepOverrides.__optional_keys__):
+        raise DefinitionError(f"step {name!r} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     made = made.but(options=as_step_options(fn, StepOverrides(**left)))  # type: ignore[typeddict-item]
     check_node(made)
+    if fn is not None:
+        check_body(f"the function of step {name!r}", fn)
     return made
+
+
+def _names(step: str, given: object) -> tuple[str, ...]:
+    """The names that an author has given as `needs=`: one or several."""
+    names = (given,) if isinstance(given, str) else listed(given or ())
+    if names is None or not all(isinstance(one, str) for one in names):
+        raise DefinitionError(f"step {step!r}: `needs` takes names of steps, not {shown(given)}")
+    return tuple(names)
 
 
 class Batch(Struct, frozen=True):
@@ -80,17 +105,24 @@ class GraphGrows(Protocol):
     plan: Plan
     interpreter: Interpreter
     place: Place
+    recording: Recording
+    deciding: anyio.Lock
+    """Held while an event is decided."""
 
     def chooser(self) -> Evaluated:
         """What evaluates the expressions of one event."""
         ...
 
-    def record(self, effects: Effects) -> None:
-        """Put what an event has come to beside what has caused it."""
+    async def cancel(self, effects: Effects) -> list[bytes]:
+        """End the firings that an event has made useless. Returns what is to be cleaned up once that is stored."""
         ...
 
-    def spawn(self, started: Sequence[tuple[int, Firing]]) -> None:
-        """Begin firings."""
+    async def follow(self, effects: Effects, cleanups: list[bytes], store: Callable[[], Awaitable[None]]) -> None:
+        """Store an event that is no end of a firing, and begin what it starts."""
+        ...
+
+    async def hear(self) -> None:
+        """Take what was said from outside before now."""
         ...
 
     def find(self, name: str) -> object:
@@ -105,8 +137,9 @@ class GraphGrows(Protocol):
 class SubmittingSeat(Protocol):
     """The firing that submits."""
 
+    number: int
     firing: Firing
-    used: Any
+    used: tuple[int, int, int, int]
 
 
 class Growing:
@@ -120,14 +153,33 @@ class Growing:
     def start(self, scope: Scope, seat: SubmittingSeat, given: Any) -> Coro[Verdict]:
         """Register a submission; its coroutine makes it."""
         place = register(scope, Kind.SUBMIT, "submit", derived=True)
-        nodes, roots = taken_apart(given)
+        try:
+            nodes, roots = taken_apart(given)
+        except DefinitionError as error:
+            nodes, roots = [error], None  # a graph that is not sound: the batch is refused for it
         place.arguments = [one.name if isinstance(one, Node) else shown(one) for one in nodes]
-        return scope.start(perform(place, _Submit(self, place, seat, nodes, roots)))
+        return scope.start(perform(place, _Submit(place, partial(self.submit, place, seat, nodes, roots))))
 
     async def submit(
-        self, engine: Engine, place: Place, seat: SubmittingSeat, nodes: Sequence[Any], roots: Sequence[str] | None
+        self, place: Place, seat: SubmittingSeat, nodes: Sequence[Any], roots: Sequence[str] | None, engine: Engine
     ) -> Entry:
         """Make a submission, in one commit with its record."""
+        run = self._run
+        # Whoever has sent steps while nobody ran the graph was told that they are in it.
+        await run.hear()
+        async with run.deciding:
+            entry, effects = self._decide(place, seat, nodes, roots, engine)
+            cleanups = await run.cancel(effects) if effects.cancelled else []
+            run.recording.record(effects)
+            if seat.number in run.interpreter.marking.firings:
+                # Else it is of no use itself now that the steps are there, and its history is cleared.
+                place.put(entry)
+        await run.follow(effects, cleanups, engine.parking.flush)
+        return entry
+
+    def _decide(
+        self, place: Place, seat: SubmittingSeat, nodes: Sequence[Any], roots: Sequence[str] | None, engine: Engine
+    ) -> tuple[Entry, Effects]:
         run, entry = self._run, place.new_entry()
         chooser = run.chooser()
         depth = seat.firing.depth + 1
@@ -143,10 +195,7 @@ class Growing:
         verdict = Verdict.allow if isinstance(made, Batch) else made
         entry.complete(engine.codec.encode(verdict), engine.clock.time())
         entry.data = SubmitData(run.interpreter.marking.head.events, data)
-        run.record(effects)
-        entry = await place.store(engine, entry)
-        run.spawn(effects.started)
-        return entry
+        return entry, effects
 
     # From outside.
 
@@ -180,7 +229,7 @@ class Growing:
     def _checked(self, nodes: Sequence[Any], roots: Sequence[str] | None, depth: int) -> Batch | Verdict:
         """The batch to be added; or what is wrong with it."""
         plan = self._run.plan
-        refused = refusal(plan.nodes.keys(), plan.limits, nodes, depth)
+        refused = refusal(plan.nodes.keys(), plan.limits, nodes, depth, plan.final)
         if refused is not None:
             return refused
         try:
@@ -199,7 +248,7 @@ class Growing:
         found: list[tuple[str, bytes]] = []
         for name in first:
             args = by_name[name].args
-            value: Any = {} if args is None else args.evaluate(self._run.interpreter.moves.sees(b"").of(args), {})
+            value: Any = {} if args is None else args.evaluate(self._run.interpreter.moves.sees(dict).of(args), {})
             found.append((name, codec.encode(value)))
         return tuple(found)
 
@@ -241,9 +290,11 @@ def _is_one(given: object) -> bool:
     return isinstance(given, str) or not isinstance(given, Iterable)
 
 
-def refusal(known: AbstractSet[str], most: Limits, nodes: Sequence[Any], depth: int) -> Verdict | None:
+def refusal(
+    known: AbstractSet[str], most: Limits, nodes: Sequence[Any], depth: int, final: str | None
+) -> Verdict | None:
     """Why a batch can't be added to a graph with these steps and limits; None if it can."""
-    problem = _problem(known, nodes)
+    problem = _problem(known, nodes) or _about_final(final, nodes)
     if problem is not None:
         return Verdict.deny(problem, "definition")
     if most.nodes is not None and len(known) + len(nodes) > most.nodes:
@@ -258,7 +309,8 @@ def _problem(known: AbstractSet[str], nodes: Sequence[Any]) -> str | None:
     new: set[str] = set()
     for one in nodes:
         if not isinstance(one, Node):
-            return f"a batch holds steps, made by `node(...)`, not {shown(one)}"
+            is_told = isinstance(one, DefinitionError)
+            return str(one) if is_told else f"a batch holds steps, made by `node(...)`, not {shown(one)}"
         if one.name in known or one.name in new:
             return f"there is a step {one.name!r} already"
         new.add(one.name)
@@ -273,6 +325,14 @@ def _unknown(known: AbstractSet[str], nodes: Sequence[Node]) -> str | None:
     return None
 
 
+def _about_final(final: str | None, nodes: Sequence[Node]) -> str | None:
+    for one in nodes:
+        if final in one.needs or any(arc.step == final for arc in one.next):
+            what = "needs" if final in one.needs else "leads to"
+            return f"step {one.name!r} {what} {final!r}, the final step, which is run when all else is over"
+    return None
+
+
 def _circle(nodes: Sequence[Node]) -> str | None:
     try:
         TopologicalSorter({one.name: one.needs for one in nodes}).prepare()
@@ -281,22 +341,28 @@ def _circle(nodes: Sequence[Node]) -> str | None:
     return None
 
 
+def replay_submission(scope: Scope, given: Any) -> Coro[Verdict]:
+    """Register a submission that is recorded; its coroutine gives the verdict again."""
+    place = register(scope, Kind.SUBMIT, "submit", derived=True)
+    place.arguments = [one.name if isinstance(one, Node) else shown(one) for one in taken_apart(given)[0]]
+    return scope.start(perform(place, _Submit(place, _is_recorded)))
+
+
+async def _is_recorded(engine: Engine) -> Entry:
+    raise AssertionError("nothing is submitted by code that is walked")
+
+
 class _Submit:
     """A submission, as an operation of a firing."""
 
-    __slots__ = ("_growing", "_nodes", "_place", "_roots", "_seat")
+    __slots__ = ("_place", "_submit")
 
-    def __init__(
-        self, growing: Growing, place: Place, seat: SubmittingSeat, nodes: Sequence[Any], roots: Sequence[str] | None
-    ) -> None:
-        self._growing = growing
+    def __init__(self, place: Place, submit: Callable[[Engine], Awaitable[Entry]]) -> None:
         self._place = place
-        self._seat = seat
-        self._nodes = nodes
-        self._roots = roots
+        self._submit = submit
 
     def begin(self, engine: Engine) -> Awaitable[Entry]:
-        return self._growing.submit(engine, self._place, self._seat, self._nodes, self._roots)
+        return self._submit(engine)
 
     def resume(self, engine: Engine, entry: Entry) -> Awaitable[Entry]:
         raise AssertionError("a submission is complete when it is recorded")

@@ -15,14 +15,18 @@ from workflow_sdk.graphs.controllers import Controllers, is_added
 from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
 from workflow_sdk.graphs.joins import Joins
-from workflow_sdk.graphs.marking import DagJoin, Firing, Marking, StepState
+from workflow_sdk.graphs.marking import DagJoin, Marking
 from workflow_sdk.graphs.model import Arc, GraphResult, Node
 from workflow_sdk.graphs.moves import Effects, Ended, Moves, failed_to_evaluate
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.graphs.possible import opened
 from workflow_sdk.graphs.results import result_of, summary_of
+from workflow_sdk.graphs.rows import Firing, StepState
 from workflow_sdk.graphs.starting import Starting
 from workflow_sdk.values import Codec
+
+LOST_MAX = 100
+"""So many failed firings of one step are tried again at once, when a graph is recovered."""
 
 
 class Interpreter:
@@ -48,6 +52,7 @@ class Interpreter:
         """What was recorded happens again: steps are started by their record only."""
         self.live: Callable[[], Chooser] | None = None
         """While a run is made again: what evaluates that for which there is no record."""
+        self.moves.args.summary = lambda: summary_of(plan.final, self.result(), self.instance_id)
         self._joins = Joins(self.moves)
         self.moves.joins = self._joins
         self._controllers = Controllers(self.moves, self._finish)
@@ -56,6 +61,9 @@ class Interpreter:
 
     def restore(self) -> None:
         """Go on with a marking that was read from the store."""
+        fired = self.marking.fired
+        for step, _ in self.marking.head.free:
+            fired[step] = fired.get(step, 0) + 1
         self._joins.restore()
         self._controllers.restore()
 
@@ -71,7 +79,7 @@ class Interpreter:
         done = self._given_to(plan.nodes)
         for name in plan.roots:
             if name not in done:
-                moves.put_token(name, moves.workload, (), 0)
+                moves.put_token(name, moves.args.of_root(name), (), 0)
         self._were_given(done)
         return self._close()
 
@@ -90,10 +98,7 @@ class Interpreter:
         if ended is not None and self._controllers.has_begun(firing):
             self._controllers.remember(chooser, firing, ended)
         else:
-            number = next((number for number, token in self.marking.tokens.items() if token.step == firing.step), None)
-            if number is None:
-                raise LookupError(firing.step)
-            token = self._starting.take(number, firing)
+            token = self._starting.take(firing)
             if ended is not None:
                 self._finish(token, ended)
         self._rest()
@@ -189,8 +194,8 @@ class Interpreter:
         moves, on = self.moves, "done" if ended.is_done else "failed"
         patches = ended.patches if ended.is_done else None
         event = f"{ended.event}.{on}"
-        sees = moves.sees(
-            firing.args, step=firing.step, output=ended.output, error=ended.error, event=event, patches=patches
+        sees = moves.seen_by(
+            firing, step=firing.step, output=ended.output, error=ended.error, event=event, patches=patches
         )
         found: list[tuple[Arc, bytes]] = []
         for arc in [arc for arc in node.next if arc.on in (on, "any")]:
@@ -216,12 +221,16 @@ class Interpreter:
         before = self.marking.steps.get(firing.step, StepState())
         count = before.firings + (ended.number >= 0)
         if ended.is_done:
-            state = replace(before, status="completed", reason="", firings=count, output=ended.output)
+            reason = _failed_earlier(before)
+            state = replace(before, status="completed", reason=reason, firings=count, output=ended.output)
         else:
             # A failure that no arc has handled counts, whatever comes of the step in another branch.
             fails = not is_handled and firing.step != self.plan.final
             state = replace(before, status="failed", reason=ended.reason, firings=count, counts=before.counts or fails)
             state = replace(state, error=ended.raw_error if fails else before.error, unwinds=ended.unwinds)
+            if fails or firing.step == self.plan.final:
+                lost = (*before.lost, (firing.count, ended.operations))
+                state = replace(state, lost=lost[:LOST_MAX])
         self.marking.put_step(firing.step, state)
         if arcs < len(node.next) or not ended.is_done:
             # Where all arcs are followed, nothing has become impossible.
@@ -230,7 +239,7 @@ class Interpreter:
     def _emit(self, firing: Firing, node: Node, arcs: list[tuple[Arc, bytes]]) -> None:
         stack = firing.stack
         if node.is_fork and arcs:
-            stack = opened(stack, node.name, self.moves.count("forks") + 1)
+            stack = opened(stack, node.name, self.moves.marking.head.count("forks") + 1)
         for arc, args in arcs:
             self.moves.put_token(arc.step, args, stack, firing.depth)
 
@@ -255,9 +264,7 @@ class Interpreter:
         marking = self.marking
         for at, (number, firing) in enumerate(effects.started):
             if number in marking.firings:
-                used = self.moves.used(firing.depth)
-                told = (used.running or 0, used.nodes or 0, used.starts or 0, firing.depth)
-                firing = replace(marking.firings[number], used=told)
+                firing = replace(marking.firings[number], used=self.moves.used(firing.depth))
                 marking.put_firing(number, firing)
                 effects.started[at] = (number, firing)
 
@@ -288,11 +295,16 @@ class Interpreter:
         if plan.final is None or not marking.head.is_final_due:
             return False
         self.moves.final_is_due()
-        self.moves.put_token(
-            plan.final, self.moves.codec.encode(summary_of(self.moves, self.result(), self.instance_id)), (), 0
-        )
+        self.moves.put_token(plan.final, self.moves.args.of_final(), (), 0)
         return True
 
     def result(self) -> GraphResult:
         """What the run has come to, as it stands."""
         return result_of(self.moves, self._joins.why_not)
+
+
+def _failed_earlier(before: StepState) -> str:
+    """What is said of a step that is completed, of a failure that counts all the same; nothing, if there was none."""
+    if not before.counts or before.status == "completed":
+        return before.reason if before.counts else ""
+    return f"an earlier firing {'was denied' if before.status == 'denied' else 'has failed'}: {before.reason}"

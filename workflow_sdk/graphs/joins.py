@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from workflow_sdk.graphs.marking import DagJoin, Firing, JoinKey, JoinState, Marking, Stack, StepState
+from workflow_sdk.graphs.arguments import BY_REFERENCE
+from workflow_sdk.graphs.marking import DagJoin, JoinKey, JoinState, Marking
 from workflow_sdk.graphs.model import Node, Quorum
 from workflow_sdk.graphs.moves import Moves
 from workflow_sdk.graphs.plan import required
 from workflow_sdk.graphs.possible import Possible, instance_of, is_in, number_of, possible_needs, thinned
+from workflow_sdk.graphs.rows import Firing, Stack, StepState
 
 
 class Joins:
@@ -95,16 +97,12 @@ class Joins:
             fires = counts.done >= enough
         if fires:
             counts.is_over = True
-            self._fire(name, {need: output for need in node.needs if (output := self._output(need)) is not None}, ())
+            self._fire_counted(node)
         elif counts.done + left < enough:
             counts.is_over = True
             moves.note(
                 name, "skipped", _why(self._moves.marking, node, lambda need: _is_dead(self._moves.marking, need))
             )
-
-    def _output(self, need: str) -> bytes | None:
-        state = self._moves.marking.steps.get(need)
-        return state.output if state is not None and state.status == "completed" else None
 
     # Joins that may have several fork instances.
 
@@ -127,11 +125,11 @@ class Joins:
             self._is_due = True
 
     def _fire_waiting(self, key: JoinKey, state: JoinState) -> None:
-        node = self._moves.plan.nodes[key[0]]
-        outputs = {need: state.arrived[need] for need in node.needs if need in state.arrived}
+        moves, node = self._moves, self._moves.plan.nodes[key[0]]
         state.is_over = True
-        self._moves.marking.put_join(key, state)
-        self._fire(key[0], outputs, state.stack, state.depth)
+        args = moves.args.of_join(node, state.arrived)
+        moves.marking.put_join(key, state, keeps=not args)
+        self._put(node, args, state.stack, state.depth)
 
     def look(self) -> bool:
         """Fire joins that can have no more, and skip those that can't have enough; whether there were any."""
@@ -185,10 +183,22 @@ class Joins:
 
     # Firing.
 
-    def _fire(self, name: str, outputs: dict[str, bytes], stack: Stack, depth: int = 0) -> None:
-        moves, node = self._moves, self._moves.plan.nodes[name]
-        codec = moves.codec
-        args = codec.encode({need: codec.decode(output, plain=True) for need, output in outputs.items()})
+    def _fire_counted(self, node: Node) -> None:
+        """Fire a join that happens once at most."""
+        if node.join == "all":
+            # Each of its needs has happened, once, and happens no more: what they have given need not be stored again.
+            self._put(node, BY_REFERENCE, ())
+        else:
+            found = {need: output for need in node.needs if (output := _output(self._moves.marking, need)) is not None}
+            args, marking = self._moves.args.of_join(node, found), self._moves.marking
+            if not args:
+                marking.put_join((node.name, 0), JoinState((), is_over=True))
+                for need, output in found.items():
+                    marking.put_arrival((node.name, 0), need, output)
+            self._put(node, args, ())
+
+    def _put(self, node: Node, args: bytes, stack: Stack, depth: int = 0) -> None:
+        moves, name = self._moves, node.name
         moves.put_token(name, args, stack, max(depth, moves.plan.depths.get(name, 0)))
         if isinstance(node.join, Quorum):
             self._cancel_rest(name, number_of(stack))
@@ -223,16 +233,17 @@ class Joins:
 
     def _known_of(self, node: Node) -> tuple[int, int]:
         """How many needs of a join are done, and how many never will be."""
-        outputs = [self._output(need) is not None for need in node.needs]
+        outputs = [_output(self._moves.marking, need) is not None for need in node.needs]
         return sum(outputs), sum(_is_dead(self._moves.marking, need) for need in node.needs)
 
     def _wait_from_now_on(self, name: str) -> None:
         """An arc leads now to what a join needs: it is counted no longer, but waits for what may happen again."""
         marking, key = self._moves.marking, (name, 0)
+        self._moves.args.store(name)
         counts, needs = marking.dag.pop(name), self._moves.plan.nodes[name].needs
         marking.put_join(key, JoinState((), is_over=counts.is_over))
         for need in needs if not counts.is_over else ():
-            output = self._output(need)
+            output = _output(self._moves.marking, need)
             if output is not None:
                 marking.put_arrival(key, need, output)
         self._is_due = True
@@ -252,7 +263,13 @@ class Joins:
 
     def why_not(self, node: Node) -> str:
         """Why a join has not fired, where nothing was noted of it."""
-        return _why(self._moves.marking, node, lambda need: self._output(need) is None)
+        return _why(self._moves.marking, node, lambda need: _output(self._moves.marking, need) is None)
+
+
+def _output(marking: Marking, need: str) -> bytes | None:
+    """What a step has given, if it is done."""
+    state = marking.steps.get(need)
+    return state.output if state is not None and state.status == "completed" else None
 
 
 def _is_dead(marking: Marking, need: str) -> bool:

@@ -34,11 +34,13 @@ async def _controller(work: Work) -> Any:
 
 async def _task(work: Work) -> Any:
     details, values = work.node.details, work.values
+    assignee, roles = values.get("assignee"), values.get("roles", ())
+    several = listed(roles)
     done = await work.ctx.task(
         work.node.name,
         payload=values.get("payload"),
-        assignee=values.get("assignee"),
-        roles=values.get("roles", ()),
+        assignee=None if assignee is None else _text(work, "assignee", assignee),
+        roles=[_text(work, "role", one) for one in ([roles] if several is None else several)],
         type=details.get("type", Any),
         timeout=details.get("timeout"),
     )
@@ -76,7 +78,7 @@ def _moment(work: Work) -> datetime:
 
 def _text(work: Work, what: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ExpressionError(f"the {what} of step {work.node.name!r} is a text, not {value!r:.100}")
+        raise ExpressionError(f"the {what} of step {work.node.name!r} is a text that is not empty, not {value!r:.100}")
     return value
 
 

@@ -1,24 +1,21 @@
-"""What a graph tells clients while it runs, and what it is told: changes from outside, steps that wait to start."""
+"""What a graph is told while it runs: changes of its context, and steps to be added."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
-
-import anyio
 
 from workflow_sdk.errors import CodecError
 from workflow_sdk.graphs.evaluating import Evaluated
 from workflow_sdk.graphs.growing import GraphGrows, Growing
-from workflow_sdk.graphs.marking import Marking
 from workflow_sdk.graphs.moves import Effects
-from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.journal.inbox import InboxMessage, is_answer
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place
 from workflow_sdk.operations.types import GRAPH_MESSAGE, Wait
 from workflow_sdk.operations.waiting import wait_for
 from workflow_sdk.rows.entries import Entry, ListenData, Taken
-from workflow_sdk.rows.instance import WaitRow
-from workflow_sdk.rows.location import escape, join_path, pack_pair, pack_segment
+from workflow_sdk.rows.location import pack_pair, pack_segment
 from workflow_sdk.rows.status import Kind
 from workflow_sdk.verdicts import Verdict
 
@@ -30,8 +27,8 @@ class Listens(GraphGrows, Protocol):
     """The run that listens."""
 
     growing: Growing
-    over: anyio.Event
-    """Set when nothing is left to be done."""
+    unwound: bytes | None
+    """The RollbackError that has ended the run."""
 
     def task_begins(self) -> None:
         """A task of the run has its first turn."""
@@ -46,7 +43,7 @@ async def listen(run: Listens) -> None:
     """Take what is said to a graph from outside, as long as it runs."""
     run.task_begins()
     try:
-        while not run.over.is_set():
+        while not _is_over(run):
             found = await wait_for(run.engine, Wait(_Listener(run.place), "graph", messages=(GRAPH_MESSAGE,)))
             for message in found.messages:
                 await _take(run, message)
@@ -66,29 +63,42 @@ async def take_what_has_come(run: Listens) -> None:
 
 
 async def _take(run: Listens, message: InboxMessage) -> None:
-    """Do what a message says, in one commit with the record of it; once, whoever finds it."""
-    engine, place = run.engine, run.place
-    if not engine.journal.inbox.has(message):
-        return
-    number = run.interpreter.marking.head.events + 1
-    index = place.scope.names.intern(RECEIVED)
-    location = place.location + pack_segment(index) + pack_pair(index, number)
-    chooser = run.chooser()
-    effects, verdict = _apply(run, message, chooser)
-    entry = Entry(Kind.LISTEN, 0, engine.clock.time())
-    taken = Taken(message.id, GRAPH_MESSAGE, message.sent_at, message.payload, message.reply_to)
-    entry.data = ListenData((GRAPH_MESSAGE,), None, 1, (taken,))
-    entry.complete(None, engine.clock.time())
-    engine.journal.takings.take(message)
-    engine.journal.history.put(location, entry)
-    run.record(effects)
-    if not effects.is_over:
-        await engine.parking.flush()
-    if message.reply_to is not None:
-        await engine.answer(message.reply_to, run.growing.answer(verdict))
-    run.spawn(effects.started)
-    if effects.is_over:
-        run.over.set()
+    """Do what a message says, in one commit with the record of it and the answer; once, whoever finds it."""
+    engine, place, key = run.engine, run.place, message.reply_to
+    # Asked before it is decided what comes of it: an answer of its own commit would be given by nobody after a crash.
+    is_asked = key is not None and await _is_asked(engine, key)
+    async with run.deciding:
+        # The last end may have been decided meanwhile: what begins after that would never be run.
+        if _is_over(run) or not engine.journal.inbox.has(message):
+            return
+        number = run.interpreter.marking.head.events + 1
+        index = place.scope.names.intern(RECEIVED)
+        location = place.location + pack_segment(index) + pack_pair(index, number)
+        chooser = run.chooser()
+        effects, verdict = _apply(run, message, chooser)
+        cleanups = await run.cancel(effects) if effects.cancelled else []
+        entry = Entry(Kind.LISTEN, 0, engine.clock.time())
+        taken = Taken(message.id, GRAPH_MESSAGE, message.sent_at, message.payload, key)
+        entry.data = ListenData((GRAPH_MESSAGE,), None, 1, (taken,))
+        entry.complete(None, engine.clock.time())
+        engine.journal.takings.take(message)
+        engine.journal.history.put(location, entry)
+        run.recording.record(effects)
+    if key is None:
+        await run.follow(effects, cleanups, engine.parking.flush)
+    else:
+        await run.follow(effects, cleanups, partial(engine.answer, key, run.growing.answer(verdict), is_asked))
+
+
+def _is_over(run: Listens) -> bool:
+    """Whether it is decided that nothing is left to be done."""
+    marking = run.interpreter.marking
+    return run.unwound is not None or not (marking.firings or marking.tokens)
+
+
+async def _is_asked(engine: Engine, key: bytes) -> bool:
+    question = await engine.stored.shared(key)
+    return question is not None and not is_answer(question)
 
 
 def _apply(run: Listens, message: InboxMessage, chooser: Evaluated) -> tuple[Effects, Verdict]:
@@ -108,31 +118,3 @@ class _Listener:
         self.location = place.location
         self.name = place.name
         self.path = place.path
-
-
-class DeniedTokens:
-    """Tokens whose admission was denied, as everybody can see them: as waits of the instance."""
-
-    def __init__(self, place: Place, engine: Engine, marking: Marking) -> None:
-        self._place = place
-        self._engine = engine
-        self._marking = marking
-        self._shown: dict[int, bytes] = {}
-        """Those that are shown, with the place of the wait."""
-
-    def show(self) -> None:
-        """Show those that there are now, with the next commit."""
-        journal, blocked = self._engine.journal, self._marking.blocked
-        if blocked.keys() == self._shown.keys():
-            return
-        self._engine.parking.waits.denied += len(blocked) - len(self._shown)
-        for number in [number for number in self._shown if number not in blocked]:
-            journal.end_wait(self._shown.pop(number), ())
-        for number in blocked:
-            if number not in self._shown:
-                step = self._marking.tokens[number].step
-                index = self._place.scope.names.intern(step)
-                location = self._place.location + pack_pair(index, number) + pack_segment(index)
-                path = join_path(self._place.path, escape(step))
-                journal.begin_wait(location, (), WaitRow("admission", step, path, None, 1, 0), None)
-                self._shown[number] = location

@@ -6,123 +6,33 @@ A change of the marking changes the rows that it touches, and no others: a firin
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct, field
 
-from workflow_sdk.rows.location import pack_segment, unpack
-from workflow_sdk.rows.wire import Count, Moment, Row, damaged, pack_record, unpack_record
-
-Stack = tuple[tuple[str, int], ...]
-"""The fork instances that a token is in, outermost first: the step that has forked, and the number of the instance."""
-
-
-class MarkingHead(Row, frozen=True):
-    """What a marking counts."""
-
-    WHAT: ClassVar[str] = "the head of a graph's marking"
-
-    events: Count = 0
-    """How many events have changed it."""
-    tokens: Count = 0
-    """The number that the next token gets."""
-    starts: Count = 0
-    """How many firings there were: the number that the next one gets."""
-    forks: Count = 0
-    """How many fork instances there were."""
-    vars: Count = 0
-    """The number of the context's newest version."""
-    is_final_due: bool = True
-    """Whether the final step is still to be run."""
-    is_stopped: bool = False
-    """Whether the graph has failed at once: nothing but the final step is started any more."""
-
-
-class Token(Row, frozen=True):
-    """Control that is ready to run a step."""
-
-    WHAT: ClassVar[str] = "a token of a graph"
-
-    step: str
-    args: bytes
-    stack: Stack = ()
-    depth: Count = 0
-    """How many submissions lie between the step and the declared graph."""
-    place: Count = 0
-    """Its place among those that are ready."""
-    denied: str | None = None
-    """Why its admission was denied; it is asked again when the context changes."""
-
-
-class Firing(Row, frozen=True):
-    """A step that has taken its token and has not ended."""
-
-    WHAT: ClassVar[str] = "a firing of a graph"
-
-    step: str
-    count: Count
-    """How often the step was fired before."""
-    args: bytes
-    stack: Stack
-    depth: Count
-    began: Count
-    """The event that has started it."""
-    at: Moment
-    vars: Count = 0
-    """The version of the context that it sees."""
-    used: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """How much of the limits was used when it began."""
-    attempts: Count = 1
-    retry_at: float | None = None
-    tried_at: float | None = None
-    """When the present attempt began, if it is not the first."""
-    details: bytes | None = None
-    """What the details of the step came to when it began."""
-    waits_for: tuple[str, ...] | None = None
-    """Of a controller: the steps that it has added, and whose ends it waits for."""
-
-
-class StepState(Row, frozen=True):
-    """What a step has come to: by its last firing, or because it can't be fired."""
-
-    WHAT: ClassVar[str] = "a step of a graph"
-
-    status: str = ""
-    """Empty while it has come to nothing."""
-    reason: str = ""
-    firings: Count = 0
-    output: bytes | None = None
-    """Of the last firing that was completed."""
-    counts: bool = False
-    """Whether it makes the graph fail: a failure that no arc has handled, or a step that may never start."""
-    error: bytes | None = None
-    """Of a failure that counts."""
-    is_blocked: bool = False
-    """Whether it was denied, and the run has ended without waiting for it."""
-    unwinds: bool = False
-    """Whether its failure ends the run, and the workflow around it."""
-
-
-class Arrival(Row, frozen=True):
-    """A step that is done, at a join that waits for others."""
-
-    WHAT: ClassVar[str] = "what a join of a graph waits with"
-
-    output: bytes
-
-
-class Outline(Row, frozen=True):
-    """What has to be known of a graph to tell whether steps can be added to it."""
-
-    WHAT: ClassVar[str] = "the outline of a graph"
-
-    steps: tuple[str, ...] = ()
-    """The names of the declared steps."""
-    nodes: int | None = None
-    """How many steps there may be."""
-    depth: int | None = None
-    """How many submissions deep steps may be added."""
+from workflow_sdk.graphs.rows import (
+    ADDED,
+    FIRINGS,
+    HEAD,
+    JOINS,
+    OUTLINE,
+    PATCHES,
+    STEPS,
+    TOKENS,
+    VARS,
+    Arrival,
+    Firing,
+    Head,
+    MarkingHead,
+    Outline,
+    RowKey,
+    Stack,
+    StepState,
+    Token,
+)
+from workflow_sdk.rows.location import unpack
+from workflow_sdk.rows.wire import Row, damaged, pack_record, unpack_record
 
 
 class JoinState(Struct):
@@ -147,11 +57,6 @@ class DagJoin(Struct):
 JoinKey = tuple[str, int]
 """A join, and the number of the fork instance that it waits in; 0 for the whole run."""
 
-HEAD, TOKENS, FIRINGS, STEPS, JOINS, VARS, ADDED, OUTLINE = range(1, 9)
-"""The kinds of rows, as their keys begin."""
-
-RowKey = tuple[Any, ...]
-
 
 class Marking:
     """The marking of one run in memory, and which of its rows have changed."""
@@ -165,9 +70,11 @@ class Marking:
         "firings",
         "fork_live",
         "forks_open",
+        "fresh",
         "head",
         "joins",
         "outline",
+        "patches",
         "ready",
         "running",
         "steps",
@@ -177,7 +84,7 @@ class Marking:
     )
 
     def __init__(self) -> None:
-        self.head: MarkingHead = MarkingHead()
+        self.head: Head = Head.of(MarkingHead())
         self.outline: Outline = Outline()
         self.tokens: dict[int, Token] = {}
         self.ready: deque[int] = deque()
@@ -187,6 +94,8 @@ class Marking:
         self.firings: dict[int, Firing] = {}
         self.fired: dict[str, int] = {}
         """How often each step has taken a token."""
+        self.patches: dict[int, dict[str, bytes]] = {}
+        """What scopes in a firing that are over have changed in the context, by firing and place."""
         self.running: int = 0
         """How many firings hold a slot: controllers run nothing."""
         self.steps: dict[str, StepState] = {}
@@ -204,13 +113,10 @@ class Marking:
         """Fork instances that nothing was left of in this event."""
         self.changed: dict[RowKey, Row | bytes | None] = {}
         """The rows that the store does not know; None: to be cleared."""
+        self.fresh: set[int] = set()
+        """The tokens that came in this event: one that goes with it, too, has no row."""
 
     # Changes, each of which is one row.
-
-    def set_head(self, head: MarkingHead) -> None:
-        """Count on."""
-        self.head = head
-        self.changed[(HEAD,)] = head
 
     def put_outline(self, outline: Outline) -> None:
         """Tell what steps there are."""
@@ -221,6 +127,7 @@ class Marking:
         """Add a token, or change it."""
         if number not in self.tokens:
             self._hold(token.stack, 1)
+            self.fresh.add(number)
         self.tokens[number] = token
         self.changed[TOKENS, number] = token
 
@@ -229,7 +136,10 @@ class Marking:
         token = self.tokens.pop(number)
         self.blocked.pop(number, None)
         self._hold(token.stack, -1)
-        self._clear((TOKENS, number))
+        if number in self.fresh:
+            del self.changed[TOKENS, number]
+        else:
+            self._clear((TOKENS, number))
         return token
 
     def put_firing(self, number: int, firing: Firing) -> None:
@@ -248,6 +158,8 @@ class Marking:
         self.running -= firing.waits_for is None
         self._hold(firing.stack, -1)
         self._clear((FIRINGS, number))
+        for place in self.patches.pop(number, ()):
+            self._clear((PATCHES, number, place))
         if firing.vars:
             self.vars_used[firing.vars] -= 1
             self._forget_vars(firing.vars)
@@ -271,9 +183,9 @@ class Marking:
         self.joins[key].arrived[need] = output
         self.changed[JOINS, *key, need] = Arrival(output)
 
-    def put_join(self, key: JoinKey, state: JoinState) -> None:
-        """A join begins to wait in a fork instance, or is over there."""
-        if state.is_over:
+    def put_join(self, key: JoinKey, state: JoinState, *, keeps: bool = False) -> None:
+        """A join begins to wait in a fork instance, or is over there. `keeps`: its arguments are what has arrived."""
+        if state.is_over and not keeps:
             for need in state.arrived:
                 self._clear((JOINS, *key, need))
             state.arrived = {}
@@ -303,6 +215,10 @@ class Marking:
     def take_changes(self) -> dict[RowKey, Row | bytes | None]:
         """The rows that have changed since this was asked last."""
         changed, self.changed = self.changed, {}
+        if self.head.has_changed:
+            changed[(HEAD,)] = self.head.row()
+            self.head.has_changed = False
+        self.fresh.clear()
         return changed
 
     def _clear(self, key: RowKey) -> None:
@@ -346,7 +262,7 @@ class Marking:
     def _load(self, key: tuple[Any, ...], raw: bytes, added: dict[int, bytes]) -> None:
         match key:
             case (1,):
-                self.head = MarkingHead.unpack(raw)
+                self.head = Head.of(MarkingHead.unpack(raw))
             case (2, int() as number):
                 self.tokens[number] = Token.unpack(raw)
                 self._hold(self.tokens[number].stack, 1)
@@ -365,8 +281,17 @@ class Marking:
                 self.vars[version] = raw
             case (7, int() as number):
                 added[number] = raw
+            case _:
+                self._load_other(key, raw)
+
+    def _load_other(self, key: tuple[Any, ...], raw: bytes) -> None:
+        match key:
             case (8,):
                 self.outline = Outline.unpack(raw)
+            case (100, int()):
+                pass  # a part of the result, of an end that was not reached
+            case (9, int() as number, str() as place):
+                self.patches.setdefault(number, {})[place] = raw
             case _:
                 raise damaged("a row of a graph")
 
@@ -381,17 +306,3 @@ class Marking:
                 self.joins[step, fork].arrived[need] = Arrival.unpack(raw).output
             case _:
                 raise damaged("a join of a graph")
-
-
-def packed(changed: Mapping[RowKey, Row | bytes | None]) -> list[tuple[bytes, bytes | None]]:
-    """Changed rows as they are stored, by their keys."""
-    return [(_packed_key(key), row.pack() if isinstance(row, Row) else row) for key, row in changed.items()]
-
-
-def _packed_key(key: RowKey) -> bytes:
-    """The bytes of `pack(key)`. There are several for each firing, and that takes longer."""
-    return b"".join(pack_segment(part) if type(part) is int else _packed_text(part) for part in key)
-
-
-def _packed_text(text: str) -> bytes:
-    return b"\x02" + text.encode().replace(b"\x00", b"\x00\xff") + b"\x00"

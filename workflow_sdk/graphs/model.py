@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from workflow_sdk.definitions import StepOptions, is_function
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions import Expression, Native, Template, expression_of, template_of
+from workflow_sdk.journal.names import name_problem
 from workflow_sdk.rows.wire import shown
 
 On = Literal["done", "failed", "any"]
@@ -69,12 +70,18 @@ class Rule:
 
 def rule(*, when: object, allow: bool) -> Rule:
     """If `when` is true, the step may start (`allow=True`), or may not."""
-    return Rule(expression_of(when), allow)
+    return _rule(expression_of(when), allow)
 
 
 def otherwise(*, allow: bool) -> Rule:
     """What holds if no rule before it does."""
-    return Rule(None, allow)
+    return _rule(None, allow)
+
+
+def _rule(when: Condition | None, allow: object) -> Rule:
+    if not isinstance(allow, bool):
+        raise DefinitionError(f"`allow` of a rule is True or False, not {shown(allow)}")
+    return Rule(when, allow)
 
 
 def as_rules(given: object) -> tuple[Rule, ...]:
@@ -199,6 +206,8 @@ class Node:
 
 def check_node(node: Node) -> None:
     """Raise `DefinitionError` for what can be seen to be wrong with one step alone."""
+    if (problem := name_problem(node.name)) is not None:
+        raise DefinitionError(f"the name of a step: {problem}")
     what = f"step {node.name!r}"
     if node.fn is not None and not is_function(node.fn):
         raise DefinitionError(f"{what} is given a function to call, not {shown(node.fn)}")

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from workflow_sdk.graphs.arguments import Arguments
 from workflow_sdk.graphs.evaluating import Chooser, Sees
 from workflow_sdk.graphs.expressions import ExpressionError
-from workflow_sdk.graphs.marking import Firing, Marking, Stack, StepState, Token
-from workflow_sdk.graphs.model import Limits
+from workflow_sdk.graphs.marking import Marking
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.rows import Firing, Stack, StepState, Token
 from workflow_sdk.values import Codec
 
 
@@ -35,6 +36,10 @@ class Ended(Struct):
     """`step`, or `loop` for one that ran items or turns."""
     made: list[Any] = field(default_factory=list[Any])
     """What the guards and arguments of its arcs came to."""
+    operations: tuple[str, ...] = ()
+    """The paths of operations in it that have failed."""
+    record: Callable[[], None] | None = None
+    """What is recorded with its end and not before, such as how it is undone."""
 
     @property
     def reason(self) -> str:
@@ -104,13 +109,14 @@ class Moves:
         self.joins: Listeners | None = None
         self.ended: Callable[[str], None] = _nobody
         """What is to know that a step has ended, in whatever way."""
+        self.args: Arguments = Arguments(plan, marking, codec, workload)
         self._chooser: Chooser | None = None
 
     def open(self, chooser: Chooser) -> None:
         """An event happens."""
         self._chooser = chooser
         self.effects = Effects()
-        self.count("events")
+        self.marking.head.count("events")
 
     @property
     def choose(self) -> Chooser:
@@ -118,20 +124,17 @@ class Moves:
         assert self._chooser is not None, "expressions are evaluated in an event"
         return self._chooser
 
-    def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What the expressions of a firing see."""
+    def sees(self, args: Callable[[], Any], **ended: Any) -> Sees:
+        """What expressions see where these are the arguments."""
         return Sees(self.codec, self.marking, self.workload, self.state, args=args, **ended)
 
-    def count(self, what: str) -> int:
-        """The next number of its kind."""
-        head = self.marking.head
-        number: int = getattr(head, what)
-        self.marking.set_head(replace(head, **{what: number + 1}))
-        return number
+    def seen_by(self, at: Token | Firing, **ended: Any) -> Sees:
+        """What the expressions of a token or a firing see."""
+        return self.sees(lambda: self.args.of(at), **ended)
 
     def final_is_due(self) -> None:
         """The final step is given its token, which it has once."""
-        self.marking.set_head(replace(self.marking.head, is_final_due=False))
+        self.marking.head.tell(is_final_due=False)
 
     @contextmanager
     def choosing(self, chooser: Chooser) -> Generator[None]:
@@ -153,7 +156,7 @@ class Moves:
         if served and self._listeners.are_over(served, stack):
             self.note(name, "cancelled", "what it serves has enough without it")
             return
-        number = self.count("tokens")
+        number = self.marking.head.count("tokens")
         self.marking.put_token(number, Token(name, args, stack, depth, number))
         self.marking.ready.append(number)
 
@@ -184,7 +187,7 @@ class Moves:
 
     def stop(self, reason: str) -> None:
         """Take out all tokens, end all firings, and start nothing any more."""
-        self.marking.set_head(replace(self.marking.head, is_stopped=True))
+        self.marking.head.tell(is_stopped=True)
         for number in list(self.marking.tokens):
             self.drop_token(number, "cancelled", reason)
         for number in list(self.marking.firings):
@@ -219,7 +222,7 @@ class Moves:
         """Give the context a new version."""
         raw = self.codec.encode(dict(values))
         version = self.marking.head.vars + 1
-        self.count("vars")
+        self.marking.head.count("vars")
         self.marking.put_vars(version, raw)
 
     def patch(self, values: Mapping[str, Any]) -> None:
@@ -228,11 +231,11 @@ class Moves:
         marking = self.marking
         for number in list(marking.blocked):
             # Its turn comes after those that are ready, also when the rows are read again.
-            marking.put_token(number, replace(marking.tokens[number], denied=None, place=self.count("tokens")))
+            marking.put_token(number, replace(marking.tokens[number], denied=None, place=marking.head.count("tokens")))
             marking.ready.append(number)
         marking.blocked.clear()
 
-    def used(self, depth: int) -> Limits:
-        """How much of the limits is used."""
+    def used(self, depth: int) -> tuple[int, int, int, int]:
+        """How much of the limits is used, in the order of `Limits`."""
         marking = self.marking
-        return Limits(marking.running, len(self.plan.nodes), marking.head.starts, depth)
+        return marking.running, len(self.plan.nodes), marking.head.starts, depth

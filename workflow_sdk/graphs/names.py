@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast, get_origin
 
 from workflow_sdk.definitions import Step, Workflow, function_name
 from workflow_sdk.errors import DefinitionError
+from workflow_sdk.graphs.expressions import REGISTERED, place_of
 from workflow_sdk.graphs.expressions import function_name as expression_name
 from workflow_sdk.operations.handlers import REMEDY, KnownHandlers, checked_transports
 from workflow_sdk.rows.wire import shown
@@ -32,7 +34,9 @@ class Names:
         self._own: dict[int, str] = {}
         """The first name of each function, by its identity: not everything that can be called can be hashed."""
         self.functions: dict[str, Callable[..., Any]] = {}
-        """Those that expressions may call."""
+        """Those of them that expressions may call."""
+        self.callable: Mapping[str, Callable[..., Any]] = ChainMap(self.functions, REGISTERED)
+        """All that expressions may call: these, and others that were marked; only these, if the graph was read."""
         for name, one in named(given).items():
             self.add(name, one)
 
@@ -47,7 +51,7 @@ class Names:
             raise DefinitionError(two_of(name))
         self._own.setdefault(id(given), name)
         if (called := expression_name(given)) is not None:
-            self.functions[called] = given
+            self.functions[called] = self.functions[name] = given
 
     def meet(self, given: Any) -> None:
         """Make a function known by its own name, unless it has one, or another function is called the same.
@@ -96,7 +100,7 @@ class Names:
         found = known.name_of(given) if known is not None else None
         if found is None:
             raise DefinitionError(
-                f"{shown(given)} can't be found again by its name in another process; give it in `functions` of the "
+                f"{place_of(given)} can't be found again by its name in another process; give it in `functions` of the "
                 f"graph, or {REMEDY}"
             )
         return found
@@ -109,7 +113,7 @@ def own_name(given: Any) -> str:
     fn: object = cast("Any", given).fn if isinstance(given, Step) else given
     module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualname, str) or "<lambda>" in qualname:
-        raise DefinitionError(f"{shown(fn)} has no name by which another process could find it")
+        raise DefinitionError(f"{place_of(fn)} has no name by which another process could find it")
     return f"{module}:{qualname}"
 
 

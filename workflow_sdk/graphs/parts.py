@@ -17,6 +17,7 @@ from workflow_sdk.definitions import StepOptions
 from workflow_sdk.errors import CodecError, DefinitionError, RollbackError, StepError
 from workflow_sdk.graphs.bodies import args_hint, arguments_for, call_in, takes_ctx, unwrapped
 from workflow_sdk.graphs.evaluating import Sees
+from workflow_sdk.graphs.expressions import Template
 from workflow_sdk.graphs.model import Condition, Node
 from workflow_sdk.operations.attempt import Failure
 from workflow_sdk.operations.calling import is_final
@@ -46,7 +47,7 @@ class PartSeat(Seat, Protocol):
         """What it has changed in the graph's context."""
         ...
 
-    def branch(self) -> PartSeat:
+    def branch(self, location: bytes) -> PartSeat:
         """A seat for a part, which keeps its changes to itself until it is done."""
         ...
 
@@ -71,25 +72,43 @@ class Work(Struct, frozen=True):
 
 async def holds(ctx: Context, name: str, seat: PartSeat, condition: Condition, args: Any, **ended: Any) -> bool:
     """Whether a condition is true, now and in every replay."""
+    found = await _asked(ctx, f"{name}:if", seat, condition, condition.test, args, **ended)
+    return bool(found)
+
+
+async def evaluated(ctx: Context, name: str, seat: PartSeat, template: Template, args: Any, **ended: Any) -> Any:
+    """What a template comes to, now and in every replay."""
+    return await _asked(ctx, name, seat, template, template.evaluate, args, **ended)
+
+
+async def _asked(
+    ctx: Context,
+    name: str,
+    seat: PartSeat,
+    expression: Condition | Template,
+    evaluate: Callable[[Any, Mapping[str, Callable[..., Any]]], Any],
+    args: Any,
+    **ended: Any,
+) -> Any:
     codec = seat.engine.codec
     if ended.get("output") is not None:
         ended["output"] = codec.encode(ended["output"])
     sees = seat.sees(codec.encode(args), **ended)
 
-    def ask() -> bool:
-        found = sees.of(cast("Any", condition))
+    def ask() -> Any:
+        found = sees.of(cast("Any", expression))
         if "ctx" in found:
             found["ctx"] = dict(seat.values)
-        return condition.test(found, seat.functions)
+        return evaluate(found, seat.functions)
 
-    if condition.is_native or {"results", "state"} & {path[0] for path in condition.reads}:
+    if expression.is_native or {"results", "state"} & {path[0] for path in expression.reads}:
         # What others do meanwhile changes that: the first answer is the one that counts.
-        return await ctx.step(f"{name}:if", _answer(ask), retries=0, repeatable=True)
+        return await ctx.step(name, _answer(ask), retries=0, repeatable=True)
     return ask()
 
 
-def _answer(ask: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
-    async def answer() -> bool:
+def _answer(ask: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
+    async def answer() -> Any:
         return ask()
 
     return answer
@@ -204,7 +223,8 @@ def here() -> Scope:
 
 def own_seat(outer: PartSeat) -> PartSeat:
     """A seat for the scope whose code runs, so that what it changes in the context is its own until it is done."""
-    seat = here().firing = outer.branch()
+    scope = here()
+    seat = scope.firing = outer.branch(scope.prefix)
     return seat
 
 

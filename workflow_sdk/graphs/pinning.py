@@ -7,8 +7,8 @@ instances go on with what the code declares.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, cast
 
 import cbor2
 
@@ -17,9 +17,13 @@ from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.engine import Engine, Reader
 from workflow_sdk.operations.handlers import KnownHandlers
+from workflow_sdk.operations.place import make_room
 from workflow_sdk.rows.keys import DEFINITIONS
-from workflow_sdk.rows.location import pack
+from workflow_sdk.rows.location import pack, unpack
 from workflow_sdk.rows.wire import damaged
+
+PART_BYTES = 500_000
+"""How much of a large definition is stored in one row."""
 
 
 class Definable(Protocol):
@@ -47,9 +51,32 @@ async def pin(engine: Engine, graph: Definable) -> bytes:
     key = DEFINITIONS + pack((digest,))
     if await engine.stored.shared(key) is None:
         raw = cbor2.dumps(data, canonical=True)
+        for part, begin in zip(_parts(digest, len(raw)), range(0, len(raw), PART_BYTES), strict=True):
+            await make_room(engine)
+            engine.journal.write_outside(part, raw[begin : begin + PART_BYTES])
+            engine.journal.unwritten.weight += PART_BYTES
+        # Without this row, none of the others counts.
         engine.journal.write_outside(key, pack((len(raw),)))
-        engine.journal.write_outside(DEFINITIONS + pack((digest, "")), raw)
     return digest
+
+
+async def read_definition(get: Callable[[bytes], Awaitable[bytes | None]], digest: bytes) -> Any:
+    """A definition as it is stored, in one row or several; None if it is not. `get` reads a row."""
+    length = await get(DEFINITIONS + pack((digest,)))
+    if length is None:
+        return None
+    parts = [await get(key) for key in _parts(digest, cast("int", unpack(length)[0]))]
+    try:
+        return cbor2.loads(b"".join(part for part in parts if part is not None))
+    except Exception as error:
+        raise damaged("the definition of a graph") from error
+
+
+def _parts(digest: bytes, length: int) -> list[bytes]:
+    """The keys of the rows that a definition of some length is stored in."""
+    if length <= PART_BYTES:
+        return [DEFINITIONS + pack((digest, ""))]
+    return [DEFINITIONS + pack((digest, "", number)) for number in range(-(-length // PART_BYTES))]
 
 
 async def plan_of(reader: Reader, graph: Definable, digest: bytes) -> Plan:
@@ -57,13 +84,9 @@ async def plan_of(reader: Reader, graph: Definable, digest: bytes) -> Plan:
     current = graph.pinned
     if not digest or (current is not None and current[0] == digest):
         return graph.freeze()
-    raw = await reader.stored.shared(DEFINITIONS + pack((digest, "")))
-    if raw is None:
+    data = await read_definition(reader.stored.shared, digest)
+    if data is None:
         raise damaged("the definition of a graph")
-    try:
-        data = cbor2.loads(raw)
-    except Exception as error:
-        raise damaged("the definition of a graph") from error
     parts: Parts = parts_of(data, _functions(graph, reader.known), graph.names.transports)
     settings = {key: parts.settings[key] for key in Plan.SETTINGS if key in parts.settings}
     return Plan(parts.nodes, **settings)

@@ -9,8 +9,8 @@ from msgspec import Struct
 from workflow_sdk.context import Context
 from workflow_sdk.errors import CriticalError, DefinitionError
 from workflow_sdk.graphs.failures import told
-from workflow_sdk.graphs.parts import Part, Work, holds, run_part
-from workflow_sdk.graphs.tasks import Policy, Task
+from workflow_sdk.graphs.parts import Part, Work, evaluated, holds, run_part
+from workflow_sdk.graphs.tasks import Policy, Task, asked_after
 
 JUMPS_MAX: Final = 1_000
 """So often may the tasks of one firing jump: a loop of jumps that never ends is a mistake."""
@@ -65,9 +65,10 @@ class _Line:
 
     async def _end(self, ctx: Context, name: str, task: Task) -> _End:
         """Run a task once, and ask its rules."""
-        given = self._output
+        given = output = self._output
         try:
-            output = await run_part(ctx, self._work.seat, Part(name, task.fn, given, task.options))
+            if task.fn is not None:
+                output = await run_part(ctx, self._work.seat, Part(name, task.fn, given, task.options))
         except Exception as failure:  # the rules say what becomes of it
             if isinstance(failure, DefinitionError):
                 raise
@@ -77,14 +78,17 @@ class _Line:
 
     async def _rule(self, ctx: Context, name: str, task: Task, given: Any, **ended: Any) -> Policy | None:
         """The first rule that holds, and has a retry left if that is what it says."""
-        for number, rule in enumerate(task.policy):
-            if not rule.is_asked(failed="error" in ended) or not self._is_left(number, rule):
+        for number, rule in asked_after(task.policy, failed="error" in ended):
+            if not self._is_left(number, rule):
                 continue
             asked = f"{name}:{number}"
             if rule.when is None or await holds(ctx, asked, self._work.seat, rule.when, given, **ended):
                 if rule.way == "retry":
                     key = (self._at, number)
                     self._retries[key] = self._retries.get(key, 0) + 1
+                if rule.patch is not None:
+                    seat = self._work.seat
+                    seat.patch(await evaluated(ctx, f"{asked}:patch", seat, rule.patch, given, **ended))
                 return rule
         return None
 

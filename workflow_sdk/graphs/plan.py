@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
+from workflow_sdk.graphs.dominators import NOWHERE, Shape
 from workflow_sdk.graphs.model import Limits, Node, Quorum
 from workflow_sdk.graphs.serving import Serving
 
 Forks = tuple[str, ...]
 """Steps, outermost first, that have opened a fork instance on every way to a step."""
+
+
+_NONE: frozenset[str] = frozenset()
 
 
 class Plan:
@@ -44,10 +49,13 @@ class Plan:
         """The number of a step, in the order in which they were declared and submitted."""
         self.depths: dict[str, int] = {}
         """Of the steps that were submitted."""
-        self._forks: dict[str, Forks] | None = None
+        self._fork_above: dict[str, str | None] | None = None
         self._is_dag: dict[str, bool] = {}
+        self.unshared: set[int] = set()
+        """The lists, by `id`, that no other plan has: those of a copy are the original's until they change."""
         self._serving: Serving | None = None
         self._served: dict[str, frozenset[str]] = {}
+        self._has_quorums = False
         self._to_forks: dict[str, set[str]] = {}
         self._after_joins: dict[str, set[str]] = {}
         self.add(nodes)
@@ -63,15 +71,38 @@ class Plan:
                 self.depths[node.name] = depth
             self.places[node.name] = len(self.places)
             self.nodes[node.name] = node
+            self._has_quorums = self._has_quorums or isinstance(node.join, Quorum)
         for node in added:
             for need in node.needs:
-                self.dependents.setdefault(need, []).append(node.name)
+                self._append(self.dependents, need, node.name)
             for arc in node.next:
-                self.sources.setdefault(arc.step, []).append(node.name)
+                self._append(self.sources, arc.step, node.name)
         self._serving, self._served, self._to_forks, self._after_joins = None, {}, {}, {}
         if any(node.next for node in added):
             # New arcs may lead anywhere; without them, nothing is known less of the steps before.
-            self._forks, self._is_dag = None, {}
+            self._fork_above, self._is_dag = None, {}
+
+    def _append(self, lists: dict[str, list[str]], key: str, name: str) -> None:
+        found = lists.get(key)
+        if found is None or id(found) not in self.unshared:
+            found = lists[key] = [*(found or ())]
+            self.unshared.add(id(found))
+        found.append(name)
+
+    def prepare(self) -> None:
+        """Find out what every run asks for."""
+        for name, node in self.nodes.items():
+            self.quorums_served(name)
+            if not self.is_dag(name) and node.needs:
+                self.join_fork(name)
+
+    def copy(self) -> Plan:
+        """The same plan for another run, with all that is known of it. What is added to one is not in the other."""
+        found = Plan.__new__(Plan)
+        for name, value in vars(self).items():
+            setattr(found, name, cast("dict[str, Any]", value).copy() if isinstance(value, dict) else value)
+        found.unshared = set()
+        return found
 
     # Where a run begins.
 
@@ -88,29 +119,39 @@ class Plan:
             return names[:1]
         return [name for name in names if not self.nodes[name].needs]
 
+    def is_given_workload(self, name: str) -> bool:
+        """Whether a step is given the workload if it begins without a token of another step."""
+        return name != self.final and not self.nodes[name].needs
+
     @property
     def cancels(self) -> bool:
         """Whether a run may cancel firings that are under way."""
-        return self.status == "fail_fast" or any(isinstance(node.join, Quorum) for node in self.nodes.values())
+        return self.status == "fail_fast" or self._has_quorums
 
     # What is known of a step.
 
     def forks_around(self, name: str) -> Forks:
         """The steps, outermost first, that have opened a fork instance on every way to this one."""
-        if self._forks is None:
-            self._forks = _forks_of(self)
-        found = self._forks.get(name)
-        if found is None:
+        found: list[str] = []
+        fork = self._innermost_fork(name)
+        while fork is not None:
+            found.append(fork)
+            fork = self._innermost_fork(fork)
+        return tuple(reversed(found))
+
+    def _innermost_fork(self, name: str) -> str | None:
+        above = self._fork_above
+        if above is None:
+            above = self._fork_above = _innermost_forks(self)
+        if name not in above:
             # Submitted, with nothing but needs.
-            found = self._forks[name] = _common([self.forks_around(need) for need in self.nodes[name].needs])
-        return found
+            chains = [self.forks_around(need) for need in self.nodes[name].needs]
+            above[name] = next(reversed(_common(chains)), None)
+        return above[name]
 
     def join_fork(self, name: str) -> str | None:
         """The fork whose instances a join fires for; None: it fires once in the run, as all that was submitted does."""
-        if name in self.depths:
-            return None
-        around = self.forks_around(name)
-        return around[-1] if around else None
+        return None if name in self.depths else self._innermost_fork(name)
 
     def is_dag(self, name: str) -> bool:
         """Whether a step fires once at most, as neither it nor what it needs, near or far, is led to by an arc.
@@ -118,6 +159,8 @@ class Plan:
         Then it is known by the end of each step whether it can still happen.
         """
         known = self._is_dag
+        if (answer := known.get(name)) is not None:
+            return answer
         todo, seen = [name], set[str]()
         while todo:
             last = todo[-1]
@@ -140,6 +183,8 @@ class Plan:
 
     def quorums_served(self, name: str) -> frozenset[str]:
         """The joins by quorum that are all that a step leads to: once they have fired, it is of no use."""
+        if not self._has_quorums:
+            return _NONE
         if name not in self._served:
             if self._serving is None:
                 self._serving = self._find_serving()
@@ -190,33 +235,36 @@ def _common(chains: Sequence[Forks]) -> Forks:
     return tuple(fork for fork in first if all(fork in chain for chain in others))
 
 
-def _forks_of(plan: Plan) -> dict[str, Forks]:
-    """For every step that can be reached, the forks on every way to it: dominators that are forks."""
-    found: dict[str, Forks] = dict.fromkeys(plan.roots, ())
-    if plan.final is not None:
-        found[plan.final] = ()
-    todo = list(found)
-    while todo:
-        name = todo.pop()
-        node, own = plan.nodes[name], found[name]
-        inside = (*(fork for fork in own if fork != name), name) if node.is_fork else own
-        for arc in node.next:
-            if arc.step in plan.nodes:
-                _narrow(found, arc.step, inside, todo)
-        for join in plan.dependents.get(name, ()):
-            _narrow(found, join, own, todo)
-    for name in plan.nodes:
-        # Nothing leads there.
-        found.setdefault(name, ())
-    return found
+def _innermost_forks(plan: Plan) -> dict[str, str | None]:
+    """For every step, the last of the forks whose arcs are on every way to it."""
+    places = {name: str(number) for name, number in plan.places.items()}
+    behind = {_behind(places[name]): name for name, node in plan.nodes.items() if node.is_fork}
+    first = plan.roots if plan.final is None else [*plan.roots, plan.final]
+    shape = Shape([places[name] for name in first], _ways(plan, places))
+    found: dict[str, str | None] = {NOWHERE: None}
+    for place in shape.order:
+        above = shape.dominators[place]
+        found[place] = behind.get(above, found[above])
+    return {name: found.get(place) for name, place in places.items()}
 
 
-def _narrow(found: dict[str, Forks], name: str, forks: Forks, todo: list[str]) -> None:
-    before = found.get(name)
-    after = forks if before is None else _common([before, forks])
-    if after != before:
-        found[name] = after
-        todo.append(name)
+def _ways(plan: Plan, places: Mapping[str, str]) -> dict[str, list[str]]:
+    """Which places lead to which. A fork is two: what needs it does not come by the one behind its arcs."""
+    after: dict[str, list[str]] = {}
+    for name, node in plan.nodes.items():
+        place = places[name]
+        arcs = [places[arc.step] for arc in node.next if arc.step in places]
+        after[place] = [places[join] for join in plan.dependents.get(name, ())]
+        if node.is_fork:
+            after[place].append(_behind(place))
+            after[_behind(place)] = arcs
+        else:
+            after[place] += arcs
+    return after
+
+
+def _behind(place: str) -> str:
+    return f"{place} behind"
 
 
 def _leading_to(plan: Plan, ends: Forks, without: str) -> set[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workflow_sdk.graphs.marking import Marking, Stack
+from workflow_sdk.graphs.marking import Marking
 from workflow_sdk.graphs.plan import Plan, required
+from workflow_sdk.graphs.rows import Stack
 
 Place = tuple[str, Stack]
 """A step, and the fork instances in which it happens."""

@@ -7,17 +7,17 @@ forgotten: it is forgotten, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from workflow_sdk.graphs.evaluating import Evaluated, Remembered
-from workflow_sdk.graphs.growing import Batch, unpack_batch
+from workflow_sdk.graphs.growing import unpack_batch
 from workflow_sdk.graphs.interpreter import Interpreter
-from workflow_sdk.graphs.marking import Firing
 from workflow_sdk.graphs.moves import Effects, Ended
+from workflow_sdk.graphs.rows import Firing
+from workflow_sdk.instance.unwinding import failed_operations_of
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import unpack_error
 from workflow_sdk.rows.entries import Entry, FiringData, ListenData, SubmitData
@@ -60,13 +60,22 @@ def _is_received(path: list[Any], texts: Mapping[int, str]) -> bool:
     return isinstance(path[0], int) and texts.get(path[0]) == "received" and isinstance(path[1], tuple)
 
 
+Receive = Callable[[Evaluated, Sequence[Mapping[str, Any]]], object]
+
+
 class Rebuilding:
     """Makes the marking of one run again."""
 
-    def __init__(self, engine: Engine, interpreter: Interpreter, find: Callable[[str], object]) -> None:
+    def __init__(
+        self, engine: Engine, interpreter: Interpreter, find: Callable[[str], object], receive: Receive
+    ) -> None:
+        """`receive`: adds steps that somebody else has sent."""
         self._engine = engine
         self._interpreter = interpreter
         self._find = find
+        self._receive = receive
+        self._counts: set[tuple[str, int]] = set()
+        """The firings that have happened again: step, and number among those of the step."""
         self.forgotten: list[bytes] = []
         """Where firings are recorded that have not happened again."""
 
@@ -77,23 +86,34 @@ class Rebuilding:
             self._happen(one, live)
         head = interpreter.marking.head
         last = max([head.events, *(one.event for one in happened)])
-        interpreter.marking.set_head(replace(head, events=last))
+        head.tell(events=last, free=self._free())
         interpreter.is_rebuilt = False
         return interpreter.tick(live())
+
+    def _free(self) -> tuple[tuple[str, int], ...]:
+        """The numbers of firings that have not happened again, in order: what goes on has the number that it had."""
+        marking = self._interpreter.marking
+        begun = self._counts | {(one.step, one.count) for one in marking.firings.values()}
+        numbers = ((step, count) for step, fired in marking.fired.items() for count in range(fired))
+        return tuple(one for one in numbers if one not in begun)
 
     def _happen(self, one: Happened, live: Callable[[], Evaluated]) -> None:
         data = one.entry.data
         if isinstance(data, FiringData):
             self._end(one, data)
         elif isinstance(data, SubmitData):
-            self._submit(unpack_batch(data.nodes, self._find, self._engine), live)
+            self._submit(data.nodes, live)
         elif isinstance(data, ListenData):
             said = self._engine.codec.decode(data.taken[0].payload, plain=True)
             if "patch" in said:
                 self._interpreter.patch(live(), said["patch"])
+            else:
+                self._receive(live(), said.get("submit", []))
 
-    def _submit(self, batch: Batch, live: Callable[[], Evaluated]) -> None:
-        self._interpreter.submit(live(), batch.nodes, batch.roots, batch.depth)
+    def _submit(self, raw: bytes, live: Callable[[], Evaluated]) -> None:
+        interpreter, batch = self._interpreter, unpack_batch(raw, self._find, self._engine)
+        interpreter.submit(live(), batch.nodes, batch.roots, batch.depth)
+        interpreter.marking.add_steps(len(interpreter.plan.nodes), raw)
 
     def _end(self, one: Happened, data: FiringData) -> None:
         codec, entry = self._engine.codec, one.entry
@@ -106,14 +126,17 @@ class Rebuilding:
         # A firing whose guards have failed was done until then.
         is_done = entry.error is None or entry.value is not None
         ended = Ended(entry.ordinal, is_done, entry.value, self._told(entry), patches, entry.error)
+        if ended.error is not None and entry.error is not None:
+            ended.operations = tuple(failed_operations_of(unpack_error(entry.error, codec)))
         marking = self._interpreter.marking
         try:
             self._interpreter.again(Remembered(made), firing, ended)
         except LookupError:
             self.forgotten.append(one.at)
             return
+        self._counts.add((step, firing.count))
         if marking.head.starts <= entry.ordinal:
-            marking.set_head(replace(marking.head, starts=entry.ordinal + 1))
+            marking.head.tell(starts=entry.ordinal + 1)
 
     def _told(self, entry: Entry) -> dict[str, Any] | None:
         if entry.error is None or entry.value is not None:

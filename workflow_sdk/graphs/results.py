@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from workflow_sdk.graphs.marking import StepState
 from workflow_sdk.graphs.model import GraphResult, Node, Outcome
 from workflow_sdk.graphs.moves import Moves
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.rows import StepState
 
 
 def result_of(moves: Moves, why_not: Callable[[Node], str]) -> GraphResult:
     """What a run has come to, as it stands. `why_not` tells why a join has not fired."""
     decode, steps = moves.codec.decode, moves.marking.steps
-    outcomes = {name: _outcome(node, steps.get(name), why_not) for name, node in moves.plan.nodes.items()}
+    outcomes = {name: outcome_of(node, steps.get(name), why_not) for name, node in moves.plan.nodes.items()}
     outputs = {
         name: decode(output, plain=True)
         for name, outcome in outcomes.items()
@@ -24,17 +24,18 @@ def result_of(moves: Moves, why_not: Callable[[Node], str]) -> GraphResult:
     return GraphResult(_status(moves.plan, steps.values(), outcomes), outcomes, outputs, blocked)
 
 
-def summary_of(moves: Moves, found: GraphResult, instance_id: str) -> dict[str, Any]:
+def summary_of(final: str | None, found: GraphResult, instance_id: str) -> dict[str, Any]:
     """What the final step is given."""
     counts: dict[str, int] = {}
     for name, outcome in found.outcomes.items():
-        if name != moves.plan.final:
+        if name != final:
             counts[outcome.status] = counts.get(outcome.status, 0) + 1
     failures = {name: outcome.reason for name, outcome in found.outcomes.items() if outcome.status == "failed"}
     return {"instance_id": instance_id, "counts": counts, "outputs": found.outputs, "failures": failures}
 
 
-def _outcome(node: Node, state: StepState | None, why_not: Callable[[Node], str]) -> Outcome:
+def outcome_of(node: Node, state: StepState | None, why_not: Callable[[Node], str] = lambda _: "") -> Outcome:
+    """What a step has come to. `why_not` tells why a join has not fired."""
     if state is not None and state.status:
         return Outcome(state.status, state.reason, state.firings)  # type: ignore[arg-type]
     if node.needs:

@@ -7,33 +7,36 @@ between the decision and its rows, so that no other firing can come in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import anyio
 
+from workflow_sdk.graphs.arguments import digests_of
+from workflow_sdk.graphs.begun import keep_taken
 from workflow_sdk.graphs.evaluating import Evaluated
-from workflow_sdk.graphs.expressions import ExpressionError
-from workflow_sdk.graphs.firing import FiringSeat, FiringWork
+from workflow_sdk.graphs.firing import FiringWork
 from workflow_sdk.graphs.growing import Growing
 from workflow_sdk.graphs.interpreter import Interpreter
-from workflow_sdk.graphs.listening import DeniedTokens, listen, take_what_has_come
-from workflow_sdk.graphs.marking import Firing, Marking, packed
+from workflow_sdk.graphs.listening import listen, take_what_has_come
+from workflow_sdk.graphs.marking import Marking
 from workflow_sdk.graphs.model import GraphResult, Limits
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.graphs.names import Names
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.recording import Recording
+from workflow_sdk.graphs.rows import FIRINGS, Firing
+from workflow_sdk.graphs.seat import FiringSeat
 from workflow_sdk.graphs.surroundings import Surroundings
 from workflow_sdk.operations.calling import retried
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.place import Place, make_room, pack_error
-from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.scope import RaceStatus, Scope
 from workflow_sdk.operations.types import GRAPH_MESSAGE, Coro, Unwound
-from workflow_sdk.rows.entries import Entry, FiringData
-from workflow_sdk.rows.keys import marking_of
-from workflow_sdk.rows.location import pack_pair
-from workflow_sdk.rows.status import Kind
 from workflow_sdk.verdicts import Verdict
+
+_ALONE: AbstractAsyncContextManager[None] = nullcontext()
 
 
 class GraphRun:
@@ -53,55 +56,26 @@ class GraphRun:
         self.around: Surroundings = Surroundings(self.interpreter.moves, names, engine.known)
         self.growing: Growing = Growing(self)
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._live: dict[int, tuple[anyio.CancelScope, Scope]] = {}
+        self._live: dict[int, tuple[anyio.CancelScope, RaceStatus]] = {}
+        """By number, what cancels the code of a firing and whatever it waits for."""
         self.over: anyio.Event = anyio.Event()
+        self._keeps_taken = plan.cancels
+        """Whether the messages that firings take are kept, as in a race. If a submitted step cancels one, its are read.
+        """
         self._handed = False
         self._spawned = self._begun = self._ended = 0
         self.unwound: bytes | None = None
         """The RollbackError that has ended the run."""
-        self._denied = DeniedTokens(place, engine, self.marking)
-        self._settling = anyio.Lock() if plan.cancels else None
-        """Where firings can be cancelled: their history is copied before, which takes a while."""
+        self.recording: Recording = Recording(place, engine, self.marking)
+        self.deciding: anyio.Lock = anyio.Lock(fast_acquire=True)
+        """Held while an event is decided: if it cancels firings, their history is copied in the middle of it."""
         engine.journal.history.has_graphs = True
 
     # Events.
 
     def chooser(self) -> Evaluated:
         """What evaluates the expressions of one event."""
-        return Evaluated(self._names.functions)
-
-    def write(self) -> None:
-        """Have the rows written that have changed."""
-        write, prefix = self.engine.journal.unwritten.write, marking_of(self.place.location)
-        for key, raw in packed(self.marking.take_changes()):
-            write(prefix + key, raw)
-        self._denied.show()
-
-    def record(self, effects: Effects) -> None:
-        """Put what an event has come to beside what has caused it; the next flush writes all of it."""
-        event = self.marking.head.events
-        for firing, ended in effects.passed:
-            if ended.number >= 0:
-                self.put_firing(firing, ended, event)
-        self.write()
-
-    def put_firing(self, firing: Firing, ended: Ended, event: int) -> None:
-        """Record a firing that has ended."""
-        engine = self.engine
-        entry = Entry(Kind.FIRING, max(ended.number, 0), firing.at)
-        patches = None if ended.patches is None else engine.codec.encode(dict(ended.patches))
-        made = engine.codec.encode(ended.made) if ended.made else b""
-        entry.data = FiringData(firing.args, firing.began, event, firing.depth, patches, made)
-        entry.attempts = firing.attempts
-        if ended.is_done and ended.raw_error is None:
-            entry.complete(ended.output, engine.clock.time())
-        else:
-            raw = ended.raw_error or pack_error(self._told(ended), engine.codec)
-            entry.fail(raw, engine.clock.time())
-        engine.journal.history.put(self.location_of(firing), entry)
-
-    def _told(self, ended: Ended) -> Exception:
-        return ExpressionError("" if ended.error is None else str(ended.error["message"]))
+        return Evaluated(self._names.callable)
 
     def find(self, name: str) -> object:
         """The function that a name stands for."""
@@ -113,19 +87,12 @@ class GraphRun:
 
     # Places and scopes.
 
-    def location_of(self, firing: Firing) -> bytes:
-        """Where a firing is recorded."""
-        index = self.place.scope.names.intern(firing.step)
-        return self.place.location + pack_pair(index, firing.count)
-
     def scope_of(self, number: int, firing: Firing, label: str, location: bytes) -> Scope:
         """A scope for the code of a firing."""
         outer = self.place.scope
         scope = Scope(self.engine, location, firing.at, parent=outer, label=label)
         if number in self._live:
-            cancel, before = self._live[number]
-            scope.race, scope.in_race = before.race, True
-            self._live[number] = (cancel, scope)
+            scope.race, scope.in_race = self._live[number][1], outer.in_race or self._keeps_taken
         return scope
 
     def context_at(self, version: int) -> dict[str, Any]:
@@ -133,14 +100,24 @@ class GraphRun:
         raw = self.marking.vars.get(version)
         return {} if raw is None else self.engine.codec.decode(raw, plain=True)
 
+    def args_of(self, number: int, firing: Firing) -> bytes:
+        """The arguments of a firing, as they are stored by now."""
+        return self.marking.firings.get(number, firing).args
+
     def change_firing(self, number: int, firing: Firing) -> None:
-        """Record that a firing is tried again."""
-        self.marking.put_firing(number, firing)
-        self.write()
+        """Record that a firing is tried again, or has gone on; not if it was cancelled meanwhile."""
+        if number in self.marking.firings:
+            self.marking.put_firing(number, firing)
+            self.recording.write((FIRINGS, number))
 
     def submit(self, scope: Scope, seat: FiringSeat, nodes: Any) -> Coro[Verdict]:
         """Add steps to the run."""
         return self.growing.start(scope, seat, nodes)
+
+    async def hear(self) -> None:
+        """Take what was said from outside before now."""
+        if self.engine.journal.inbox.count(GRAPH_MESSAGE):
+            await take_what_has_come(self)
 
     def _public_state(self) -> Mapping[str, Any]:
         public = self.engine.state.public
@@ -200,105 +177,138 @@ class GraphRun:
             self.engine.parking.rest()
 
     async def _work(self, number: int, firing: Firing) -> None:
-        """Run a firing, and then the first of those that it has started."""
+        """Run a firing, and then the first of those that it has started. To cancel one of them ends the task."""
         self.task_begins()
+        outer = self.place.scope.race
+        race = outer.branch()
         try:
-            following: tuple[int, Firing] | None = (number, firing)
-            while following is not None:
-                ended = await self._fire(*following)
-                effects = Effects() if ended is None else await self._settle(ended)
-                if effects.is_over:
-                    self.over.set()
-                    return
-                following = effects.started[0] if effects.started else None
-                self.spawn(effects.started[1:])
+            with anyio.CancelScope() as cancel:
+                await self._work_on(number, firing, cancel, race)
         except Exception as error:
             # It is no failure of a step, which would be an end: such as arguments for a join that are too large.
             if self.engine.life.halted:
                 raise
             raise self.engine.life.mistake(error) from None
         finally:
+            if outer.within:
+                outer.within.discard(race)
             self.task_ends()
 
-    async def _fire(self, number: int, firing: Firing) -> Ended | None:
+    async def _work_on(self, number: int, firing: Firing, cancel: anyio.CancelScope, race: RaceStatus) -> None:
+        following: tuple[int, Firing] | None = (number, firing)
+        while following is not None and following[0] in self.marking.firings:
+            # It was not cancelled before it began.
+            self._live[following[0]] = (cancel, race)
+            ended = await self._fire(*following, race)
+            effects = Effects() if ended is None else await self._settle(ended)
+            if effects.is_over:
+                self.over.set()
+                return
+            following = effects.started[0] if effects.started else None
+            self.spawn(effects.started[1:])
+
+    async def _fire(self, number: int, firing: Firing, race: RaceStatus) -> Ended | None:
         """Call the code of a firing; how it has ended. None, if it was cancelled."""
         engine, node = self.engine, self.plan.nodes[firing.step]
-        work = FiringWork(self, node, number, firing, self.location_of(firing), self.place.name)
-        if self._settling is None:
+        work = FiringWork(self, node, number, firing, self.recording.location_of(firing), self.place.name)
+        try:
             await work.until_due(engine)
             return await retried(engine, work)
-        outer = self.place.scope
-        scope = Scope(engine, b"", firing.at, parent=outer)
-        scope.race = outer.race.branch()
-        with anyio.CancelScope() as cancel:
-            self._live[number] = (cancel, scope)
-            try:
-                await work.until_due(engine)
-                return await retried(engine, work)
-            except (Unwound, BaseExceptionGroup) as error:
-                rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
-                if rest is not None or not scope.race.lost or engine.life.halted:
-                    raise (rest or error) from None
-            finally:
-                self._live.pop(number, None)
-                if outer.race.within:
-                    outer.race.within.discard(scope.race)
+        except (Unwound, BaseExceptionGroup) as error:
+            rest = None if isinstance(error, Unwound) else error.split(Unwound)[1]
+            if rest is not None or not race.lost or engine.life.halted:
+                raise (rest or error) from None
+        finally:
+            self._live.pop(number, None)
         return None
 
     async def _settle(self, ended: Ended) -> Effects:
         """Decide what comes of the end of a firing, and store it."""
         await make_room(self.engine)
-        if self.engine.journal.inbox.count(GRAPH_MESSAGE):
-            await take_what_has_come(self)
-        if self._settling is None:
-            return await self._store(ended)
-        async with self._settling:
+        await self.hear()
+        # Where no firing is ever cancelled, nothing is awaited in the middle.
+        async with self.deciding if self.plan.cancels else _ALONE:
+            # Others may have ended while this one waited for its turn.
+            await make_room(self.engine)
             if ended.number not in self.marking.firings:
                 return Effects()  # it was cancelled meanwhile
-            return await self._store(ended)
+            effects, cleanups = await self._decide(ended)
+        if cleanups or not effects.is_over:
+            # The last end goes with that of the graph, unless something is done after it.
+            await self.engine.parking.flush()
+        if cleanups:
+            await self.engine.outside.clean_up(cleanups)
+        return effects
 
-    async def _store(self, ended: Ended) -> Effects:
+    async def _decide(self, ended: Ended) -> tuple[Effects, list[bytes]]:
+        """What comes of the end of a firing, and what is to be cleaned up once it is stored."""
         engine, firing = self.engine, self.marking.firings[ended.number]
-        chooser = self.chooser()
+        location = self.recording.location_of(firing)
+        chooser, given = self.chooser(), digests_of(self.marking, firing)
         effects = self.interpreter.end(chooser, ended)
         event = self.marking.head.events
         if effects.rerouted is not None:
-            raw = pack_error(effects.rerouted, engine.codec)
-            ended = Ended(ended.number, is_done=ended.is_done, output=ended.output, raw_error=raw, made=ended.made)
-        cleanups = await self._cancel(effects)
+            raw, done = pack_error(effects.rerouted, engine.codec), ended.is_done
+            made, record = ended.made, ended.record
+            ended = Ended(ended.number, is_done=done, output=ended.output, raw_error=raw, made=made, record=record)
+        cleanups = await self.cancel(effects) if effects.cancelled else []
         if not ended.is_done:
             # Its time was over, while it waited for them.
-            cleanups += engine.outside.abandon(self.location_of(firing))
-        self.put_firing(firing, ended, event)
+            cleanups += engine.outside.abandon(location)
+        if ended.record is not None:
+            ended.record()
+        self.recording.put_firing(firing, ended, event, location, given)
         if not self.place.scope.in_race:
-            engine.journal.takings.settle(self.location_of(firing), give_back=False)
-        self.record(effects)
+            engine.journal.takings.settle(location, give_back=False)
+        self.recording.record(effects)
         if ended.unwinds:
             # Whatever else is under way is cancelled with the graph.
             self.unwound, effects.is_over = ended.raw_error, True
-        if not effects.is_over:
-            # The last end goes with that of the graph.
-            await engine.parking.flush()
-        if cleanups:
-            await engine.outside.clean_up(cleanups)
-        return effects
+        return effects, cleanups
+
+    async def follow(self, effects: Effects, cleanups: list[bytes], store: Callable[[], Awaitable[None]]) -> None:
+        """Store an event that is no end of a firing, and begin what it starts."""
+        # Whoever has caused it may be cancelled meanwhile, and what is stored has to begin all the same.
+        with anyio.CancelScope(shield=True):
+            await store()
+            self.spawn(effects.started)
+            if cleanups:
+                await self.engine.outside.clean_up(cleanups)
+        if effects.is_over:
+            self.over.set()
+
+    async def cancel(self, effects: Effects) -> list[bytes]:
+        """End the firings that an event has made useless, like the losers of a race. Returns what is to be cleaned up.
+
+        Until it is through, nothing is written down of the event.
+        """
+        self.recording.is_deciding = True
+        try:
+            # A firing may have submitted what makes itself useless.
+            cleanups = list[bytes]()
+            with anyio.CancelScope(shield=True):
+                cleanups += await self._cancel(effects)
+            return cleanups
+        finally:
+            self.recording.is_deciding = False
 
     async def _cancel(self, effects: Effects) -> list[bytes]:
-        """End firings that are of no use any more, like the losers of a race. Returns what is to be cleaned up."""
         engine, cleanups = self.engine, list[bytes]()
         for number, _ in effects.cancelled:
             if number in self._live:
-                cancel, scope = self._live[number]
-                scope.race.lose()
+                cancel, race = self._live[number]
+                race.lose()
                 cancel.cancel()
         for _, firing in effects.cancelled:
+            location = self.recording.location_of(firing)
             if engine.journal.compensations.count and not self.place.scope.in_loop:
-                await engine.stored.archive(self.location_of(firing))
+                await engine.stored.archive(location)
+            if not self._keeps_taken:
+                await keep_taken(engine, location)
         for _, firing in effects.cancelled:
-            location = self.location_of(firing)
+            location = self.recording.location_of(firing)
             cleanups += engine.outside.abandon(location)
             engine.journal.takings.settle(location, give_back=True)
             engine.journal.history.clear_scope(location)
-        if effects.cancelled:
-            engine.parking.fire()
+        engine.parking.fire()
         return cleanups

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from workflow_sdk.graphs.controllers import Controllers, is_controller
 from workflow_sdk.graphs.evaluating import Chooser
 from workflow_sdk.graphs.expressions import ExpressionError, Template
-from workflow_sdk.graphs.marking import Firing, Token
+from workflow_sdk.graphs.marking import Marking
 from workflow_sdk.graphs.model import Node
 from workflow_sdk.graphs.moves import Ended, Moves, failed_to_evaluate
+from workflow_sdk.graphs.rows import Firing, Token
 
 INLINE_MAX = 100
 """So many steps that run nothing are fired in one event; the next ones are begun like steps that do."""
@@ -48,9 +49,12 @@ class Starting:
                 marking.drop_token(number)
                 self._moves.note(token.step, "denied", refused, counts=True)
 
-    def take(self, number: int, firing: Firing) -> Firing:
-        """Give a token to the firing that has had it, by the record; returns it as it was."""
-        marking = self._moves.marking
+    def take(self, firing: Firing) -> Firing:
+        """Give a token to the firing that has had it, by the record; returns it as it was.
+
+        LookupError, if there is none.
+        """
+        marking, number = self._moves.marking, self._token_of(firing)
         token = marking.tokens[number]
         if number in marking.blocked:
             del marking.blocked[number]
@@ -59,6 +63,14 @@ class Starting:
         marking.drop_token(number)
         marking.fired[token.step] = max(marking.fired.get(token.step, 0), firing.count + 1)
         return replace(firing, args=token.args, stack=token.stack, depth=token.depth)
+
+    def _token_of(self, firing: Firing) -> int:
+        """The token that a firing has taken: one with its arguments, if there are several."""
+        tokens = [(number, token) for number, token in self._moves.marking.tokens.items() if token.step == firing.step]
+        same = [number for number, token in tokens if token.args == firing.args]
+        if not tokens:
+            raise LookupError(firing.step)
+        return same[0] if same else tokens[0][0]
 
     def begin_controllers(self, live: Callable[[], Chooser]) -> bool:
         """While a run is made again: begin the controllers that have a token; whether there were any."""
@@ -119,29 +131,27 @@ class Starting:
     def _allows(self, node: Node, token: Token) -> bool:
         if not node.admit:
             return True
-        sees = self._moves.sees(token.args)
+        sees = self._moves.seen_by(token)
         for rule in node.admit:
             if rule.when is None or self._moves.choose.test(rule.when, sees):
                 return rule.allow
-        return True
+        # Rules that allow say who may start; rules that only deny say who may not.
+        return not any(rule.allow for rule in node.admit)
 
     def _fire(self, token: Token) -> tuple[Firing, int]:
         """A step takes its token. Returns the firing, and its number."""
         marking = self._moves.marking
-        used = self._moves.used(token.depth)
         firing = Firing(
             token.step,
-            marking.fired.get(token.step, 0),
+            _next_count(marking, token.step),
             token.args,
             token.stack,
             token.depth,
             marking.head.events,
             self._moves.now(),
             marking.head.vars,
-            (used.running or 0, used.nodes or 0, used.starts or 0, token.depth),
         )
-        marking.fired[token.step] = firing.count + 1
-        return firing, self._moves.count("starts")
+        return firing, marking.head.count("starts")
 
     def _start(self, token: Token, node: Node) -> None:
         moves = self._moves
@@ -181,13 +191,25 @@ class Starting:
         templates = {key: value for key, value in node.details.items() if isinstance(value, Template)}
         if not templates:
             return firing
-        moves, sees = self._moves, self._moves.sees(firing.args)
+        moves, sees = self._moves, self._moves.seen_by(firing)
         values = {key: moves.choose.value(template, sees) for key, template in templates.items()}
         return replace(firing, details=moves.codec.encode(values))
 
     def _pass(self, firing: Firing, ended: Ended) -> None:
         self._moves.effects.passed.append((firing, ended))
         self._finish(firing, ended)
+
+
+def _next_count(marking: Marking, step: str) -> int:
+    """The number that the next firing of a step has among those of the step."""
+    for one in marking.head.free:
+        if one[0] == step:
+            left = tuple(other for other in marking.head.free if other != one)
+            marking.head.tell(free=left)
+            return one[1]
+    count = marking.fired.get(step, 0)
+    marking.fired[step] = count + 1
+    return count
 
 
 def inline_end(moves: Moves, number: int, firing: Firing, node: Node) -> Ended:

@@ -8,6 +8,7 @@ from typing import Any
 from workflow_sdk.graphs.evaluating import Sees
 from workflow_sdk.graphs.moves import Moves
 from workflow_sdk.graphs.names import Names
+from workflow_sdk.graphs.rows import Firing
 from workflow_sdk.graphs.transports import transport_of
 from workflow_sdk.operations.handlers import KnownHandlers
 
@@ -23,11 +24,19 @@ class Surroundings:
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """The functions that expressions may call."""
-        return self._names.functions
+        return self._names.callable
 
     def sees(self, args: bytes, **ended: Any) -> Sees:
-        """What the expressions of a firing see."""
-        return self._moves.sees(args, **ended)
+        """What the expressions of a part of a firing see."""
+        return self._moves.sees(lambda: self._moves.codec.decode(args, plain=True), **ended)
+
+    def args_of(self, firing: Firing) -> Any:
+        """The arguments of a firing, as plain data."""
+        return self._moves.args.of(firing)
+
+    def raw_args_of(self, firing: Firing) -> bytes:
+        """The arguments of a firing, as bytes."""
+        return self._moves.args.raw(firing)
 
     def transport(self, name: str) -> Callable[..., Any]:
         """The function that makes calls of this name. DefinitionError, if there is none."""

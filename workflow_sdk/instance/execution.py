@@ -136,9 +136,9 @@ class Execution:
             await self.parking.flush()
             await self.outside.clean_up(cleanups)
 
-    async def answer(self, key: bytes, raw: bytes) -> None:
+    async def answer(self, key: bytes, raw: bytes, is_asked: bool | None = None) -> None:
         """Store an answer for the sender that waits for it under this key."""
-        await self.outside.answer(key, raw)
+        await self.outside.answer(key, raw, is_asked)
 
     def remember_handler(self, location: bytes, handler: Callable[..., Any], hint: object) -> None:
         """Keep the function that undoes the step at a location, as long as this run lasts."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from workflow_sdk.changes.apply import BASELESS_MAX, Tries, moved_on, try_all
 from workflow_sdk.changes.change import Change
@@ -24,13 +25,12 @@ from workflow_sdk.errors import StorageError
 from workflow_sdk.instance.staging import Staged, are_stored, fill, without_moved_on
 from workflow_sdk.journal.journal import Journal
 from workflow_sdk.journal.unwritten import WriteSet
-from workflow_sdk.operations.calling import come_what_may
+from workflow_sdk.operations.calling import come_what_may, until_set
 from workflow_sdk.rows.keys import Field
 
 STAGED_MAX = 200
 STAGED_BYTES_SOFT_MAX = 1_000_000
 """How many changes, of about how many bytes, go with one commit: stores limit the size of a commit."""
-
 
 T = TypeVar("T")
 
@@ -80,36 +80,42 @@ class Flusher:
         next flush has to know what is stored. `alone`: no other branch is active, so no shield is needed. `then` is
         called once everything is stored, before a cancellation is raised.
         """
+        cancelled: BaseException | None = None
         if alone and not self.is_writing and self._next is None and not self._staged:
             # Nearly every step comes through here.
             if self._journal.unwritten.is_dirty and not self.is_broken:
                 error = await self._commit()
                 if error is not None:
                     self._break(error)
+        elif self._next is not None:
+            # Another caller waits to write the next flush, which takes along what changed until then.
+            cancelled = await until_set(self._next)
         else:
             # Shielded: the caller that writes must not be cancelled in the middle, since others wait for its flush.
             with anyio.CancelScope(shield=True):
                 await self._flush_with_others()
         if then is not None and not self.is_broken:
             then()
+        if cancelled is not None:
+            raise cancelled
         if self._cancelled is not None:
             self._raise_cancelled()
         return not self.is_broken
 
     async def _flush_with_others(self) -> None:
-        if self._next is not None:
-            # Another caller waits to write the next flush, which takes along what changed until then.
-            await self._next.wait()
-        elif self.is_writing:
-            landed = self._next = anyio.Event()
-            cancelled = await come_what_may(self.until_landed)
-            self._next = None
-            try:
-                self._cancelled = await come_what_may(self._write) or self._cancelled or cancelled
-            finally:
-                landed.set()
-        else:
-            self._cancelled = await come_what_may(self._write) or self._cancelled
+        landed = self._next = anyio.Event()
+        cancelled = await come_what_may(self._gather)
+        self._next = None
+        try:
+            self._cancelled = await come_what_may(self._write) or self._cancelled or cancelled
+        finally:
+            landed.set()
+
+    async def _gather(self) -> None:
+        """Wait for what is in flight, or else for those that are ready in this turn of the event loop, too."""
+        if not self.is_writing:
+            await checkpoint()
+        await self.until_landed()
 
     def _raise_cancelled(self) -> None:
         cancelled, self._cancelled = self._cancelled, None
@@ -156,8 +162,7 @@ class Flusher:
 
     def _next_staged(self) -> list[Staged[Any]]:
         """Take out the staged changes that go with one commit."""
-        found: list[Staged[Any]] = []
-        weight = 0
+        found, weight = list[Staged[Any]](), 0
         while self._staged and len(found) < STAGED_MAX and weight <= STAGED_BYTES_SOFT_MAX:
             one = self._staged.popleft()
             if one.is_wanted():

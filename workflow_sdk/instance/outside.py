@@ -199,8 +199,11 @@ class RunOutside:
         if self._session.host.here is not None:
             self._session.host.here.is_due(id)
 
-    async def answer(self, key: bytes, raw: bytes) -> None:
-        """Give an answer to the sender that waits for it under this key. When this returns, that is stored."""
+    async def answer(self, key: bytes, raw: bytes, is_asked: bool | None = None) -> None:
+        """Give an answer to the sender that waits for it under this key. When this returns, that is stored.
+
+        `is_asked`: whether somebody waits, if that is known. Then the answer goes with what is to be written already.
+        """
         take = self._session.host.answers.pop(key, None)
         if take is not None:
             self._session.journal.write_outside(key, None)
@@ -211,14 +214,17 @@ class RunOutside:
             if not await self._session.flusher.flush(alone=self._parking.waits.active == 1, then=handed_over):
                 await self._session.life.never()
             return
+        if await self._is_asked(key) if is_asked is None else is_asked:
+            self._session.journal.write_outside(key, Answer(raw).pack())
+        await self._parking.flush()
+
+    async def _is_asked(self, key: bytes) -> bool:
         try:
             asked = await self._session.driver.get(key)
         except Exception as error:  # noqa: BLE001  # the store failed
             self._session.life.storage_failed(error)
             await self._session.life.never()
-        if asked is not None and not is_answer(asked):
-            self._session.journal.write_outside(key, Answer(raw).pack())
-        await self._parking.flush()
+        return asked is not None and not is_answer(asked)
 
     # Tasks.
 

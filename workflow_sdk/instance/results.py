@@ -135,16 +135,15 @@ def innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
     )
 
 
-def stored_result(workflow: Workflow[Any, Any], codec: Codec, about: InstanceRows, id: str) -> RunResult[Any]:
-    """Make the result of an instance that is not running from its rows."""
-    status, result = about.status, about.result
-    if status is Status.COMPLETED:
-        output = None if result.output is None else codec.decode(result.output, workflow.output_hint)
-        return RunResult(status, output, instance_id=id)
-    info = None if result.error is None else unpack_error_info(result.error, codec)
+def stored_result(
+    workflow: Workflow[Any, Any], codec: Codec, about: InstanceRows, raw: bytes | None, id: str
+) -> RunResult[Any]:
+    """Make the result of an instance that is not running from its rows and its output."""
+    error = about.result.error
+    info = None if error is None or about.status is Status.COMPLETED else unpack_error_info(error, codec)
     # A graph that has failed has come to something all the same.
-    output = None if result.output is None else codec.decode(result.output, workflow.output_hint)
-    return RunResult(status, output, info, instance_id=id)
+    output = None if raw is None else codec.decode(raw, workflow.output_hint)
+    return RunResult(about.status, output, info, instance_id=id)
 
 
 def stopping(reason: Exception, largest: str) -> tuple[Exception, str] | None:

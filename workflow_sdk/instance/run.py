@@ -15,7 +15,7 @@ from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import Steps, change
 from workflow_sdk.changes.claim import Claim, give_back
 from workflow_sdk.changes.decide import take_back_death
-from workflow_sdk.changes.instances import read_about, read_snapshot
+from workflow_sdk.changes.instances import read_about, read_output, read_snapshot
 from workflow_sdk.context import Context
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import ConflictError, Driver
@@ -167,7 +167,7 @@ class Run:
         """Whether the instance has ended or is stuck, and was not only evicted."""
         return self.execution.life.is_away and self.execution.parking.idle_result is None
 
-    def result(self) -> RunResult[Any]:
+    async def result(self) -> RunResult[Any]:
         """How the run left the instance."""
         execution = self.execution
         id = self.journal.keys.instance_id
@@ -177,7 +177,9 @@ class Run:
             status, wake_at, waiting_for = execution.parking.idle_result
             when = None if wake_at is None else deadline_of(wake_at)
             return RunResult(status, None, self._error(), when, waiting_for, id)
-        return stored_result(self.workflow, self.codec, self.journal.about, id)
+        about = self.journal.about
+        output = await read_output(self.driver, self.journal.keys, about)
+        return stored_result(self.workflow, self.codec, about, output, id)
 
     async def _load(self) -> None:
         journal, claimed = self.journal, self._claimed
@@ -242,11 +244,11 @@ class Run:
         if isinstance(value, ContinueAsNew):
             return await self._start_over(value)
         try:
-            raw = self.codec.encode(value, self.workflow.output_hint)
+            output, parts = self.workflow.write_output(self.codec, value)
         except CodecError as error:
             execution.life.mistake(about(f"the output of workflow {self.workflow.name!r}", error))
             return False
-        self.journal.set_row(Field.RESULT, Result(raw))
+        self.journal.set_row(Field.RESULT, Result(output, parts=parts))
         await execution.finish(Status.COMPLETED)
         return False
 

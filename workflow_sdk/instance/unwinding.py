@@ -63,7 +63,8 @@ class Unwinding:
         result = result_of(info, execution.codec, None, failed_operations_of(error))
         if isinstance(error, GraphFailedError) and error.result is not None:
             # What its steps have come to is worth having.
-            result = replace(result, output=execution.codec.encode(error.result))
+            output, parts = getattr(error, "__stored__", None) or (execution.codec.encode(error.result), None)
+            result = replace(result, output=output, parts=parts)
         execution.journal.set_row(Field.RESULT, result)
         if not execution.journal.compensations.count:
             await execution.finish(Status.FAILED)

@@ -51,7 +51,7 @@ class Waits:
     def add(self, wait: Wait) -> None:
         """Begin a wait of a branch. The next commit stores it, so that everybody can see it."""
         self._waiting += 1
-        about = WaitRow(wait.kind, wait.who.name, wait.who.path, wait.until, wait.count, 0)
+        about = WaitRow(wait.kind, wait.who.name, wait.who.path, wait.until, wait.count, 0, wait.since)
         self._journal.begin_wait(wait.who.location, wait.messages, about, wait.entry)
         for name in wait.messages:
             others = self._by_message.get(name)

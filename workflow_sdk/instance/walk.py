@@ -130,7 +130,7 @@ class Walk:
     async def passed_over(self, location: bytes) -> None:
         """Do nothing: the run that goes on with the instance ends such children and tasks."""
 
-    async def answer(self, key: bytes, raw: bytes) -> None:
+    async def answer(self, key: bytes, raw: bytes, is_asked: bool | None = None) -> None:
         """Do nothing: the answer was given already."""
 
     async def branch_values(self, location: bytes) -> dict[bytes, Entry]:

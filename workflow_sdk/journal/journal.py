@@ -25,6 +25,7 @@ from workflow_sdk.rows.keys import (
     METADATA,
     NAMES,
     OUTSIDE,
+    PATCHED,
     TAKINGS,
     TRIES,
     WAITS,
@@ -32,6 +33,7 @@ from workflow_sdk.rows.keys import (
     InstanceKeys,
     field_key,
     marking_of,
+    parts_of,
     waits_of,
 )
 from workflow_sdk.rows.location import pack_segment, split_last, subtree
@@ -61,7 +63,7 @@ class History:
         self.loaded: SortedDict[bytes, dict[bytes, Entry]] = _NOTHING_LOADED
         """The entries from before this run, by scope and segment. A scope takes its own out when it opens."""
         self.has_graphs: bool = False
-        """Whether a graph is run, which keeps its marking beside the history."""
+        """Whether there may be graphs, which keep their markings and large results beside the history."""
         self.changes: dict[bytes, bytes] = _NOTHING_CHANGED
         """The changes of the public state by finished scopes, by the location of the scope."""
 
@@ -97,6 +99,8 @@ class History:
         entry = Entry.unpack(raw)
         if entry.data is not None or entry.status is EntryStatus.FAILED:
             entry.check()
+        # What is recorded under it may not be read.
+        self.has_graphs = self.has_graphs or entry.kind.is_composite
         scope, segment = split_last(location)
         if self.loaded is _NOTHING_LOADED:
             self.loaded = SortedDict()
@@ -110,7 +114,7 @@ class History:
         """
         self._names.drop(race, but=winner)
         _, after = subtree(winner)
-        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED, *((MARKINGS,) if self.has_graphs else ())):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED, *((MARKINGS, PATCHED) if self.has_graphs else ())):
             begin, end = subtree(self._space + part + race)
             self._unwritten.clear((begin, self._space + part + winner))
             self._unwritten.clear((self._space + part + after, end))
@@ -122,15 +126,19 @@ class History:
         """Forget all that is recorded at and under a location."""
         self._names.drop(location)
         self._unwritten.write(HISTORY + location, None)
-        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED, MARKINGS):
+        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED, MARKINGS, PATCHED):
             self._unwritten.clear(subtree(self._space + part + location))
-        for part in (METADATA, CHANGES, FOLDED):
+        for part in (METADATA, CHANGES, FOLDED, PATCHED):
             self._unwritten.write(part + location, None)
         self.forget_loaded(location)
 
     def clear_marking(self, location: bytes) -> None:
-        """A graph is over: nothing is kept of where it was."""
-        begin = self._space + marking_of(location)
+        """A graph is over: nothing is kept of where it was, but its result if that is stored in parts."""
+        self._unwritten.clear((self._space + marking_of(location), self._space + parts_of(location)))
+
+    def clear_parts(self, location: bytes) -> None:
+        """Forget the parts of a graph's result: those of a run that has not come to its end."""
+        begin = self._space + parts_of(location)
         self._unwritten.clear((begin, begin + b"\xff"))
 
     def clear_turns(self, first: bytes, end: bytes, *, shown: bool) -> None:
@@ -138,7 +146,14 @@ class History:
 
         `shown`: whether the turns may have changed the public state.
         """
-        for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED) if shown else (HISTORY, METADATA, BASES):
+        parts = (
+            HISTORY,
+            METADATA,
+            BASES,
+            *((CHANGES, FOLDED) if shown else ()),
+            *((MARKINGS, PATCHED) if self.has_graphs else ()),
+        )
+        for part in parts:
             self._unwritten.clear((self._space + part + first, self._space + part + end))
 
     def load_changes(self, location: bytes, raw: bytes) -> None:
@@ -247,6 +262,7 @@ class Journal:
             FOLDED,
             OUTSIDE,
             MARKINGS,
+            PATCHED,
         ):
             self.unwritten.clear(subtree(self._space + part))
         self.forget_waits()
@@ -259,10 +275,13 @@ class Journal:
     # Waits.
 
     def begin_wait(self, location: bytes, messages: Iterable[str | bytes], about: WaitRow, entry: Entry | None) -> None:
-        """Write the rows of a wait, so that with the next flush everybody can see it."""
+        """Write the rows of a wait, so that with the next flush everybody can see it.
+
+        It has begun with the version that `about` or the entry says; else with that of the flush.
+        """
 
         def pack(version: int) -> bytes:
-            since = version if entry is None else entry.since
+            since = about.since or (version if entry is None else entry.since)
             promised = self.inbox.addressed_to(pack_segment(since) + location)
             return replace(about, since=since, promised=promised).pack()
 

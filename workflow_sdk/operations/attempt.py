@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from workflow_sdk.errors import (
     ChildFailedError,
+    GraphFailedError,
     JoinError,
     ListenTimeoutError,
     RaceError,
@@ -31,7 +32,7 @@ from workflow_sdk.values.hints import return_hint
 
 T_co = TypeVar("T_co", covariant=True)
 
-_AS_DATA = (StepError, JoinError, RaceError, ListenTimeoutError, ChildFailedError)
+_AS_DATA = (StepError, JoinError, RaceError, ListenTimeoutError, ChildFailedError, GraphFailedError)
 
 
 @dataclass(frozen=True, slots=True)

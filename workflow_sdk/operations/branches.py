@@ -13,7 +13,7 @@ from workflow_sdk.errors import CodecError, RollbackError
 from workflow_sdk.operations.calling import as_exception, is_failure_of_scope, take_back_cancellations
 from workflow_sdk.operations.engine import Engine, Reader, Walker
 from workflow_sdk.operations.place import Place, about, make_room, pack_error, unpack_error
-from workflow_sdk.operations.public_state import fold, unfold
+from workflow_sdk.operations.public_state import fold, pass_by, unfold
 from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.operations.types import Unwound
 from workflow_sdk.rows.entries import BranchesData, Entry, Outcome
@@ -77,6 +77,7 @@ class Branches:
             if entry is not None and entry.kind is Kind.BRANCH:
                 branch.entry = entry
         unfold(engine, (place.location + branch.segment for branch in branches))
+        pass_by(place.scope, (place.location + branch.segment for branch in branches))
 
     async def run(self, limit: int | None = None) -> None:
         """Run every branch that has no outcome, at most `limit` at once. A race returns once it is decided."""

@@ -206,6 +206,15 @@ async def come_what_may(fn: Callable[[], Awaitable[object]]) -> BaseException | 
     return cancelled
 
 
+async def until_set(event: anyio.Event) -> BaseException | None:
+    """Wait for an event, whoever cancels; return the cancellation. Without one, this needs no scope of its own."""
+    try:
+        await event.wait()
+    except anyio.get_cancelled_exc_class() as cancelled:
+        return await come_what_may(event.wait) or cancelled
+    return None
+
+
 KEY = "idempotency_key"
 """A parameter of this name is given the key."""
 

@@ -13,7 +13,14 @@ from typing import Any
 from msgspec import Struct
 
 from workflow_sdk.definitions import Workflow
-from workflow_sdk.errors import AlreadyExistsError, ChildFailedError, CodecError, DefinitionError, ErrorInfo
+from workflow_sdk.errors import (
+    AlreadyExistsError,
+    ChildFailedError,
+    CodecError,
+    DefinitionError,
+    ErrorInfo,
+    PayloadTooLargeError,
+)
 from workflow_sdk.journal.names import name_problem
 from workflow_sdk.operations.engine import Engine
 from workflow_sdk.operations.inputs import encode_input
@@ -69,6 +76,7 @@ def _check(place: Place, what: Begin) -> bytes:
         raise place.mistake(f"{place.what}: an id is a text of 1 to 1000 characters, not {what.id!r:.100}")
     try:
         if isinstance(workflow, Workflow):
+            workflow.check()
             return encode_input(engine.codec, workflow, what.input)
         return engine.codec.encode(what.input)
     except (CodecError, DefinitionError) as error:
@@ -153,6 +161,9 @@ class _Child:
             entry.complete(ended.output, engine.clock.time())
             return await place.store(engine, entry)
         info = ErrorInfo("", ended.status.value)
+        if ended.status is Status.COMPLETED:
+            told = "it has completed, but its output is larger than a value may be; result() of its handle gives it"
+            info = ErrorInfo(PayloadTooLargeError.__name__, told)
         if ended.error is not None:
             try:
                 info = unpack_error_info(ended.error, engine.codec)

@@ -201,7 +201,7 @@ class Reader(Protocol):
         """End the children and tasks of a recorded operation that the code does not have any more."""
         ...
 
-    async def answer(self, key: bytes, raw: bytes) -> None:
+    async def answer(self, key: bytes, raw: bytes, is_asked: bool | None = None) -> None:
         """Give an answer to the sender that waits for it under this key. When this returns, that is stored."""
         ...
 

@@ -136,7 +136,7 @@ class _Loop:
             if following != raw:
                 raw = following
                 bases.change(turn, raw, at)
-            if engine.state.public is not None:
+            if engine.state.public is not None or place.scope.firing is not None:
                 note_turn(place.scope, place.location, self._location(turn))
             if not turn % BREATH:
                 await anyio.lowlevel.checkpoint()

@@ -57,8 +57,10 @@ def assigning(scope: Scope) -> Generator[None]:
 
 
 def fold(scope: Scope, location: bytes) -> None:
-    """Store the changes of the public state under a location, whose scope has ended."""
+    """Store the changes of the public state, and of a graph's context, under a location, whose scope has ended."""
     engine = scope.engine
+    if scope.firing is not None:
+        scope.firing.keep(location)
     if engine.state.public is None:
         return
     try:
@@ -70,10 +72,14 @@ def fold(scope: Scope, location: bytes) -> None:
 
 
 def note_turn(scope: Scope, loop: bytes, turn: bytes) -> None:
-    """Store the changes of the public state by earlier turns of a loop, so that this turn can begin again."""
+    """Store the changes by earlier turns of a loop, so that this turn can begin again."""
     engine = scope.engine
     # Changes that are recorded in this turn come after those.
-    if engine.state.public is None or turn in engine.journal.history.loaded:
+    if turn in engine.journal.history.loaded:
+        return
+    if scope.firing is not None:
+        scope.firing.keep_turn(loop, turn)
+    if engine.state.public is None:
         return
     try:
         changes = engine.state.public.merge(loop)
@@ -84,14 +90,23 @@ def note_turn(scope: Scope, loop: bytes, turn: bytes) -> None:
 
 
 def undo(scope: Scope, losers: Sequence[bytes], winner: bytes) -> None:
-    """Undo the changes of the public state under these locations, which lost a race to the branch at `winner`."""
+    """Undo the changes under these locations, which lost a race to the branch at `winner`."""
     engine = scope.engine
+    if scope.firing is not None:
+        scope.firing.drop(losers)
     if engine.state.public is None:
         return
     try:
         engine.state.public.undo(losers, winner)
     except CodecError as error:
         raise engine.life.mistake(error) from None
+
+
+def pass_by(scope: Scope, locations: Iterable[bytes]) -> None:
+    """Change the context of a graph again as scopes at these locations did, which are not entered again."""
+    if scope.firing is not None:
+        for location in locations:
+            scope.firing.pass_by(location)
 
 
 def unfold(engine: Reader, locations: Iterable[bytes]) -> None:

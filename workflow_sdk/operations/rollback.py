@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from workflow_sdk.errors import CodecError
 from workflow_sdk.journal.compensation import Compensation, HandlerRef
@@ -28,13 +28,22 @@ def check_handler(place: Place, handler: Callable[..., Any]) -> None:
         )
 
 
-def register_handler(place: Waiter, engine: Engine, handler: Callable[..., Any], value: object, hint: object) -> None:
+class Undone(Waiter, Protocol):
+    """What a handler undoes."""
+
+    @property
+    def scope(self) -> Scope | None:
+        """The scope that it is in."""
+        ...
+
+
+def register_handler(place: Undone, engine: Engine, handler: Callable[..., Any], value: object, hint: object) -> None:
     """Register the handler of a step, to be stored by the commit that completes the step."""
     engine.journal.compensations.register(compensation_of(place, engine, handler, value, hint))
 
 
 def compensation_of(
-    place: Waiter, engine: Reader, handler: Callable[..., Any], value: object, hint: object, sequence: int | None = None
+    place: Undone, engine: Reader, handler: Callable[..., Any], value: object, hint: object, sequence: int | None = None
 ) -> Compensation:
     """Make the compensation of a step. Without a `sequence`, it is the newest."""
     try:
@@ -44,6 +53,8 @@ def compensation_of(
     ref = HandlerRef.of(handler, engine.codec, engine.known.name_of)
     if ref is None:
         engine.remember_handler(place.location, handler, hint)
+        if place.scope is not None and place.scope.firing is not None:
+            place.scope.firing.keep_begun()
     return Compensation(
         engine.journal.compensations.new_sequence() if sequence is None else sequence,
         place.location,

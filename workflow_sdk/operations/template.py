@@ -231,6 +231,8 @@ async def enter(place: Place, verb: Composite) -> Any:
         if entry is None:
             entry = await engine.begin(verb)
         else:
+            if place.scope.firing is not None:
+                place.scope.firing.pass_by(place.location)
             entry = await engine.reenter(verb, place.location, entry)
         place.close(entry)
         return verb.outcome(entry)

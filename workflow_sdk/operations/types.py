@@ -98,6 +98,26 @@ class Seat(Protocol):
         """Add steps to the graph."""
         ...
 
+    def pass_by(self, location: bytes) -> None:
+        """A replay does not enter a scope, or not from its beginning: what it has changed is changed again."""
+        ...
+
+    def keep(self, location: bytes) -> None:
+        """A scope of the code is over: what it has changed is stored with its end."""
+        ...
+
+    def keep_turn(self, loop: bytes, turn: bytes) -> None:
+        """A turn of a loop begins: what earlier turns have changed is stored, so that it can begin again."""
+        ...
+
+    def drop(self, locations: Sequence[bytes]) -> None:
+        """Scopes of the code have lost a race: what they have changed is as it was."""
+        ...
+
+    def keep_begun(self) -> None:
+        """Keep what the code was called with, whatever becomes of the firing: it has handlers without a name."""
+        ...
+
 
 class Wakeup:
     """Wakes one waiting task, once. It takes a fifth of the memory of an event, and there may be thousands."""
@@ -182,6 +202,8 @@ class Wait(Struct, eq=False):
     """The operation that waits."""
     fit: Fit | None = None
     """Tells which messages fit the wait; None if all do."""
+    since: int = 0
+    """The version of the instance that began to wait, if neither the entry nor the next commit tells."""
     wakeup: Wakeup = field(default_factory=Wakeup)
     parked: bool = False
     fired: bool = False
@@ -193,7 +215,7 @@ class Wait(Struct, eq=False):
 
     def anew(self) -> Wait:
         """Make the same wait anew, to be parked once more."""
-        return Wait(self.who, self.kind, self.until, self.messages, self.count, self.entry, self.fit)
+        return Wait(self.who, self.kind, self.until, self.messages, self.count, self.entry, self.fit, self.since)
 
 
 class Effect(Protocol):

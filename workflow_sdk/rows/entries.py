@@ -97,6 +97,8 @@ class GraphData(Row, frozen=True, tag=8):
     definition: bytes
     """The digest of the definition; empty for one that can't be exported."""
     context: bytes = b""
+    is_in_parts: bool = False
+    """Whether the result is larger than one value may be, and is stored in rows of its own."""
 
 
 class FiringData(Row, frozen=True, tag=9):
@@ -111,6 +113,8 @@ class FiringData(Row, frozen=True, tag=9):
     patches: bytes | None = None
     made: bytes = b""
     """What the guards and arguments of the step's arcs came to."""
+    given: tuple[tuple[str, bytes], ...] = ()
+    """Of a join whose arguments are not stored: digests of what steps had given to it that may give several outputs."""
 
 
 class SubmitData(Row, frozen=True, tag=10):

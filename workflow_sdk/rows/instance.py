@@ -143,6 +143,10 @@ class Result(Row, frozen=True):
     """If the instance is stuck in a rollback: the error that had made it fail before."""
     failed_operations: tuple[str, ...] = ()
     """The paths of the operations because of which the instance failed."""
+    parts: bytes | None = None
+    """Of an output that is larger than one value may be: what the keys of its parts begin with, in the instance's
+    space.
+    """
 
 
 class Tally(Row, frozen=True):

@@ -85,6 +85,7 @@ KEYS_IN_ORDER = pack_segment(15)
 FOLDED = pack_segment(20)
 TRIES = pack_segment(25)
 MARKINGS = pack_segment(26)
+PATCHED = pack_segment(27)
 
 
 class Field(IntEnum):
@@ -125,6 +126,11 @@ def sequence_key(sequence: int) -> bytes:
 def marking_of(location: bytes) -> bytes:
     """What the keys of a graph's marking begin with, in the space of its instance."""
     return MARKINGS + location + b"\x02\x00"
+
+
+def parts_of(location: bytes) -> bytes:
+    """What the keys of a graph's result begin with that is stored in parts, in the space of its instance."""
+    return marking_of(location) + pack_segment(100)
 
 
 @lru_cache(maxsize=1024)  # the same names again and again

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import CodeType
 from typing import Any
 
+from msgspec.structs import replace
+
 from workflow_sdk.graphs.evaluating import Sees
-from workflow_sdk.graphs.expressions import Template
+from workflow_sdk.graphs.expressions import Expression, Template
 from workflow_sdk.graphs.interpreter import Interpreter
-from workflow_sdk.graphs.marking import DagJoin, JoinState, Marking, Stack
+from workflow_sdk.graphs.marking import DagJoin, JoinState, Marking
 from workflow_sdk.graphs.model import Condition, Node
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.rows import Stack
 from workflow_sdk.values import Codec
 
 __all__ = ["Event", "State", "Ways"]
@@ -31,20 +35,27 @@ Amounts = Counter[tuple[Any, ...]]
 class Guess:
     """Says what expressions come to: as they are if they can be evaluated, else as a list of guesses has it."""
 
-    def __init__(self, guesses: list[bool], *, knows_context: bool) -> None:
+    def __init__(self, guesses: list[bool], *, knows_context: bool, from_outside: frozenset[str]) -> None:
         self.guesses = guesses
         self.made: list[Any] = []
         self._used = 0
         self._knows_context = knows_context
+        self._from_outside = from_outside
 
     def test(self, condition: Condition, sees: Sees) -> bool:
         """Whether a guard is true: the next guess, if it reads what nobody knows yet. What was not guessed is true."""
-        if not condition.is_native and {path[0] for path in condition.reads} <= self._known(sees):
+        if self._is_known(condition, sees):
             return bool(condition.test(sees.of(condition), {}))  # pyright: ignore[reportArgumentType]  # as in `Evaluated`
         self._used += 1
         if self._used > len(self.guesses):
             self.guesses.append(True)
         return self.guesses[self._used - 1]
+
+    def _is_known(self, condition: Condition, sees: Sees) -> bool:
+        # No function of an author's is called: nothing is run.
+        if condition.is_native or condition.functions or reads_key(condition, self._from_outside):
+            return False
+        return {path[0] for path in condition.reads} <= self._known(sees)
 
     def _known(self, sees: Sees) -> set[str]:
         # A guard may read what bodies come to, and the context, which any of them may change. When a step asks to be
@@ -63,6 +74,11 @@ class Guess:
         return None
 
 
+def reads_key(condition: Condition, keys: Collection[str]) -> bool:
+    """Whether a condition reads one of these keys of the context."""
+    return not _keys(condition).isdisjoint(keys)
+
+
 class State:
     """A marking, and how it was come to."""
 
@@ -75,6 +91,7 @@ class State:
         self.event = event
         self._forks = forks
         self.amounts = self._amounts()
+        self._amount = self.amounts.total()
 
     def up_to(self) -> Iterator[State]:
         """The states before this one, the last first."""
@@ -126,8 +143,7 @@ class State:
 
     def is_more_than(self, other: State) -> bool:
         """Whether all that is in another state is in this one, and more: then it can go on so for ever."""
-        mine, others = self.amounts, other.amounts
-        return mine != others and mine >= others and self.fixed() == other.fixed()
+        return self._amount > other._amount and self.amounts >= other.amounts and self.fixed() == other.fixed()
 
     def _same(self, stack: Stack, numbers: Mapping[int, int]) -> Stack:
         """A stack with numbers that are the same in states that differ in nothing else."""
@@ -156,9 +172,16 @@ def _listed(names: list[str]) -> str:
 class Ways:
     """Leads from the beginning to every state that a run can come to."""
 
-    def __init__(self, nodes: Mapping[str, Node], settings: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        settings: Mapping[str, Any],
+        context: Mapping[str, Any],
+        outside: Collection[str] = (),
+    ) -> None:
         self.plan = Plan(nodes.values(), **settings)
         self._context = context
+        self._from_outside = frozenset(outside) | _left_open(nodes.values(), context)
         self._knows_context = not any(_may_patch(node) for node in nodes.values())
         forks = {self.plan.join_fork(name) for name, node in nodes.items() if node.needs}
         self._forks = frozenset(fork for fork in forks if fork is not None)
@@ -178,7 +201,8 @@ class Ways:
         """Whether a token that was denied can't be admitted, whatever else happens in the graph."""
         conditions = [rule.when for rule in self.plan.nodes[name].admit if rule.when is not None]
         changes = any(one.is_native or any(path[0] == "ctx" for path in one.reads) for one in conditions)
-        return self._knows_context or not changes
+        is_asked_of_others = any(reads_key(one, self._from_outside) for one in conditions)
+        return not is_asked_of_others and (self._knows_context or not changes)
 
     def first(self) -> Iterator[State]:
         """The states in which a run begins."""
@@ -195,7 +219,7 @@ class Ways:
         while todo:
             guesses = todo.pop(0)
             known = len(guesses)
-            guess = Guess(guesses, knows_context=self._knows_context)
+            guess = Guess(guesses, knows_context=self._knows_context, from_outside=self._from_outside)
             marking = Marking() if state is None else _copied(state.marking)
             interpreter = Interpreter(self.plan, marking, CODEC, NOTHING, now=lambda: 0.0, expands=False)
             if event is None:
@@ -213,7 +237,7 @@ class Ways:
 def _copied(marking: Marking) -> Marking:
     """A marking that can be changed, while this one stays as it is."""
     copy = Marking()
-    copy.head = marking.head
+    copy.head = replace(marking.head)
     copy.tokens, copy.firings, copy.steps = dict(marking.tokens), dict(marking.firings), dict(marking.steps)
     copy.ready, copy.blocked = marking.ready.copy(), dict(marking.blocked)
     copy.fired, copy.running = dict(marking.fired), marking.running
@@ -225,6 +249,25 @@ def _copied(marking: Marking) -> Marking:
         key: JoinState(one.stack, one.depth, dict(one.arrived), one.is_over) for key, one in marking.joins.items()
     }
     return copy
+
+
+def _left_open(nodes: Iterable[Node], context: Mapping[str, Any]) -> frozenset[str]:
+    """The keys of the context that admissions read and the graph leaves open: somebody else says what they are.
+
+    These are None in the beginning, or they are not there and are read by `get` or `coalesce`.
+    """
+    found: set[str] = set()
+    for rule in chain.from_iterable(node.admit for node in nodes):
+        text = rule.when.text if isinstance(rule.when, Expression) else ""
+        may_miss = "get(" in text or "coalesce(" in text
+        found |= {key for key in _keys(rule.when) if (context[key] is None if key in context else may_miss)}
+    return frozenset(found)
+
+
+def _keys(condition: Condition | None) -> set[str]:
+    """The keys of the context that a condition reads."""
+    reads = condition.reads if condition is not None else ()
+    return {path[1] for path in reads if path[0] == "ctx" and len(path) > 1}
 
 
 def _may_patch(node: Node) -> bool:

@@ -10,7 +10,7 @@ __all__ = ["Exploration", "Finding", "FindingKind"]
 FindingKind = Literal["stall", "unreachable", "waiting_join", "unbounded"]
 
 _WORDS: dict[str, str] = {
-    "stall": "the run waits for ever: a token of {node} is not admitted, and nothing in the graph can change that",
+    "stall": "the run waits for ever: a token of {node} is not admitted, and nothing in the graph changes that",
     "unreachable": "{node} is never run",
     "waiting_join": "the join {node} never has enough of what it needs",
     "unbounded": "tokens without bound: {node} adds more of them in each pass",

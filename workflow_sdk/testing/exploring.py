@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs import Graph
@@ -17,17 +18,23 @@ STATES_MAX = 5_000
 """So many different states are looked at."""
 
 
-def explore(graph: Graph, depth: int = 200, *, states_max: int = STATES_MAX) -> Exploration:
+def explore(
+    graph: Graph, depth: int = 200, *, outside: Collection[str] = (), states_max: int = STATES_MAX
+) -> Exploration:
     """Walk every way that a run of the graph can take; what is wrong with it, each with the shortest way there.
 
     Each firing ends as done and as failed, and guards go both ways where what they read is not known before. What is
     found: runs that wait for ever, steps that are never run, joins that never fire, and tokens without bound. Ways are
     walked up to `depth` ends of firings, and up to so many different states. Nothing is run.
+
+    `outside` names keys of the context that are patched from outside, by `handle.patch`: an admission that reads one of
+    them may be granted at any time. So may one that reads a key which is None in the beginning, or which `get` reads
+    and the graph does not have: those the graph leaves open.
     """
     if not isinstance(graph, Graph):
         raise DefinitionError(f"explore takes a graph, not {type(graph).__name__}")
     _check_names(graph)
-    walk = _Walk(Ways(graph.nodes, graph.settings, graph.context), depth, states_max)
+    walk = _Walk(Ways(graph.nodes, graph.settings, graph.context, outside), depth, states_max)
     walk.go()
     if not walk.is_complete and walk.ways.is_free:
         # Of all orders in which firings that are side by side can end, one is enough to see what can be reached.
@@ -77,6 +84,7 @@ class _Walk:
         todo: deque[tuple[State, int]] = deque((state, 0) for state in self.ways.first())
         while todo:
             state, depth = todo.popleft()
+            self._pass(state)
             key = state.key(is_ordered=self.ways.is_ordered)
             if key in seen:
                 continue
@@ -91,11 +99,14 @@ class _Walk:
             more = self.ways.after(state, numbers[:1] if self._first_only else numbers)
             todo.extend((after, depth + 1) for after in more)
 
+    def _pass(self, state: State) -> None:
+        """Note the steps that run nothing: they may be passed on the way to a state that was seen before."""
+        self.reached |= {firing.step for firing, _ in state.effects.passed}
+
     def _look(self, state: State) -> bool:
         """See what is wrong in a state; whether to go on from there."""
         marking = state.marking
         self.reached |= {firing.step for _, firing in state.effects.started}
-        self.reached |= {firing.step for firing, _ in state.effects.passed}
         for name in self._joins:
             if name not in self._arrived and _has_begun(name, marking):
                 self._arrived[name] = state
@@ -122,7 +133,7 @@ class _Walk:
         plan = self.ways.plan
         possible = set(plan.nodes) if self.is_complete else _not_refuted(self.ways)
         for name, node in plan.nodes.items():
-            if name in self.reached or (not self.is_complete and name in possible):
+            if name in self.reached or (not self.is_complete and name in possible) or ("stall", name) in self.found:
                 continue
             if name in self._arrived:
                 self._finds("waiting_join", name, self._arrived[name])

@@ -46,6 +46,11 @@ class Codec:
         data = self._to_bytes(value, hint)
         return data if self._seals is None else self._seals.close(data)
 
+    def encode_large(self, value: object, hint: object = Any) -> bytes:
+        """The bytes of a value that may be of any size, as it is not stored as one row; raises `CodecError`."""
+        data = _bytes_of(value, hint)
+        return data if self._seals is None else self._seals.close(data)
+
     def encode_like(self, before: bytes | None, value: object) -> bytes:
         """The bytes of `value`: `before`, if they are of the same value. What encrypts gives other bytes each time."""
         data = self._to_bytes(value, Any)
@@ -124,20 +129,24 @@ class Codec:
         return data
 
     def _to_bytes(self, value: object, hint: object) -> bytes:
-        if value is None or value is True or value is False:
-            return _SINGLETONS[value]
-        try:
-            data = dumps(value) if type(value) in ATOMS else write(value, _HANDLERS, _known_of(hint).name_of)
-        except UnicodeEncodeError as error:
-            raise CodecError(str(half_character(error.object))) from None
-        except Exception as error:  # noqa: BLE001  # an author's class may raise anything
-            _raise(error, "the value can't be read")
+        data = _bytes_of(value, hint)
         if len(data) > self.max_value_bytes:
             raise PayloadTooLargeError(
                 f"the value is {len(data):,} bytes encoded, and the limit is {self.max_value_bytes:,} (max_value_bytes)"
                 "; store it elsewhere and pass a reference"
             )
         return data
+
+
+def _bytes_of(value: object, hint: object) -> bytes:
+    if value is None or value is True or value is False:
+        return _SINGLETONS[value]
+    try:
+        return dumps(value) if type(value) in ATOMS else write(value, _HANDLERS, _known_of(hint).name_of)
+    except UnicodeEncodeError as error:
+        raise CodecError(str(half_character(error.object))) from None
+    except Exception as error:  # noqa: BLE001  # an author's class may raise anything
+        _raise(error, "the value can't be read")
 
 
 @hint_cache

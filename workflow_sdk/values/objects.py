@@ -144,6 +144,12 @@ class StateShape(Shape):
                 state[name] = value
             return made
 
+        def build_slots(values: Sequence[object]) -> object:
+            made: Any = new(cls)
+            for name, value in zip(names, values):  # noqa: B905  # `strict` takes long
+                put(made, name, value)
+            return made
+
         def build(values: Sequence[object]) -> object:
             made: Any = new(cls)
             state = dict(zip(names, values, strict=True))
@@ -162,8 +168,11 @@ class StateShape(Shape):
                     made.__dict__[name] = value
             return made
 
-        is_simple = has_dict and not slots and not any((defaults, made_fields, dropped, cached_hash))
-        return build_dict if is_simple else build
+        if any((defaults, made_fields, dropped, cached_hash)):
+            return build
+        if has_dict:
+            return build if slots else build_dict
+        return build_slots if slots.keys() >= set(names) else build
 
     def _made_fields(self, missing: Iterable[Field], *, is_expected: bool) -> list[str]:
         """The missing fields that only making an object gives a value."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.claim import Claimant, new_lease
-from workflow_sdk.changes.instances import check_workflow, new_rows, read_about, read_snapshot
+from workflow_sdk.changes.instances import check_workflow, new_rows, read_about, read_output, read_snapshot
 from workflow_sdk.changes.workers import leave
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.driver import Driver, is_driver
@@ -195,7 +195,9 @@ class _Call(Struct, frozen=True):
                 )
                 claimed = await claim(driver, claimant)
                 if claimed.lease is None:
-                    return await self._shown(stored_result(workflow, codec, claimed.about, keys.instance_id))
+                    about = claimed.about
+                    output = await read_output(driver, keys, about)
+                    return await self._shown(stored_result(workflow, codec, about, output, keys.instance_id))
                 host = Alone(driver, clock, worker, self.ttl, self.family)
                 run = Run(workflow, driver, keys, codec, known, clock, claimed, self.mode, host)
                 try:
@@ -206,7 +208,7 @@ class _Call(Struct, frozen=True):
                 except BaseExceptionGroup as group:
                     raise innermost(group) from None
                 else:
-                    return await self._shown(run.result())
+                    return await self._shown(await run.result())
 
     def _new(self, workflow: Workflow[Any, Any], value: object) -> InstanceRows:
         """The rows of an instance that is created."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from workflow_sdk.driver import Clear, ClearRange, Set, Write
 from workflow_sdk.journal.loop_states import Base, pack_bases, unpack_bases
 from workflow_sdk.rows.entries import Entry, LoopData
-from workflow_sdk.rows.keys import BASES, CHANGES, FOLDED, HISTORY, METADATA, InstanceKeys
+from workflow_sdk.rows.keys import BASES, CHANGES, FOLDED, HISTORY, METADATA, PATCHED, InstanceKeys
 from workflow_sdk.rows.location import pack_pair, segments, split_last, subtree
 from workflow_sdk.rows.status import EntryStatus
 
@@ -127,7 +127,7 @@ class LoopTape:
     def rewind(self, turn: int, data: LoopData, keys: InstanceKeys) -> list[Write]:
         """The writes that delete the turns after this one, and the states that `data` replaces."""
         begin, end = self.turn_location(turn + 1), subtree(self.location)[1]
-        spaces = [keys.space + part for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED)]
+        spaces = [keys.space + part for part in (HISTORY, METADATA, BASES, CHANGES, FOLDED, PATCHED)]
         writes: list[Write] = [ClearRange(space + begin, space + end) for space in spaces]
         for last, bases in self._rows:
             if last < data.since:

@@ -28,6 +28,7 @@ from workflow_sdk.rows.keys import (
     INBOX,
     NAMES,
     OUTSIDE,
+    PATCHED,
     TAKINGS,
     Field,
     InstanceKeys,
@@ -161,6 +162,8 @@ class Record(Struct, frozen=True):
     """The locations of finished scopes that have changed the public state."""
     folded: dict[bytes, bytes]
     """The rows of changes of the public state by scopes inside finished ones and by turns of loops, by location."""
+    patched: dict[bytes, bytes]
+    """What scopes in firings of graphs have changed in the contexts of these, and what loops had before a turn."""
     archive: list[bytes]
     """The locations of entries in the archive: the history of race losers that compensations need."""
     addressed: list[bytes]
@@ -203,6 +206,7 @@ def read_record(keys: InstanceKeys) -> Steps[Record]:
         outside,
         changed=[at for at, _ in (yield from _part(keys, CHANGES))],
         folded=dict((yield from _part(keys, FOLDED))),
+        patched=dict((yield from _part(keys, PATCHED))),
         archive=[at for at, _ in (yield from _part(keys, ARCHIVE))],
         addressed=(yield from _read_addressed(keys)),
         left=(yield from _read_left(keys, tree, outside)),

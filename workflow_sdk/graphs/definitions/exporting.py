@@ -8,12 +8,13 @@ from typing import Any, Protocol, get_origin
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.checks import Declared, problems_of
-from workflow_sdk.graphs.data import node_to_data
+from workflow_sdk.graphs.data import node_to_data, whole
 from workflow_sdk.graphs.definitions.digest import digest
 from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT
 from workflow_sdk.graphs.definitions.plain import written
 from workflow_sdk.graphs.definitions.problems import InvalidGraphError
 from workflow_sdk.graphs.definitions.schemas import schema_of
+from workflow_sdk.graphs.expressions import place_of
 from workflow_sdk.graphs.model import Limits, Node, Problem
 from workflow_sdk.graphs.names import Names, name_in_data, two_of
 from workflow_sdk.rows.wire import shown
@@ -37,6 +38,7 @@ class Exported(Declared, Protocol):
     retention: float | None
     default_input: Any
     workload: Any
+    about: Mapping[str, Any]
     context: dict[str, Any]
     names: Names
 
@@ -53,6 +55,7 @@ def exported(graph: Exported) -> tuple[dict[str, Any], Mapping[str, Any]]:
     data: dict[str, Any] = {"kind": DOCUMENT, "format": FORMAT, "name": graph.name, "version": graph.version}
     data |= settings_of(graph)
     for key, make in (
+        ("about", lambda: written(graph.about)),
         ("context", lambda: written(graph.context)),
         ("workload", lambda: schema_of(graph.workload)),
         ("default", lambda: written(graph.default_input)),
@@ -74,7 +77,7 @@ def settings_of(graph: Exported) -> dict[str, Any]:
     if "limits" in data:
         data["limits"] = {key: value for key, value in asdict(data["limits"]).items() if value is not None}
     if graph.retention is not None:
-        data["retention"] = graph.retention
+        data["retention"] = whole(graph.retention)
     return data
 
 
@@ -103,10 +106,8 @@ class _Writing:
         """The name of a function: the one under which it was given, else its own."""
         name = self._names.given_name(given) or name_in_data(given)
         if name == "<lambda>" or (get_origin(given) is not None and self._names.given_name(given) is None):
-            what = "a lambda" if name == "<lambda>" else "made of other types"
-            raise DefinitionError(
-                f"{shown(given)} is {what}, and has no name that leads back to it; give it one: functions={{name: ...}}"
-            )
+            what = place_of(given) if name == "<lambda>" else f"{shown(given)}, which is made of other types,"
+            raise DefinitionError(f"{what} has no name that leads back to it; give it one: functions={{name: ...}}")
         before = self.given.setdefault(name, self._names.get(name, given))
         if before is not given:
             raise DefinitionError(two_of(name))

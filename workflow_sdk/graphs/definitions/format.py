@@ -22,6 +22,7 @@ from workflow_sdk.graphs.definitions.shapes import (
     Text,
     optional,
 )
+from workflow_sdk.graphs.definitions.shorthand import Marked
 from workflow_sdk.graphs.model import Kind, Problem
 from workflow_sdk.graphs.narrowing import is_dict
 from workflow_sdk.graphs.tasks import WAYS
@@ -91,23 +92,34 @@ _POLICY: Final = Record(
         "times": Field(Number(1, is_whole=True), "of retry: how often, at most; 1"),
         "backoff": Field(_BACKOFF, "of retry: how long to wait before"),
         "to": Field(Text(), "of jump: the label of the next task"),
+        "patch": Field(Arguments(), "what is put into the context, if the rule is followed"),
     },
 )
 TASK: Final = Record(
     "a task",
     {
         "label": Field(Text(), "its name among the tasks of the step", is_required=True),
-        "fn": Field(Text(), "the name of the function that it calls", is_required=True),
+        "fn": Field(Text(), "the name of the function that it calls; without one it runs nothing"),
         "policy": Field(ListOf(_POLICY), "rules of which the first that holds says how the step goes on"),
         "options": Field(OPTIONS, "how it is run; it is not retried, if nothing is said"),
     },
     is_named=True,
 )
-_ARGS: Final = Record("arguments", {"$args": Field(Arguments(), "what they are", is_required=True)})
-_FUNCTION: Final = Record("a function", {"$fn": Field(Text(), "its name", is_required=True)})
-_CONDITION: Final = Record("a condition", {"$": Field(ExpressionText(), "its text", is_required=True)})
-_TASKS: Final = ListOf(Record("a task", {"$task": Field(TASK, "what it is", is_required=True)}))
-_WORKFLOW: Final = Either({str: Text(), dict: _FUNCTION}, "the name of a workflow")
+_EXPRESSION: Final = Record("a condition", {"$": Field(ExpressionText(), "its text", is_required=True)})
+_ARGUMENTS: Final = Record("arguments", {"$args": Field(Arguments(), "what they are", is_required=True)})
+_ARGS: Final = Marked("$args", _ARGUMENTS, Arguments())
+_LIST: Final = Marked(
+    "$args",
+    _ARGUMENTS,
+    Either({str: ExpressionText(), list: ListOf(Arguments()), dict: _EXPRESSION}, "a list"),
+    is_list=True,
+)
+_VALUES: Final = Marked("$args", _ARGUMENTS, DictOf(Arguments()))
+_NAMED: Final = Record("a function", {"$fn": Field(Text(), "its name", is_required=True)})
+_FUNCTION: Final = Marked("$fn", _NAMED, Text())
+_CONDITION: Final = Marked("$", _EXPRESSION, ExpressionText())
+_TASKS: Final = ListOf(Marked("$task", Record("a task", {"$task": Field(TASK, "what it is", is_required=True)}), TASK))
+_WORKFLOW: Final = Either({str: Text(), dict: _NAMED}, "the name of a workflow")
 _TIMEOUT: Final = Number(is_above=True)
 _AT_ONCE: Final = Number(1, is_whole=True)
 
@@ -123,7 +135,7 @@ _SPECIAL: Final[tuple[tuple[str, _Fields, _Fields], ...]] = (
     ("step", {}, {}),
     ("noop", {}, {}),
     ("choose", {}, {}),
-    ("assign", {"values": (_ARGS, "what is put into the context")}, {}),
+    ("assign", {"values": (_VALUES, "what is put into the context")}, {}),
     ("pipeline", {"tasks": (_TASKS, "what is run in order")}, {}),
     ("sequence", {"tasks": (_TASKS, "what is run in order")}, {}),
     (
@@ -160,13 +172,13 @@ _SPECIAL: Final[tuple[tuple[str, _Fields, _Fields], ...]] = (
         {},
         {"until": (_CONDITION, "when it ends"), "maximum": (_AT_ONCE, "how often it is called at most")},
     ),
-    ("each", {"items": (_ARGS, "the list")}, {"parallel": (_AT_ONCE, "how many are under way at once")}),
-    ("fan_out", {"over": (_ARGS, "the list")}, {"then": (_FUNCTION, "what is given all outputs")}),
+    ("each", {"items": (_LIST, "the list")}, {"parallel": (_AT_ONCE, "how many are under way at once")}),
+    ("fan_out", {"over": (_LIST, "the list")}, {"then": (_FUNCTION, "what is given all outputs")}),
     ("best_of", {"n": (_AT_ONCE, "how many"), "judge": (_FUNCTION, "what chooses")}, {}),
     (
         "tournament",
         {"judge": (_FUNCTION, "what compares two")},
-        {"entrants": (ListOf(_FUNCTION), "those that stand for what they give"), "over": (_ARGS, "the list")},
+        {"entrants": (ListOf(_FUNCTION), "those that stand for what they give"), "over": (_LIST, "the list")},
     ),
     ("generate_and_filter", {"keep": (_FUNCTION, "what is asked of each")}, {}),
 )
@@ -271,6 +283,7 @@ GRAPH: Final = Record(
         "when_blocked": Field(_word("wait", "complete"), "what follows if only denied tokens are left; wait"),
         "final_failure": Field(_word("fail", "partial"), "what follows if the final step fails; fail"),
         "retention": Field(_SECONDS, "seconds that instances are kept after their end"),
+        "about": Field(DictOf(Plain()), "what is to be known of it; a run does not read it"),
         "context": Field(DictOf(Plain()), "what the context of a run begins with"),
         "workload": Field(DictOf(Plain()), "the JSON schema of what a run is given"),
         "default": Field(Plain(), "what a run is given, if nothing else is"),

@@ -11,10 +11,11 @@ from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.checks import problems_of
 from workflow_sdk.graphs.data import node_from_data
-from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT, GRAPH
+from workflow_sdk.graphs.definitions.format import DETAILS, DOCUMENT, FORMAT, GRAPH
 from workflow_sdk.graphs.definitions.plain import Reader
 from workflow_sdk.graphs.definitions.problems import TOLD_MAX, InvalidGraphError
 from workflow_sdk.graphs.definitions.schemas import schema_of
+from workflow_sdk.graphs.definitions.shorthand import in_full
 from workflow_sdk.graphs.model import Limits, Node, Problem
 from workflow_sdk.graphs.names import BUILTINS, Names, named
 from workflow_sdk.graphs.narrowing import is_dict, is_list
@@ -24,6 +25,7 @@ from workflow_sdk.rows.wire import shown
 Functions = Mapping[str, Any] | Iterable[Any] | None
 """Functions by name; None: the graph is only to be looked at, and names stand for functions that can't be called."""
 _SETTINGS = ("version", "entry", "final", "status", "no_match", "when_blocked", "final_failure", "retention")
+_STANDS_IN = "__stands_in_for__"
 BUILT_IN_TRANSPORTS = frozenset({"http"})
 """Transports that need not be given."""
 _CHOICES: Mapping[str, tuple[tuple[str, ...], int]] = {
@@ -57,6 +59,7 @@ def parts_of(
     what = where or _told(read)
     if problems := list(islice(_problems_of(read), TOLD_MAX + 1)):
         raise InvalidGraphError(f"{what} is not valid", problems)
+    read = in_full(read, DETAILS)
     given = named(functions if functions is not None else ())
     reading = _Reading(given, transports, is_shown=functions is None)
     nodes = [node for at, step in enumerate(read["steps"]) if (node := reading.step(at, step)) is not None]
@@ -72,6 +75,7 @@ def _settings(data: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     """What `Graph` takes beside its name."""
     found = {key: data[key] for key in _SETTINGS if key in data}
     found["context"] = data.get("context", {})
+    found["about"] = data.get("about", {})
     found["limits"] = Limits(**data.get("limits", {}))
     found["workload"] = _workload(data.get("workload"), given.values())
     found["functions"] = given
@@ -85,6 +89,7 @@ class _Draft:
         self.settings = {key: settings.get(key) for key in ("entry", "final")}
         self.workload = settings["workload"]
         self.names = Names(functions)
+        self.names.callable = self.names.functions
         self.nodes = {node.name: node for node in nodes}
 
 
@@ -206,6 +211,7 @@ def _stand_in(name: str, use: str) -> object:
         raise DefinitionError(f"there is no function {name!r}: the graph was read without functions")
 
     missing.__name__ = missing.__qualname__ = name
+    setattr(missing, _STANDS_IN, name)
     if use == "workflow":
         return cast("object", Workflow(missing, name, 1, "strict"))
     if use:
@@ -213,6 +219,11 @@ def _stand_in(name: str, use: str) -> object:
         made: Any = type(name, bases, {})
         return cast("object", made)
     return missing
+
+
+def stand_ins(given: Iterable[object]) -> list[str]:
+    """The names of those functions that only stand for others, which were not given."""
+    return sorted({name for one in given if isinstance(name := getattr(one, _STANDS_IN, None), str)})
 
 
 def _workload(schema: Any, given: Iterable[Any]) -> Any:

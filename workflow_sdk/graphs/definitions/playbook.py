@@ -15,7 +15,7 @@ from workflow_sdk.graphs.definitions.files import read_file
 from workflow_sdk.graphs.definitions.format import DOCUMENT, FORMAT
 from workflow_sdk.graphs.definitions.importing import Functions, Parts, parts_of
 from workflow_sdk.graphs.definitions.plain import Reader, written
-from workflow_sdk.graphs.definitions.playbook_table import PLAYBOOK, arguments_of, bare
+from workflow_sdk.graphs.definitions.playbook_table import PLAYBOOK, arguments_of, bare, fields_of, named_task
 from workflow_sdk.graphs.definitions.problems import TOLD_MAX, InvalidGraphError
 from workflow_sdk.graphs.model import Problem
 from workflow_sdk.graphs.narrowing import is_dict, is_list
@@ -86,16 +86,26 @@ def _document(data: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {"kind": DOCUMENT, "format": FORMAT, "name": metadata["name"]}
     made["version"] = metadata.get("version", 1)
     # Without this, a playbook without any arcs would begin at all of its steps.
-    made["entry"] = executor.get("entry_step", data["workflow"][0]["step"])
+    first = [step["step"] for step in data["workflow"] if step["step"] != executor.get("final_step")]
+    if entry := executor.get("entry_step", first[0] if first else None):
+        made["entry"] = entry
     if "final_step" in executor:
         made["final"] = executor["final_step"]
     if executor.get("no_next_is_error"):
         made["no_match"] = "error"
     if data.get("workload"):
         made["default"] = data["workload"]
+    made["about"] = _about(data)
     made["steps"] = [_step(step) for step in data["workflow"]]
     document: dict[str, Any] = written(made)
     return document
+
+
+def _about(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes nothing in how it is run: it is kept for people, and for what else reads definitions."""
+    metadata = {key: value for key, value in data["metadata"].items() if key not in ("name", "version")}
+    kept = {"metadata": metadata, **{key: data.get(key) for key in ("keychain", "workbook")}}
+    return {key: value for key, value in kept.items() if value}
 
 
 def _step(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,22 +144,33 @@ def _rule(data: Mapping[str, Any]) -> dict[str, Any]:
 def _work(data: Mapping[str, Any]) -> dict[str, Any]:
     """What a step does: the kind, and what is special to it."""
     tasks = _tasks_of(data)
-    if len(tasks) == 1 and (values := _assigned(tasks[0])) is not None:
-        return {"kind": "assign", "details": {"values": {"$args": values}}}
-    # What runs nothing is left out, unless rules come after it.
-    left = [task for task in tasks if task["kind"] != "noop" or _rules_of(task)]
-    if not left:
+    if _is_assignment(tasks):
+        return {"kind": "assign", "details": {"values": {"$args": _assigned(tasks[0])}}}
+    if all(map(_is_idle, tasks)):
         return {"kind": "noop"}
-    if len(left) == 1 and not _rules_of(left[0]):
-        return {"fn": _function(left[0]), **_each(data)}
+    # What nothing can jump to is left out.
+    left = [task for task in tasks if "name" in task or not _is_idle(task)]
+    if len(left) == 1 and _may_call(left[0]):
+        return _call(left[0]) or {"fn": _function(left[0]), **_each(data)}
     made = [{"$task": _task(task.get("name", f"task {at}"), task)} for at, task in enumerate(left)]
     return {"kind": "pipeline", "details": {"tasks": made}}
+
+
+def _is_idle(task: Mapping[str, Any]) -> bool:
+    return task["kind"] == "noop" and not _rules_of(task)
+
+
+def _call(task: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The call that a task with fields of its own is; None if it has none."""
+    fields = fields_of(task)
+    payload = {"$args": arguments_of(fields)}
+    return {"kind": "call", "details": {"transport": task["kind"], "payload": payload}} if fields else None
 
 
 def _tasks_of(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The tasks of a step, which has several, one or none."""
     tool = data.get("tool", [])
-    return tool if is_list(tool) else [tool]
+    return [named_task(task) for task in (tool if is_list(tool) else [tool])]
 
 
 def _each(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,6 +195,10 @@ def _rules_of(task: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return rules
 
 
+def _is_assignment(tasks: list[Mapping[str, Any]]) -> bool:
+    return len(tasks) == 1 and _assigned(tasks[0]) is not None
+
+
 def _assigned(task: Mapping[str, Any]) -> Any:
     """What a task that runs nothing puts into the context; None if it does anything else."""
     rules = _rules_of(task)
@@ -185,7 +210,8 @@ def _assigned(task: Mapping[str, Any]) -> Any:
 
 
 def _task(label: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    return {"label": label, "fn": _function(task), "policy": [_policy(rule) for rule in _rules_of(task)]}
+    made: dict[str, Any] = {"label": label, "policy": [_policy(rule) for rule in _rules_of(task)]}
+    return made if task["kind"] == "noop" else {**made, "fn": _function(task)}
 
 
 def _policy(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,17 +221,26 @@ def _policy(rule: Mapping[str, Any]) -> dict[str, Any]:
         made["times"] = then.get("attempts", 1)
     if then["do"] == "jump":
         made["to"] = then.get("to", "")
+    if "set_ctx" in then:
+        made["patch"] = arguments_of(then["set_ctx"])
     return made
 
 
 def _unsupported(data: Mapping[str, Any]) -> Iterator[Problem]:
     """What a playbook may say, and graphs do another way."""
     for at, step in enumerate(data["workflow"]):
-        tasks = _tasks_of(step)
-        where = f"workflow[{at}] ({step['step']:.100})"
-        assigns = len(tasks) == 1 and _assigned(tasks[0]) is not None
-        for rule in chain.from_iterable(map(_rules_of, tasks)) if not assigns else ():
-            if "set_ctx" in _then(rule)[1]:
-                yield Problem(where, "`set_ctx` is for a `noop` with one rule; elsewhere a function patches the ctx")
-        if "loop" in step and len(tasks) != 1:
-            yield Problem(where, "a `loop` is over one task; write the others as steps")
+        for text in _unsupported_in(step, _tasks_of(step)):
+            yield Problem(f"workflow[{at}] ({step['step']:.100})", text)
+
+
+def _unsupported_in(step: Mapping[str, Any], tasks: list[Mapping[str, Any]]) -> Iterator[str]:
+    is_one_call, is_loop = len(tasks) == 1 and _may_call(tasks[0]), "loop" in step
+    if is_loop and not is_one_call:
+        yield "a `loop` is over one task, which calls a function and has no rules; write others as steps"
+    fields = sorted(set(chain.from_iterable(map(fields_of, tasks))))
+    if fields and (is_loop or not is_one_call):
+        yield f"{', '.join(fields)}: for a call, which is the one task of its step, without rules and loop"
+
+
+def _may_call(task: Mapping[str, Any]) -> bool:
+    return task["kind"] != "noop" and not _rules_of(task)

@@ -154,6 +154,39 @@ _TASK: Final = _record(
         ),
     },
 )
+
+
+def named_task(task: Any) -> Any:
+    """A task that is written below its name, `{fetch: {kind: http}}`, as others are."""
+    if is_dict(task) and len(task) == 1 and "kind" not in task:
+        ((name, inner),) = task.items()
+        return {"name": name, **inner} if is_dict(inner) else task
+    return task
+
+
+def fields_of(task: Mapping[str, Any]) -> dict[str, Any]:
+    """What a task says beside what every task has: what a call is made with."""
+    return {key: value for key, value in task.items() if key not in _TASK.fields}
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A task, which may have fields of its own."""
+
+    def check(self, value: Any, where: str) -> Iterator[Problem]:
+        """What is wrong with it."""
+        found = named_task(value)
+        if not is_dict(found):
+            yield from _TASK.check(value, where)
+            return
+        yield from _TASK.check({key: one for key, one in found.items() if key in _TASK.fields}, where)
+        yield from _Values().check(fields_of(found), where)
+
+    def schema(self) -> Schema:
+        """As a JSON schema."""
+        return {"type": "object"}
+
+
 _ARC: Final = _record("an arc", {"step": Text()}, {"when": _Braced(), "args": _Values()})
 _NEXT: Final = _record(
     "`next`",
@@ -184,7 +217,7 @@ _STEP: Final = _record(
         "spec": _record(
             "the `spec` of a step", {}, {"policy": _record("the `policy` of a step", {}, {"admit": _ADMIT})}
         ),
-        "tool": Either({list: ListOf(_TASK), dict: _TASK}, "a list of tasks, or one"),
+        "tool": Either({list: ListOf(_Task()), dict: _Task()}, "a list of tasks, or one"),
         "loop": _LOOP,
         "next": _NEXT,
         "when": _Refused("a step has no `when`; write `spec.policy.admit.rules`"),

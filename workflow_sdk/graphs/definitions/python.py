@@ -115,7 +115,7 @@ class _Module:
 
     def _made(self) -> _Call:
         data = self._document
-        named = {key: self._value(data[key]) for key in ("version", "context", "retention") if key in data}
+        named = {key: self._value(data[key]) for key in ("version", "about", "context", "retention") if key in data}
         named |= {key: repr(value) for key, value in self._graph.settings.items() if key in data and key != "limits"}
         if "limits" in data:
             limits = {key: repr(value) for key, value in data["limits"].items()}
@@ -209,10 +209,12 @@ class _Module:
         if "policy" in data:
             named["policy"] = _bracketed("[", [self._policy(one) for one in data["policy"]], "]")
         named |= self._options(data.get("options", {}))
-        return str(self._public("task", repr(data["label"]), self._function(data["fn"]), **named))
+        fn = self._function(data["fn"]) if "fn" in data else "None"
+        return str(self._public("task", repr(data["label"]), fn, **named))
 
     def _policy(self, data: Mapping[str, Any]) -> str:
-        rules = self._public("on", *([repr(data["when"])] if "when" in data else []))
+        patch = {"patch": self._value(data["patch"])} if "patch" in data else {}
+        rules = self._public("on", *([repr(data["when"])] if "when" in data else []), **patch)
         if data["do"] == "retry":
             backoff = {"backoff": self._backoff(data["backoff"])} if "backoff" in data else {}
             return str(_Call(f"{rules}.retry", repr(data.get("times", 1)), **backoff))

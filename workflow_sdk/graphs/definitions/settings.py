@@ -7,6 +7,9 @@ from typing import Any, Final
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.definitions.format import GRAPH
+from workflow_sdk.graphs.model import Limits
+from workflow_sdk.graphs.narrowing import is_mapping
+from workflow_sdk.rows.wire import shown
 
 _WORDS: Final = ("name", "version", "status", "no_match", "when_blocked", "final_failure")
 
@@ -18,3 +21,12 @@ def check_settings(*given: Any) -> None:
     )
     for problem in problems:
         raise DefinitionError(str(problem))
+
+
+def check_given(limits: object, **dicts: object) -> None:
+    """Raise `DefinitionError` for limits that are none, and for what is no dict with texts as keys."""
+    if not isinstance(limits, Limits):
+        raise DefinitionError(f"`limits` of a graph: expected Limits(...), not {shown(limits)}")
+    for name, value in dicts.items():
+        if value is not None and (not is_mapping(value) or not all(isinstance(key, str) for key in value)):
+            raise DefinitionError(f"`{name}` of a graph: expected a dict with texts as keys, not {shown(value)}")

@@ -46,7 +46,7 @@ def _named_in(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _named_by(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    if key in ("$args", "args"):
+    if key in ("$args", "args", "patch"):
         return  # the author's own data
     if key in ("fn", "$fn", "rollback", "transport") and isinstance(value, str):
         yield ("transport" if key == "transport" else "fn"), value

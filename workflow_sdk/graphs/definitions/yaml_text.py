@@ -20,6 +20,8 @@ _WORDS: Final[dict[str, Any]] = {
     **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
 }
+_MERGE: Final = "<<"
+"""As a key without quotes, it asks for what YAML 1.2 has not."""
 _WHOLE: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _BASED: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FRACTION: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -61,7 +63,7 @@ def write_yaml(data: Any) -> str:
             return True
 
         def represent_str(self, data: str) -> Any:
-            is_text = isinstance(resolved(data), str)
+            is_text = isinstance(resolved(data), str) and data != _MERGE
             # What can't be printed is escaped: some characters are ends of lines to one reader and not to another.
             style = ("'" if not is_text else None) if data.isprintable() else '"'
             writer: Any = self
@@ -139,7 +141,7 @@ class _Composer:
                 raise _fault(event, f"a key is a text, not {key!r:.60}")
             if key in made:
                 raise _fault(event, f"the key {key!r:.60} comes twice")
-            if key == "<<":
+            if key == _MERGE and getattr(event, "implicit", (False,))[0]:
                 raise _fault(event, "keys are not merged with `<<`; write them out")
             made[key] = self._value(next(self._events), depth - 1)
         return made

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import wraps
 from inspect import iscoroutinefunction
 from keyword import iskeyword
-from types import CoroutineType
+from types import CoroutineType, FunctionType
 from typing import Any, Final, TypeVar, overload
+from weakref import WeakValueDictionary
 
 from workflow_sdk.errors import DefinitionError
 from workflow_sdk.graphs.expressions.data import (
@@ -21,6 +23,8 @@ from workflow_sdk.graphs.expressions.data import (
 )
 from workflow_sdk.graphs.expressions.faults import Fault
 from workflow_sdk.graphs.expressions.operators import BINARY, DECIMAL, check_size, in_bounds, number
+from workflow_sdk.graphs.expressions.terms import Term
+from workflow_sdk.graphs.expressions.terms import fn as terms
 from workflow_sdk.graphs.expressions.tree import ARITIES, ROOTS
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -29,12 +33,19 @@ _NAME: Final = "__expression_function__"
 _RESERVED: Final = {*ARITIES, *ROOTS, "isin", "is_none", "choose", "each"}
 
 
+REGISTERED: Final[WeakValueDictionary[str, Callable[..., object]]] = WeakValueDictionary()
+"""Functions that were marked, by their names: the last of each name. Those that a graph is given come first."""
+
+
 @overload
 def function(fn: F, /) -> F: ...
 @overload
 def function(*, name: str | None = None) -> Callable[[F], F]: ...
 def function(fn: F | None = None, /, *, name: str | None = None) -> F | Callable[[F], F]:
-    """Mark a pure function, so that expressions can call it by its name once it is registered.
+    """Mark a pure function, so that expressions can call it by its name. Called with a term of `E`, it makes a term.
+
+    Of two that have the same name, a graph calls the one that it is given in `functions=`, or else the last. A graph
+    that is read from data calls only those that it is given.
 
     It is given copies of plain data and gives back plain data. It has to be quick, and to give the same answer to the
     same arguments always: expressions are evaluated again after a crash.
@@ -56,9 +67,23 @@ def _marked(fn: F, name: str | None) -> F:
         raise DefinitionError(f"{chosen!r} has a meaning in expressions; give another name with @function(name=...)")
     try:
         setattr(fn, _NAME, chosen)
+        REGISTERED[chosen] = fn
     except (AttributeError, TypeError):
         raise DefinitionError(f"{chosen!r} can't be marked; wrap it in a function of your own") from None
-    return fn
+    return _of_terms(fn, chosen) if type(fn) is FunctionType else fn
+
+
+def _of_terms(fn: Callable[..., object], name: str) -> Any:
+    """The function, which makes a term if it is called with one: `urgency(E.workload) > 3`."""
+
+    @wraps(fn)
+    def called(*args: Any, **named: Any) -> Any:
+        if any(isinstance(one, Term) for one in args):
+            return getattr(terms, name)(*args)
+        return fn(*args, **named)
+
+    REGISTERED[name] = called
+    return called
 
 
 def _own_name(fn: Callable[..., object]) -> str:

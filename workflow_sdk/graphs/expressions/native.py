@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction, signature
+from pathlib import PurePath
 from types import CoroutineType
 from typing import ClassVar, TypeAlias
 
@@ -60,6 +61,14 @@ class View:
         return repr(self.__data__)
 
 
+def place_of(fn: object) -> str:
+    """What a function is called, and where it is written: `the lambda at claims.py, line 12`."""
+    name = str(getattr(fn, "__qualname__", type(fn).__qualname__))
+    what = "the lambda" if name.endswith("<lambda>") else f"the function {name!r}"
+    code = getattr(fn, "__code__", None)
+    return f"{what} at {PurePath(code.co_filename).name}, line {code.co_firstlineno}" if code is not None else what
+
+
 def viewed(value: Value) -> Value:
     """A value as a guard sees it."""
     return View(value) if type(value) is dict or type(value) in LISTS else value
@@ -87,6 +96,11 @@ class Native:
     """Unknown, and so empty."""
     functions: ClassVar[frozenset[str]] = frozenset()
     """Unknown, and so empty."""
+
+    @property
+    def place(self) -> str:
+        """What the function is, and where its author finds it."""
+        return place_of(self.call)
 
     @property
     def name(self) -> str:

@@ -158,5 +158,5 @@ def _data(part: _Part) -> Value:
     if isinstance(part, _Dict):
         return {key: _data(each) for key, each in part.parts}
     if isinstance(part, Native):
-        raise DefinitionError(f"{part.name} is a Python function, which can't be exported; write an expression")
+        raise DefinitionError(f"{part.place} is Python code, which can't be exported; write an expression")
     return {MARK: part.text}

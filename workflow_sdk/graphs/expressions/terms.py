@@ -40,6 +40,10 @@ class UnknownNameError(DefinitionError, AttributeError):
     """Expressions can't read this name. It is an AttributeError, too, so that `hasattr` works as ever."""
 
 
+class MisusedTermError(DefinitionError, TypeError):
+    """A term of `E` stands where its value would have to be known. It is a TypeError, too, as of any other object."""
+
+
 def _operator(symbol: str) -> Callable[[Term, object], Term]:
     return lambda self, other: _made(Binary(symbol, self.__node__, node_of(other)), self, other)
 
@@ -74,7 +78,7 @@ def _chained(symbol: str, left: object, right: object) -> Term:
 
 def _refused(what: str, remedy: str) -> Callable[..., NoReturn]:
     def refuse(self: Term, *others: object) -> NoReturn:
-        raise TypeError(f"{what}; {remedy}")
+        raise MisusedTermError(f"{what}; {remedy}")
 
     return refuse
 
@@ -139,6 +143,12 @@ class Term:
     def __invert__(self) -> Term:
         return _made(inverse(self.__node__), self)
 
+    def __abs__(self) -> Term:
+        return fn.abs(self)
+
+    def __round__(self, digits: object = None) -> Term:
+        return fn.round(self) if digits is None else fn.round(self, digits)
+
     __bool__: ClassVar[Refused] = _refused(
         "an expression is neither true nor false before it is evaluated",
         "write & for `and`, | for `or`, ~ for `not`, (E.a < E.b) & (E.b < E.c) for a chain, each in brackets",
@@ -172,7 +182,7 @@ class Names:
         return Term(Root(ALIASES.get(name, name)), 1)
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("E alone is no expression; write what it is to read, such as E.output.kind")
+        raise MisusedTermError("E alone is no expression; write what it is to read, such as E.output.kind")
 
     def __repr__(self) -> str:
         return "E"
