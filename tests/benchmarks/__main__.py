@@ -18,7 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
+from tests.benchmarks.declaring import declare_graph
 from tests.benchmarks.drawing import draw_graphs
+from tests.benchmarks.graphs import GRAPHS
 from tests.benchmarks.machine import machine
 from tests.benchmarks.many import MEASUREMENTS
 from tests.benchmarks.measuring import measured, timed
@@ -28,6 +30,8 @@ from tests.benchmarks.stores import forget, stores_here
 VERSION = version("workflow-sdk")
 UVLOOP = ("sequential", "concurrent", "round_trip")
 """Where another event loop may make a difference."""
+WITHOUT_STORES = {"draw_graph": draw_graphs, "graph_validate_1000": declare_graph}
+"""What is measured where no store has a part in it."""
 
 
 class Output:
@@ -50,7 +54,7 @@ class Output:
 async def ours(wanted: list[str], output: Output, subject: str) -> None:
     """Measure what is wanted, or all."""
     with tempfile.TemporaryDirectory() as directory:
-        for scenario in SCENARIOS:
+        for scenario in (*SCENARIOS, *GRAPHS):
             for store in stores_here() if not wanted or scenario.name in wanted else ():
                 url = store.fresh(Path(directory))
                 output.line({"subject": subject, "version": VERSION, **await timed(scenario, store.name, url)})
@@ -86,8 +90,8 @@ def main() -> None:
     with open(chosen.out, "w") if chosen.out else tempfile.TemporaryFile("w") as file:
         output = Output(file)
         output.line({"machine": machine(), "date": datetime.now(UTC).date().isoformat()})
-        if not chosen.scenario or "draw_graph" in chosen.scenario:
-            for figures in draw_graphs():
+        for name, measure in WITHOUT_STORES.items():
+            for figures in measure() if not chosen.scenario or name in chosen.scenario else ():
                 output.line({"subject": "workflow_sdk", "version": VERSION, "store": "none", **figures})
         asyncio.run(ours(chosen.scenario, output, "workflow_sdk"))
         if chosen.no_peers:

@@ -16,6 +16,7 @@ from statistics import median, quantiles
 
 from tests.benchmarks.child import echoing
 from tests.benchmarks.expressions import expression
+from tests.benchmarks.graphs import dag_10000, dag_100000, firings_100000
 from tests.benchmarks.scenarios import sequential
 from tests.benchmarks.stores import FOUNDATIONDB, MEMORY, SQLITE_FULL, SQLITE_NORMAL, STORES, Store
 from tests.benchmarks.waking import growth, wake_evicted, wake_resident
@@ -206,4 +207,7 @@ MEASUREMENTS = [
     Measurement("parked_in_store", parked_away, stores=(MEMORY, SQLITE_FULL)),
     Measurement("cold_start", cold_start, stores=(MEMORY, SQLITE_FULL)),
     Measurement("expression", expression, stores=(MEMORY,)),
+    Measurement("graph_firings_100000", firings_100000, stores=(MEMORY, SQLITE_FULL, SQLITE_NORMAL)),
+    Measurement("graph_dag_10000", dag_10000, stores=(MEMORY, SQLITE_FULL)),
+    Measurement("graph_dag_100000", dag_100000, stores=(MEMORY,)),
 ]

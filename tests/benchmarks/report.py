@@ -1,7 +1,8 @@
-"""`python -m tests.benchmarks.report LINES [--out DIRECTORY]`: tables and plots of what was measured.
+"""`python -m tests.benchmarks.report LINES ... [--out DIRECTORY]`: tables and plots of what was measured.
 
 Reads lines of JSON as the benchmarks print them, and writes a table per scenario between two markers of
-`performance.md`, and two plots beside it. The same lines give the same files.
+`performance.md`, and two plots beside it. The same lines give the same files. With several files of lines, what a later
+one has of a scenario replaces what was measured of it before: so a few scenarios can be measured anew.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "figures_of",
     "headline",
     "markdown",
+    "merged",
     "ratio",
     "read",
     "replaced",
@@ -53,6 +55,26 @@ WORDS = {
     "value_1kB": "Steps with values of 1 kB.",
     "value_100kB": "Steps with values of 100 kB.",
     "expression": "A guard of a graph, parsed and evaluated; and a comprehension over a list of 100 items.",
+    "draw_graph_200": "A graph of 200 steps and half as many arcs again, laid out and drawn.",
+    "draw_graph_1000": "The same with 1,000 steps.",
+    "draw_graph_10000": "The same with 10,000.",
+    "graph_validate_1000": "A graph of 1,002 steps and 2,000 arcs, half of them with a guard and all with "
+    "arguments: declared, checked, made data and read again, hashed, laid out, drawn. What has to check the graph "
+    "first has that in its time.",
+    "graph_firings_1000": "A step of a graph that leads to itself by a guard, 1,000 times: time per firing. "
+    "LangGraph is run by `invoke` and by `ainvoke`: the figures are those of the faster, here and below. What keeps "
+    "nothing until it has ended is compared with ours in memory.",
+    "graph_firings_100000": "The same 100,000 times; and what a firing costs among the first 1,000 and among the "
+    "last, in wall time the median.",
+    "graph_fan_1000": "1,000 steps of a graph that are declared side by side, and one that needs them all: time "
+    "per step.",
+    "graph_fan_out_1000": "The same with steps that come to be in the run, one for each item of a list: "
+    "`fan_out`, `Send` of LangGraph, `map` of pydantic-graph.",
+    "graph_chain_1000": "1,000 steps of a graph, each of which leads to the next.",
+    "graph_dag_1000": "1,000 steps of a graph, ten wide: each needs the one above it.",
+    "graph_dag_10000": "10,000 of them, at most ten at once; beside `ctx.map` over 10,000 items with a step each,"
+    " ten at once.",
+    "graph_dag_100000": "100,000 of them.",
     "concurrent": "500 workflows of 5 steps, started at once in one process, until the last has ended.",
     "family": "Time per child of 1,000, per link of a chain of 200 (each a child of the one before), and per "
     "generation of a workflow that starts over 1,000 times.",
@@ -81,6 +103,27 @@ TITLES = {
     "import_s": "import, s",
     "first_workflow_s": "first workflow, s",
     "interpreter_s": "interpreter, s",
+    "us_to_parse": "to parse it, µs",
+    "us_per_guard": "to evaluate it, µs",
+    "us_per_100_items": "the comprehension, µs",
+    "declare_ms": "declare, ms",
+    "validate_ms": "validate, ms",
+    "to_data_ms": "to_data, ms",
+    "from_data_ms": "from_data, ms",
+    "hash_ms": "hash, ms",
+    "layout_ms": "layout, ms",
+    "svg_ms": "SVG, ms",
+    "us_of_the_first_1000": "wall of the first 1,000, µs each",
+    "cpu_us_of_the_first_1000": "CPU of the first 1,000, µs each",
+    "us_of_the_last_1000": "wall of the last 1,000, µs each",
+    "cpu_us_of_the_last_1000": "CPU of the last 1,000, µs each",
+    "map_wall_us": "wall of the map, µs each",
+    "map_cpu_us": "CPU of the map, µs each",
+    "times_the_map": "times the map, wall",
+    "times_the_map_in_cpu": "times the map, CPU",
+    "to_declare_and_check_s": "to declare and check it, s",
+    "wall_us_by_invoke": "wall by `invoke`, µs each",
+    "wall_us_by_ainvoke": "wall by `ainvoke`, µs each",
 }
 GROWING = {"us_per_step": "µs per step", "process_mb": "MB of the process"}
 """What is measured at several sizes."""
@@ -127,6 +170,20 @@ def read(text: str) -> Measured:
         lines=[line for line in rest if "skipped" not in line],
         skipped=[line for line in rest if "skipped" in line],
     )
+
+
+def merged(runs: Sequence[Measured]) -> Measured:
+    """One run of several on one machine: of each scenario, the last one that has it. ValueError for two machines."""
+    if any(run.machine != runs[0].machine for run in runs):
+        raise ValueError("these were measured on different machines: their figures can't be compared")
+    lines: list[Line] = []
+    skipped: list[Line] = []
+    for run in runs:
+        anew = {line["scenario"] for line in (*run.lines, *run.skipped)}
+        lines = [line for line in lines if line["scenario"] not in anew] + [*run.lines]
+        skipped = [line for line in skipped if line["scenario"] not in anew] + [*run.skipped]
+    dates = dict.fromkeys(run.date for run in runs)
+    return Measured(runs[0].machine, " and ".join(dates), lines, skipped)
 
 
 def figures_of(line: Line) -> dict[str, float]:
@@ -179,20 +236,30 @@ def ratio(line: Line, ours: Line, name: str) -> float | None:
 
 def table(lines: Sequence[Line]) -> list[str]:
     """The rows of a scenario in Markdown."""
-    ours = next((line for line in lines if (line["subject"], line.get("store")) == OURS), None)
-    compared = headline(lines, ours)
+    ours = {str(line.get("store")): line for line in lines if line["subject"] == OURS[0]}
+    compared = headline(lines, ours.get(OURS[1]))
     names = list(dict.fromkeys(name for line in lines for name in figures_of(line)))
     titles = ["", "store", *map(_title, names)]
+    several = any("beside" in line for line in lines)
     if compared is not None:
-        titles.append(f"{_title(compared)}: times ours on {OURS[1]}")
+        titles.append(f"{_title(compared)}: times ours on {'...' if several else OURS[1]}")
     rows = [_row(titles), "|---|---|" + "--:|" * (len(titles) - 2)]
     for line in lines:
         figures = figures_of(line)
         cells = [_subject(line), str(line.get("store", "")), *(_number(figures.get(name)) for name in names)]
-        if ours is not None and compared is not None:
-            cells.append("" if line["subject"].startswith(OURS[0]) else _number(ratio(line, ours, compared)))
+        if compared is not None:
+            cells.append(_compared(line, ours, compared, several))
         rows.append(_row(cells))
     return rows
+
+
+def _compared(line: Line, ours: Mapping[str, Line], name: str, several: bool) -> str:
+    """How many times what ours costs on the store that it is compared with, which is named if there are several."""
+    store = str(line.get("beside", OURS[1]))
+    if line["subject"].startswith(OURS[0]) or store not in ours:
+        return ""
+    number = _number(ratio(line, ours[store], name))
+    return f"{store}: {number}" if several and number else number
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -243,10 +310,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
     from tests.benchmarks.plots import growth_plot, steps_plot
 
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.report", description=__doc__)
-    parser.add_argument("lines", type=Path)
+    parser.add_argument("lines", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     options = parser.parse_args(None if arguments is None else list(arguments))
-    measured = read(options.lines.read_text())
+    measured = merged([read(path.read_text()) for path in options.lines])
     page = options.out / "performance.md"
     text = page.read_text() if page.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
     page.write_text(replaced(text, markdown(measured)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from workflow_sdk import Break, Context, Continue, Driver, Status, Workflow, run_workflow, workflow
 
-__all__ = ["SCENARIOS", "Scenario"]
+__all__ = ["SCENARIOS", "Scenario", "nothing", "sequential", "to_the_end"]
 
 
 async def nothing() -> int:
@@ -80,7 +80,9 @@ class Scenario:
     """What is done before, and not measured."""
 
 
-def _to_the_end(flow: Workflow[Any, int], value: object) -> Callable[[Driver, str], Awaitable[None]]:
+def to_the_end(flow: Workflow[Any, Any], value: object) -> Callable[[Driver, str], Awaitable[None]]:
+    """A run that completes."""
+
     async def run(driver: Driver, instance_id: str) -> None:
         result = await run_workflow(flow, value, driver=driver, instance_id=instance_id)
         assert result.status is Status.COMPLETED, result
@@ -102,12 +104,12 @@ def _replay(count: int) -> Scenario:
 
 
 SCENARIOS = [
-    Scenario("sequential", 1000, _to_the_end(sequential, 1000)),
-    Scenario("loop", 10_000, _to_the_end(looping, 10_000)),
+    Scenario("sequential", 1000, to_the_end(sequential, 1000)),
+    Scenario("loop", 10_000, to_the_end(looping, 10_000)),
     _replay(1000),
     _replay(10_000),
-    Scenario("join", 1000, _to_the_end(joining, 1000)),
-    Scenario("join_large", 10_000, _to_the_end(joining, 10_000)),
-    Scenario("value_1kB", 1000, _to_the_end(values, (1000, 1_000))),
-    Scenario("value_100kB", 200, _to_the_end(values, (200, 100_000))),
+    Scenario("join", 1000, to_the_end(joining, 1000)),
+    Scenario("join_large", 10_000, to_the_end(joining, 10_000)),
+    Scenario("value_1kB", 1000, to_the_end(values, (1000, 1_000))),
+    Scenario("value_100kB", 200, to_the_end(values, (200, 100_000))),
 ]

@@ -141,7 +141,7 @@ async def test_no_answer_at_all(applied: bool, monkeypatch: pytest.MonkeyPatch) 
             await driver.transact(tries, recording)
             assert await told(driver) == (b"1", [b"1"], 1, b"1")
         else:
-            with pytest.raises(StorageError, match="within 60 s"):
+            with pytest.raises(StorageError, match=f"within {PATIENCE:g} s"):
                 await driver.transact(tries, recording)
             assert await told(driver) == (None, [], 0, None)
 

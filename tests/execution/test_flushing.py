@@ -159,6 +159,37 @@ async def test_a_cancelled_flush_is_finished_first() -> None:
     assert writer.answers == [True, True]
 
 
+async def test_one_who_shares_a_flush_and_is_cancelled_goes_on_once_it_is_stored() -> None:
+    writer = Writer()
+    await writer.hold()
+    scope, stored, too_early = anyio.CancelScope(), list[int](), list[int]()
+
+    async def cancelled() -> None:
+        with scope:
+            try:
+                await writer.flush()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    stored.append(await writer.stored())
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(writer.flush)
+            await settle()
+            group.start_soon(writer.flush)
+            await settle()
+            group.start_soon(cancelled)
+            await settle()
+            scope.cancel()
+            await settle()
+            too_early += stored
+            writer.driver.open.set()
+    assert too_early == [], "it does not go on before it is stored"
+    assert stored == [3]
+    assert scope.cancelled_caught, "the cancellation is not forgotten"
+    assert writer.answers == [True, True]
+
+
 async def test_a_crash_leaves_nobody_waiting() -> None:
     writer = Writer()
     await writer.hold()

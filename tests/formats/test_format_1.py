@@ -5,10 +5,7 @@ The files beside this one were made by `make_1.py`. They are never edited, only 
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ import fdb.tuple
 import pytest
 
 from tests.formats import workflows_1
+from tests.formats.files import Files, later
 from tests.formats.workflows_1 import ends, everything, unwinds
-from workflow_drivers.memory import MemoryDriver
 from workflow_sdk import (
     Client,
     Driver,
@@ -29,7 +26,6 @@ from workflow_sdk import (
     run_workflow,
     send_message,
 )
-from workflow_sdk.driver import Batch
 from workflow_sdk.instance.execution import Mode
 from workflow_sdk.journal.compensation import Compensation, HandlerRef, Progress
 from workflow_sdk.journal.inbox import InboxMessage, TakingRow
@@ -50,15 +46,8 @@ from workflow_sdk.rows.keys import (
     Field,
     InstanceKeys,
 )
-from workflow_sdk.rows.wire import pack_record, unpack_record
-from workflow_sdk.testing import VirtualClock
 
-HERE = Path(__file__).parent
-ROWS: list[tuple[bytes, bytes, str]] = [
-    (bytes.fromhex(key), bytes.fromhex(raw), text)
-    for key, raw, text in json.loads((HERE / "format_1.json").read_text())
-]
-HISTORIES = (HERE / "format_1.txt").read_text().rstrip("\n").split("\n\n")
+FILES = Files("format_1")
 INSTANCES = ["half way", "rolling back", "exhausted", "completed", "failed", "stuck", "sleeping", "crashed"]
 
 BEGAN = 1893456000.0
@@ -80,7 +69,7 @@ def rows_of(part: str, instance: str | None = None) -> Iterator[tuple[bytes, byt
     """The rows of one part of one instance's space, or of every instance's: the rest of the key, and the value."""
     for id in [instance] if instance else INSTANCES:
         prefix = InstanceKeys(id).space + PARTS[part]
-        yield from ((key[len(prefix) :], raw) for key, raw, _ in ROWS if key.startswith(prefix))
+        yield from ((key[len(prefix) :], raw) for key, raw, _ in FILES.rows if key.startswith(prefix))
 
 
 def entry_at(*location: Any) -> Entry:
@@ -100,29 +89,8 @@ def _clean() -> None:
     workflows_1.MENDED.clear()
 
 
-async def old_store() -> Driver:
-    """A store with everything that was written then."""
-    driver = MemoryDriver()
-    batch = Batch()
-    for key, raw, _ in ROWS:
-        batch.set(key, raw)
-    await driver.commit(batch)
-    return driver
-
-
-def clock() -> VirtualClock:
-    """Some time after the last commit."""
-    return VirtualClock(datetime(2030, 1, 1, 1, tzinfo=UTC))
-
-
 def test_every_record_holds_what_it_held() -> None:
-    checked = 0
-    for key, raw, text in ROWS:
-        if text != "no record":
-            assert repr(unpack_record(raw)) == text, fdb.tuple.unpack(key)
-            assert pack_record(unpack_record(raw)) == raw
-            checked += 1
-    assert checked > 180
+    assert FILES.check_records() > 180
 
 
 def test_every_part_is_there() -> None:
@@ -205,9 +173,9 @@ def test_what_compensations_hold() -> None:
     assert Compensation.unpack(2, rows[2]).handler is None
 
 
-@pytest.mark.parametrize(("instance", "text"), list(zip(INSTANCES, HISTORIES, strict=True)), ids=INSTANCES)
+@pytest.mark.parametrize(("instance", "text"), list(zip(INSTANCES, FILES.histories, strict=True)), ids=INSTANCES)
 async def test_a_history_prints_as_it_did(instance: str, text: str) -> None:
-    driver = await old_store()
+    driver = await FILES.store()
     assert str(await read_history(driver, instance)) == text
 
 
@@ -243,7 +211,7 @@ END = {
 
 async def go_on_to_the_end(driver: Driver, mode: Mode) -> dict[str, Any]:
     workflows_1.MENDED.append("retry")
-    time = clock()
+    time = later()
     for message, payload in SCRIPT:
         await send_message(driver, "half way", message, payload, clock=time)
     while True:
@@ -257,7 +225,7 @@ async def go_on_to_the_end(driver: Driver, mode: Mode) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["yield", "live"])
 async def test_an_instance_goes_on_to_its_end(mode: Mode) -> None:
-    driver = await old_store()
+    driver = await FILES.store()
     output = await go_on_to_the_end(driver, mode)
     assert output == END | {"uuid": "e11abb49-8582-4aff-8f63-f5498afbba86", "random": 272946087}
     assert workflows_1.RAN == ["count 4", "retry"]
@@ -266,9 +234,9 @@ async def test_an_instance_goes_on_to_its_end(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", ["yield", "live"])
 async def test_an_instance_that_was_half_way_can_still_be_rolled_back(mode: Mode) -> None:
-    driver = await old_store()
+    driver = await FILES.store()
     workflows_1.MENDED.append("refund charge failed")
-    time = clock()
+    time = later()
     for message, payload in SCRIPT:
         await send_message(driver, "half way", message, payload, clock=time)
     time.advance(86_400 * 10)
@@ -283,9 +251,9 @@ async def test_an_instance_that_was_half_way_can_still_be_rolled_back(mode: Mode
 
 
 async def test_a_rollback_goes_on() -> None:
-    driver = await old_store()
+    driver = await FILES.store()
     workflows_1.MENDED.extend(["refund two of failure", "refund one of failure"])
-    result = await run_workflow(unwinds, driver=driver, instance_id="rolling back", mode="live", clock=clock())
+    result = await run_workflow(unwinds, driver=driver, instance_id="rolling back", mode="live", clock=later())
     assert result.status is Status.ROLLED_BACK
     assert result.error is not None
     assert (result.error.type, result.error.message) == ("workflow_sdk.errors.RollbackError", "enough")
@@ -293,10 +261,10 @@ async def test_a_rollback_goes_on() -> None:
 
 
 async def test_ended_instances_are_read() -> None:
-    driver = await old_store()
-    done = await run_workflow(ends, driver=driver, instance_id="completed", clock=clock())
+    driver = await FILES.store()
+    done = await run_workflow(ends, driver=driver, instance_id="completed", clock=later())
     assert (done.status, done.output) == (Status.COMPLETED, ("completed", 7))
-    failed = await run_workflow(ends, driver=driver, instance_id="failed", clock=clock())
+    failed = await run_workflow(ends, driver=driver, instance_id="failed", clock=later())
     assert failed.error is not None
     assert (failed.status, failed.error.type) == (Status.FAILED, "tests.formats.workflows_1.Declined")
     assert (failed.error.message, failed.error.attributes) == ("declined with 7", {"code": 7})
@@ -308,22 +276,22 @@ async def test_ended_instances_are_read() -> None:
 
 
 async def test_others_go_on() -> None:
-    driver = await old_store()
-    stuck = await run_workflow(ends, driver=driver, instance_id="stuck", clock=clock())
+    driver = await FILES.store()
+    stuck = await run_workflow(ends, driver=driver, instance_id="stuck", clock=later())
     assert stuck.error is not None
     assert (stuck.status, stuck.error.kind) == (Status.STUCK, "definition")
-    sleeping = await run_workflow(ends, driver=driver, instance_id="sleeping", mode="live", clock=clock())
+    sleeping = await run_workflow(ends, driver=driver, instance_id="sleeping", mode="live", clock=later())
     assert sleeping.output == ("sleeping", 7)
-    crashed = await run_workflow(ends, driver=driver, instance_id="crashed", clock=clock())
+    crashed = await run_workflow(ends, driver=driver, instance_id="crashed", clock=later())
     assert crashed.output == ("crashed", 7)
     assert workflows_1.RAN == ["crashes"]
 
 
 async def test_a_database_of_then_is_opened(tmp_path: Path) -> None:
-    shutil.copy(HERE / "format_1.database", tmp_path / "old.db")
+    FILES.copy_database(tmp_path / "old.db")
     driver = await open_driver(f"sqlite:///{tmp_path}/old.db")
     try:
-        assert str(await read_history(driver, "half way")) == HISTORIES[0]
+        assert str(await read_history(driver, "half way")) == FILES.histories[0]
         output = await go_on_to_the_end(driver, "yield")
         assert END.items() <= output.items()
         assert workflows_1.RAN == ["count 4", "retry"]

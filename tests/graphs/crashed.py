@@ -19,6 +19,7 @@ from workflow_sdk.errors import InstanceNotFoundError
 from workflow_sdk.graphs import E, Graph, Limits, arc, node, quorum
 from workflow_sdk.graphs.model import Arc, Node
 from workflow_sdk.graphs.names import name_in_data
+from workflow_sdk.graphs.plan import Plan
 from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.rows.status import EntryStatus, Kind, Status
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
@@ -102,7 +103,7 @@ def random_graph(seed: int, *, races: bool = False) -> Graph:
     if graph.settings["final"] is None:
         del graph._nodes["final"]
     # Steps that are never run, and joins that never fire, are what a random graph may have.
-    graph._is_frozen = True
+    graph._plan = Plan(graph._nodes.values(), **graph.settings)
     return graph
 
 
@@ -175,6 +176,17 @@ async def run_and_kill(seed: int, crashes: Sequence[Crash], *, races: bool = Fal
         return await play.ended(), commits
 
 
+async def run_and_restart(seed: int, chance: Random) -> tuple[Ended, Ended]:
+    """Run a graph to its end, and then again from one of its firings; what it has come to, both times."""
+    async with _Play(seed, random_graph(seed)) as play:
+        await play.go_on(play.driver)
+        first = await play.ended()
+        for _ in range(2):
+            await play.restart(chance)
+            await play.go_on(play.driver)
+        return first, await play.ended()
+
+
 class _Play:
     """One graph in a store of its own."""
 
@@ -222,6 +234,16 @@ class _Play:
         except InstanceNotFoundError:
             return
         # A patch that was stored is not lost; one that was not is sent again.
+        self._is_open = False
+
+    async def restart(self, chance: Random) -> None:
+        """Have a part of it happen again."""
+        paths = sorted(one.path for one in _firings(await read_history(self.driver, ID)))
+        if not paths:
+            return
+        path = chance.choice(paths)
+        async with Client(self.driver, clock=self.clock) as client:
+            await client.handle(self.graph, ID).restart_from(path)
         self._is_open = False
 
     async def ended(self) -> Ended:

@@ -7,13 +7,16 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from tests.patience import PATIENCE
 from tests.support import World
-from workflow_sdk import Client, Context, CriticalError, Status, WorkflowFailedError
+from workflow_sdk import Batch, Client, Context, CriticalError, Driver, Status, WorkflowFailedError
+from workflow_sdk.driver import Set
 from workflow_sdk.graphs import Graph, GraphResult
+from workflow_sdk.testing import SimulatedCrash
 
-__all__ = ["Body", "Noting", "by_status", "ended", "run", "tell", "waiting"]
+__all__ = ["Body", "HeldScans", "Noting", "by_status", "ended", "run", "tell", "waiting"]
 
 Body = Callable[[Context, Any], Awaitable[Any]]
 
@@ -60,6 +63,50 @@ def tell(**given: Any) -> Body:
         ctx.patch(**given)
 
     return patches
+
+
+class HeldScans:
+    """Hands everything on; one read of a range is held up until it is let go, and may find the worker dead then."""
+
+    def __init__(self, driver: Driver, turns: int = 0) -> None:
+        """`turns`: how many turns of the event loop each commit takes."""
+        self.driver = driver
+        self.turns = turns
+        self.is_armed = self.is_dead = False
+        self.held, self.let_go = anyio.Event(), anyio.Event()
+        self.weights: list[int] = []
+        """How many bytes of values each commit wrote."""
+
+    async def get(self, key: bytes, /) -> bytes | None:
+        """The value of `key`."""
+        return await self.driver.get(key)
+
+    async def scan(
+        self, begin: bytes, end: bytes, /, *, limit: int | None = None, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows of a range."""
+        if self.is_armed:
+            self.is_armed = False
+            self.held.set()
+            await self.let_go.wait()
+        if self.is_dead:
+            raise SimulatedCrash
+        return await self.driver.scan(begin, end, limit=limit, reverse=reverse)
+
+    async def commit(self, batch: Batch, /) -> None:
+        """Apply the batch."""
+        self.weights.append(sum(len(write.value) for write in batch.writes if isinstance(write, Set)))
+        for _ in range(self.turns):
+            await checkpoint()
+        await self.driver.commit(batch)
+
+    async def changed(self, key: bytes, since: bytes | None, /) -> None:
+        """Return once the value differs."""
+        await self.driver.changed(key, since)
+
+    async def aclose(self) -> None:
+        """Close the store."""
+        await self.driver.aclose()
 
 
 async def run(world: World, graph: Graph, workload: Any = None, *, id: str = "i") -> GraphResult:

@@ -11,7 +11,7 @@ from tests.graphs.running import Noting, by_status, run, tell, waiting
 from tests.patience import PATIENCE
 from tests.runtime.parts import until_status
 from tests.support import World
-from workflow_sdk import Client, Context, Driver, InstanceNotFoundError, Runtime, Status
+from workflow_sdk import Backoff, Client, Context, Driver, InstanceNotFoundError, Runtime, Status
 from workflow_sdk.graphs import E, GraphResult, Limits, arc, otherwise, rule
 
 
@@ -56,6 +56,58 @@ async def test_what_is_blocked_is_told_by_info(world: World) -> None:
     assert "gate" in str(info.blocked)
 
 
+async def test_what_waits_as_before_is_shown_as_before_by_every_run(world: World) -> None:
+    """A gate, another attempt, and a body that has a time."""
+
+    async def fails(ctx: Context, args: Any) -> None:
+        raise ValueError("not yet")
+
+    async def asks(ctx: Context, args: Any) -> None:
+        await ctx.listen("answer")
+
+    g = Noting(context={"open": False})
+    g.add("a", next=["gate", "retried", "timed"], mode="inclusive")
+    g.add("gate", admit=E.ctx.open)
+    g.add("retried", does=fails, backoff=Backoff(initial=1000, jitter=0), retries=3)
+    g.add("timed", does=asks, timeout=500)
+    seen: list[Any] = []
+    for values in ({"other": 1}, None, None):
+        await waiting(world, g.graph)
+        async with Client(world.driver) as client:
+            info = await client.handle(g.graph, "i").info()
+            seen.append((info.waits, info.version))
+            if values is not None:
+                await client.handle(g.graph, "i").patch(**values)
+    assert sorted(wait.kind for wait in seen[0][0]) == ["admission", "message", "retry", "timer"]
+    assert [waits for waits, _ in seen] == [seen[0][0]] * 3
+    assert seen[2] == seen[1], "only the patch was a change"
+    assert all(0 < wait.version <= seen[0][1] for wait in seen[0][0])
+    assert g.count("retried") == g.count("a") == 1
+
+
+async def test_a_token_that_waits_again_after_it_was_let_go_on_waits_anew(world: World) -> None:
+    """Meanwhile it has waited for room."""
+    g = Noting(context={"open": False}, limits=Limits(running=1))
+    g.graph.noop("first", next=["gate", "a"], mode="inclusive")
+    g.add("gate", admit=E.ctx.open)
+    g.add("a", does=lambda ctx, args: ctx.listen("go"))
+    seen: list[tuple[str, int]] = []
+    for given in ({"open": True}, {"open": False}, {}):
+        await waiting(world, g.graph)
+        async with Client(world.driver) as client:
+            handle = client.handle(g.graph, "i")
+            seen += [(wait.token, wait.version) for wait in (await handle.info()).waits if wait.kind == "admission"]
+            await (handle.patch(**given) if given else handle.send("go"))
+    await waiting(world, g.graph)
+    async with Client(world.driver) as client:
+        (again,) = (await client.handle(g.graph, "i").info()).waits
+    assert len(seen) == 1
+    assert again.kind == "admission"
+    assert again.token != seen[0][0]
+    assert again.version > seen[0][1]
+
+
+@pytest.mark.law(6)
 async def test_a_patch_from_outside_opens_the_gate(world: World) -> None:
     g = gated()
     await waiting(world, g.graph)
@@ -214,6 +266,7 @@ async def test_final_waits_for_pending_tokens(world: World) -> None:
     assert g.ran == ["a", "gate", "after", "end"]
 
 
+@pytest.mark.law(15)
 @pytest.mark.parametrize("admit", [E.ctx.nothing > 0, E.ctx.n, "ctx.n + 'x' == 1"])
 async def test_an_admission_that_fails_or_is_no_bool_fails_the_node_and_is_no_denial(world: World, admit: Any) -> None:
     g = Noting(context={"n": 1})

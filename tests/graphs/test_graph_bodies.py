@@ -13,7 +13,18 @@ import pytest
 from tests.graphs.running import Noting, by_status, ended, run, waiting
 from tests.hasty_clock import hasty_clock
 from tests.support import World
-from workflow_sdk import Backoff, Break, Client, Context, Continue, CriticalError, StepError, workflow
+from workflow_sdk import (
+    Backoff,
+    Break,
+    Client,
+    Context,
+    Continue,
+    CriticalError,
+    RollbackError,
+    Status,
+    StepError,
+    workflow,
+)
 from workflow_sdk.graphs import E, Graph, arc
 
 EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)
@@ -36,6 +47,7 @@ async def test_a_body_without_operations_is_retried(world: World) -> None:
     assert (result.outputs["a"], (await world.history())["g/a/~0"].attempts) == (3, 3)
 
 
+@pytest.mark.law(4)
 async def test_a_body_is_retried_three_times_by_default(world: World) -> None:
     async def fails(ctx: Context, args: Any) -> None:
         raise ValueError("never")
@@ -90,6 +102,7 @@ async def test_a_timeout_ends_an_attempt(world: World) -> None:
     assert g.args["b"][0]["kind"] == "timeout"
 
 
+@pytest.mark.law(11)
 async def test_the_rollback_of_a_step_undoes_its_firings_newest_first(world: World) -> None:
     undone: list[Any] = []
 
@@ -137,6 +150,53 @@ async def test_steps_inside_a_body_are_undone_too(world: World) -> None:
 
 
 # A body with operations.
+
+
+@pytest.mark.law(11)
+@pytest.mark.settings(mode="yield")
+async def test_what_a_firing_under_way_has_done_is_undone_by_a_handler_without_a_name(world: World) -> None:
+    undone: list[Any] = []
+
+    async def books(ctx: Context, args: Any) -> None:
+        await ctx.step("book", lambda: args["n"], rollback=lambda result: undone.append(result))
+        await ctx.listen("never")
+
+    g = Noting()
+    g.add("a", next=arc("b", args={"n": 7}))
+    g.add("b", does=books)
+    await waiting(world, g.graph)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").cancel(rollback=True)
+    result = await world.run(g.graph)
+    assert (result.status, undone) == (Status.CANCELLED, [7])
+
+
+@pytest.mark.settings(mode="yield")
+async def test_a_rollback_error_undoes_what_others_under_way_have_done(world: World) -> None:
+    """Also if it is not the run that has begun them which undoes it."""
+    undone: list[Any] = []
+    tries: list[Any] = []
+
+    def undo(result: Any) -> None:
+        tries.append(result)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        undone.append(result)
+
+    async def books(ctx: Context, args: Any) -> None:
+        await ctx.step("book", lambda: args["n"], rollback=undo)
+        await ctx.listen("never")
+
+    async def unwinds(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+        raise RollbackError("enough")
+
+    g = Noting()
+    g.add("a", mode="inclusive", next=[arc("b", args={"n": 7}), arc("c")])
+    g.add("b", does=books)
+    g.add("c", does=unwinds)
+    result = await world.run(g.graph)
+    assert (result.status, undone) == (Status.ROLLED_BACK, [7])
 
 
 async def test_a_body_with_operations_is_replayed_and_its_steps_are_not_run_again(world: World) -> None:
@@ -323,6 +383,7 @@ async def test_vars_is_the_context_and_patch_changes_it_for_those_that_come_afte
     ]
 
 
+@pytest.mark.law(1)
 async def test_a_patch_is_seen_by_others_only_at_the_end_of_its_firing(world: World) -> None:
     patched, looked = anyio.Event(), anyio.Event()
     seen: list[Any] = []
@@ -382,6 +443,24 @@ async def test_the_patches_of_a_failed_firing_with_operations_are_dropped(world:
     assert (await run(world, g.graph)).outputs == {"b": {"n": 0}}
 
 
+@pytest.mark.law(1)
+async def test_the_patches_of_a_firing_whose_guard_has_no_answer_are_dropped(world: World) -> None:
+    async def patches(ctx: Context, args: Any) -> None:
+        ctx.patch(n=1)
+
+    async def looks(ctx: Context, args: Any) -> Any:
+        return ctx.vars["n"]
+
+    g = Noting(context={"n": 0})
+    g.add("a", does=patches, next=[arc("c", when="output.nothing"), arc("b", on="failed", args={"n": E.ctx.n})])
+    g.add("b", does=looks)
+    g.add("c")
+    result = await run(world, g.graph)
+    assert result.outputs == {"b": 0}
+    assert g.args["b"] == [{"n": 0}]
+
+
+@pytest.mark.law(1)
 async def test_the_patches_of_a_failed_attempt_are_dropped(world: World) -> None:
     seen: list[Any] = []
 
@@ -403,6 +482,7 @@ async def test_the_patches_of_a_failed_attempt_are_dropped(world: World) -> None
     assert result.outputs["b"] == {"n": 0, "good": 1}
 
 
+@pytest.mark.law(4)
 async def test_vars_are_the_same_on_every_replay_of_a_firing(world: World) -> None:
     """While `b` sleeps, `c` changes the context: `b` goes on with what it read when it began."""
     seen: list[Any] = []

@@ -8,9 +8,22 @@ import anyio
 import pytest
 
 from tests.graphs.running import Noting, by_status, ended, run
+from tests.patience import PATIENCE
 from tests.support import World
-from workflow_sdk import Backoff, Client, Context, DefinitionError, GraphFailedError, Status, workflow
+from workflow_sdk import (
+    Backoff,
+    Client,
+    Context,
+    CriticalError,
+    DefinitionError,
+    Driver,
+    GraphFailedError,
+    Status,
+    run_workflow,
+    workflow,
+)
 from workflow_sdk.graphs import E, Graph, GraphResult, Limits, Outcome, Summary, arc
+from workflow_sdk.testing import VirtualClock
 
 EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)
 
@@ -18,6 +31,7 @@ EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)
 # Quiescence and final.
 
 
+@pytest.mark.law(9)
 async def test_final_runs_once_when_nothing_else_is_left(world: World) -> None:
     async def naps(ctx: Context, args: Any) -> None:
         await ctx.sleep("nap", 60)
@@ -110,6 +124,7 @@ async def test_a_final_that_fails_makes_it_partial_if_that_is_asked_for(world: W
     assert (result.status, result.outputs) == ("partial", {"a": 1})
 
 
+@pytest.mark.law(1)
 async def test_a_final_may_wait_and_submit_nothing_twice(world: World) -> None:
     async def naps(ctx: Context, args: Any) -> str:
         await ctx.sleep("nap", 60)
@@ -247,6 +262,29 @@ async def test_the_last_firing_counts(world: World) -> None:
     assert result.status == "succeeded"
 
 
+@pytest.mark.parametrize(("status", "came_to"), [("strict", "failed"), ("lenient", "partial")])
+async def test_an_earlier_failure_that_counts_is_told_of_a_step_that_is_completed(
+    world: World, status: str, came_to: str
+) -> None:
+    async def fails_first(ctx: Context, number: int) -> int:
+        if number == 1:
+            raise CriticalError("broken")
+        return number
+
+    g = Noting(status=status, entry="fine")
+    g.add("fork", mode="inclusive", next=[arc("a", args=1), arc("between")])
+    g.add("between", next=arc("a", args=2))
+    g.add("a", does=fails_first)
+    g.add("fine", fails="this is handled", next=arc("fork", on="failed"))
+    result = await run(world, g.graph)
+    assert result.status == came_to
+    assert result.outcomes["a"] == Outcome("completed", "an earlier firing has failed: CriticalError: broken", 2)
+    assert result.outputs["a"] == 2
+    if came_to == "failed":
+        error = str(await ended(world, g.graph))
+        assert "graph 'g' failed: step 'a' (an earlier firing has failed: CriticalError: broken)" in error
+
+
 async def test_a_step_that_failed_last_has_no_output_though_it_completed_before(world: World) -> None:
     async def fails_in_the_end(ctx: Context, args: Any) -> int:
         if g.count("a") == 2:
@@ -262,6 +300,7 @@ async def test_a_step_that_failed_last_has_no_output_though_it_completed_before(
     assert result.status == "failed"
 
 
+@pytest.mark.law(11)
 async def test_a_failure_in_an_earlier_firing_that_nothing_handled_is_a_failure(world: World) -> None:
     """Two tokens on `b`: the first fails, the second completes. The last counts for the outcome, both for the graph."""
 
@@ -276,6 +315,22 @@ async def test_a_failure_in_an_earlier_firing_that_nothing_handled_is_a_failure(
     g.add("b", does=fails_for_1, retries=0)
     result = await run(world, g.graph)
     assert (result.outcomes["b"].status, result.outcomes["b"].firings) == ("completed", 2)
+    assert result.status == "failed"
+
+
+@pytest.mark.law(11)
+async def test_a_failure_that_nothing_handled_is_one_though_the_next_was_handled(world: World) -> None:
+    async def fails(ctx: Context, args: Any) -> None:
+        if args["n"] == 2:
+            await ctx.sleep("nap", 60)
+        raise ValueError("broken")
+
+    g = Noting()
+    g.add("a", mode="inclusive", next=[arc("b", args={"n": 1}), arc("b", args={"n": 2})])
+    g.add("b", does=fails, retries=0, next=arc("c", on="failed", when=E.args.n == 2))
+    g.add("c")
+    result = await run(world, g.graph)
+    assert (result.outcomes["b"].firings, g.count("c")) == (2, 1)
     assert result.status == "failed"
 
 
@@ -399,6 +454,33 @@ async def test_skipped_and_never_reached_alone_are_no_failure(world: World, stat
     result = await run(world, g.graph)
     assert by_status(result)["m"] == "skipped"
     assert result.status == "succeeded"
+
+
+@workflow
+async def kept_waiting(ctx: Context) -> None:
+    """A child that ends only if somebody ends it."""
+    await ctx.listen("never")
+
+
+@pytest.mark.law(7)
+async def test_the_children_of_what_the_last_end_cancels_end_at_once(driver: Driver) -> None:
+    async def fails(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+        raise CriticalError("no")
+
+    async def has_a_child(ctx: Context, args: Any) -> None:
+        await ctx.child("child", kept_waiting, id="child")
+
+    g = Noting(status="fail_fast")
+    g.add("a", does=fails)
+    g.add("b", does=has_a_child)
+    with anyio.fail_after(PATIENCE):
+        result = await run_workflow(
+            g.graph, driver=driver, instance_id="i", clock=VirtualClock(), mode="live", workflows=[kept_waiting]
+        )
+    assert result.status is Status.FAILED
+    async with Client(driver) as client:
+        assert (await client.handle(kept_waiting, "child").info()).status is Status.CANCELLED
 
 
 async def test_a_graph_without_steps_is_refused(world: World) -> None:

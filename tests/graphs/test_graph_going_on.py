@@ -74,6 +74,7 @@ async def test_the_arcs_of_completed_steps_are_followed(driver: Driver) -> None:
     assert result.status == "succeeded"
 
 
+@pytest.mark.law(1)
 async def test_a_chain_of_completed_steps_goes_on_at_its_end(driver: Driver) -> None:
     g = Noting(Graph("g"))
     g.add("a", next="b")

@@ -7,10 +7,11 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.graphs.running import Noting, by_status, run
+from tests.graphs.running import Body, Noting, by_status, run
 from tests.support import World
 from workflow_sdk import Backoff, Context, CriticalError, Status, Verdict, workflow
-from workflow_sdk.graphs import E, Graph, Limits, arc, node, quorum
+from workflow_sdk.graphs import E, Graph, GraphResult, Limits, arc, node, quorum
+from workflow_sdk.testing import VirtualClock, crash_everywhere
 
 EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)
 
@@ -86,6 +87,7 @@ async def test_ready_steps_start_at_once_beside_the_one_that_submits_them(world:
     assert by_status(result) == {"a": "completed", "x": "completed"}
 
 
+@pytest.mark.law(15)
 async def test_a_batch_may_name_steps_that_come_later_in_it(world: World) -> None:
     g = growing([node("last", note, needs=["first"]), node("first", note)])
     result = await run(world, g.graph)
@@ -103,6 +105,32 @@ async def test_submitted_steps_may_need_what_has_long_been_done(world: World) ->
     result = await run(world, g.graph)
     assert log == [("x", {"b": 7, "a": None})]
     assert result.status == "succeeded"
+
+
+@pytest.mark.law(4)
+@pytest.mark.settings(mode="yield")
+async def test_a_join_is_given_the_same_on_replay_though_what_was_submitted_has_its_need_done_again(
+    world: World,
+) -> None:
+    async def gives(ctx: Context, args: Any) -> Any:
+        return args
+
+    async def submits(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 30)
+        verdicts.append(await ctx.submit([node("x", note, next=arc("b", args=2))]))
+
+    async def naps(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+        log.append(("m", args))
+
+    g = Noting(Graph("g"))
+    g.add("b", does=gives)
+    g.add("a", does=submits)
+    g.add("m", does=naps, needs=["b"])
+    result = await run(world, g.graph, 1)
+    assert verdicts[-1] == Verdict.allow
+    assert (result.outcomes["b"].firings, result.outputs["b"]) == (2, 2)
+    assert log == [("x", {}), ("m", {"b": 1})]
 
 
 async def test_submitted_steps_may_need_what_has_failed_and_are_skipped(world: World) -> None:
@@ -203,6 +231,18 @@ async def test_what_is_wrong_with_one_step_refuses_the_whole_batch_and_the_run_g
     assert result.status == "succeeded", "a refused submission alone is no failure"
 
 
+@pytest.mark.parametrize("how", ["needs", "next"])
+async def test_what_is_submitted_has_nothing_to_do_with_the_final_step(world: World, how: Any) -> None:
+    """It would be run before all else is over; or what needs it, after the end."""
+    g = growing([node("x", note, **{how: "end" if how == "next" else ["end"]})], final="end")
+    g.add("end")
+    result = await run(world, g.graph)
+    assert not verdicts[0]
+    assert "final" in verdicts[0].reason
+    assert g.ran == ["a", "end"]
+    assert result.status == "succeeded"
+
+
 async def test_a_closure_that_can_not_be_found_again_refuses_the_batch(world: World) -> None:
     async def submits(ctx: Context, args: Any) -> None:
         async def inner(ctx: Context, args: Any) -> None: ...
@@ -266,6 +306,7 @@ async def submits_writer(ctx: Context, args: Any) -> None:
     verdicts.append(await ctx.submit([node("writer", note, access="write", trust="trusted"), node("reader", note)]))
 
 
+@pytest.mark.law(18)
 async def test_a_quarantined_step_that_writes_is_denied_before_it_starts(world: World) -> None:
     g = Noting(Graph("g"))
     g.add("bad", trust="quarantined", access="write")
@@ -279,6 +320,7 @@ async def test_a_quarantined_step_that_writes_is_denied_before_it_starts(world: 
     assert result.status == "failed"
 
 
+@pytest.mark.law(18)
 async def test_trust_is_inherited_by_what_is_submitted_and_can_not_be_given_back(world: World) -> None:
     g = Noting(Graph("g"))
     g.add("a", does=submits_writer, trust="quarantined")
@@ -366,3 +408,131 @@ async def grows_on(ctx: Context, args: Any) -> None:
     left = args["n"] if isinstance(args, dict) else args
     if left:
         verdicts.append(await ctx.submit([node(f"next {left}", grows_on, args={"n": left - 1})]))
+
+
+async def books(ctx: Context, args: Any) -> None:
+    """Books, to be undone by a handler without a name."""
+    await ctx.step("book", lambda: args["n"], rollback=lambda result: log.append(("undo", result)))
+
+
+@pytest.mark.law(11)
+@pytest.mark.settings(mode="yield")
+async def test_what_submitted_steps_have_done_is_undone_by_a_later_run(world: World) -> None:
+    async def fails_later(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+        raise CriticalError("no")
+
+    g = growing([node("x", books, args={"n": 5})])
+    g.add("b", does=fails_later)
+    assert (await run(world, g.graph)).status == "failed"
+    assert log == [("undo", 5)]
+
+
+async def done(ctx: Context, args: Any) -> str:
+    """Is the quorum of what was submitted."""
+    log.append("q")
+    return "enough"
+
+
+def submits_a_quorum(*needs: str) -> Body:
+    """A body that submits a join by quorum, which one of these is enough for."""
+
+    async def submits(ctx: Context, args: Any) -> None:
+        assert await ctx.submit([node("q", done, needs=list(needs), join=quorum(1))])
+        if "go on" in events:
+            events["go on"].set()
+
+    return submits
+
+
+async def goes_on(ctx: Context, args: Any) -> str:
+    """Is done when it is told so."""
+    await events["go on"].wait()
+    return "quick"
+
+
+@pytest.mark.parametrize("waits", ["in its code", "for a time"])
+async def test_a_submitted_quorum_cancels_what_was_under_way_before(world: World, waits: str) -> None:
+    async def slow(ctx: Context, args: Any) -> None:
+        try:
+            await (anyio.sleep_forever() if waits == "in its code" else ctx.sleep("nap", 1000))
+        finally:
+            log.append("cancelled")
+
+    events["go on"] = anyio.Event()
+    g = Noting(Graph("g"))
+    g.add("slow", does=slow)
+    g.add("quick", does=goes_on)
+    g.add("a", does=submits_a_quorum("slow", "quick"))
+    result = await run(world, g.graph)
+    assert by_status(result) == {"slow": "cancelled", "quick": "completed", "a": "completed", "q": "completed"}
+    assert sorted(log) == ["cancelled", "q"]
+    assert world.clock.time() < 1000 + VirtualClock().time()
+    assert "g/slow/~0" not in {entry.path for entry in await world.history()}
+
+
+async def test_a_submitted_quorum_that_is_there_already_cancels_what_is_under_way(world: World) -> None:
+    async def slow(ctx: Context, args: Any) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("cancelled")
+
+    g = Noting(Graph("g"))
+    g.add("b", 7)
+    g.add("slow", does=slow)
+    g.add("a", does=submits_a_quorum("b", "slow"), needs=["b"])
+    result = await run(world, g.graph)
+    assert by_status(result) == {"b": "completed", "slow": "cancelled", "a": "completed", "q": "completed"}
+    assert sorted(log) == ["cancelled", "q"]
+
+
+async def test_who_submits_a_quorum_that_needs_it_no_more_is_cancelled(world: World) -> None:
+    g = Noting(Graph("g"))
+    g.add("b", 7)
+    g.add("a", does=submits_a_quorum("b", "a"), needs=["b"])
+    result = await run(world, g.graph)
+    assert by_status(result) == {"b": "completed", "a": "cancelled", "q": "completed"}
+    assert log == ["q"]
+    assert "g/a/~0" not in {entry.path for entry in await world.history()}
+
+
+async def test_what_a_submitted_quorum_cancels_gives_back_the_messages_that_it_had_taken(world: World) -> None:
+    async def takes(ctx: Context, args: Any) -> None:
+        await ctx.listen("word")
+        await ctx.listen("never")
+
+    async def submits(ctx: Context, args: Any) -> None:
+        await ctx.listen("go")
+        await submits_a_quorum("takes", "b")(ctx, args)
+
+    async def listens(ctx: Context, args: Any) -> Any:
+        return await ctx.listen("word")
+
+    g = Noting(Graph("g"))
+    g.add("b", 7)
+    g.add("takes", does=takes)
+    g.add("a", does=submits)
+    g.add("then", does=listens, needs=["a"])
+    result = (await world.run(g.graph, script=[("word", "hello"), ("go", None)])).output
+    assert isinstance(result, GraphResult)
+    assert by_status(result)["takes"] == "cancelled"
+    assert result.outputs["then"] == "hello"
+
+
+async def naps(ctx: Context, args: Any) -> str:
+    """Is done after a while."""
+    await ctx.sleep("nap", args["n"] if isinstance(args, dict) and "n" in args else 1000)
+    return "awake"
+
+
+@pytest.mark.law(7)
+async def test_a_submitted_quorum_is_the_same_wherever_it_is_killed() -> None:
+    g = Graph("g")
+    g.step("a", submits_a_quorum("slow", "quick"))
+    g.step("slow", naps)
+    g.step("quick", naps, args={"n": 1})
+    g.step("last", note, needs=["a"])
+    report = await crash_everywhere(g, commits_max=20)
+    assert len(report.runs) > 3
+    assert report.clean.info.status is Status.COMPLETED

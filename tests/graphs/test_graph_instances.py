@@ -9,6 +9,7 @@ import pytest
 
 from tests.graphs import flows
 from tests.graphs.running import Noting, by_status, run, waiting
+from tests.laws.counting_driver import WatchedDriver
 from tests.patience import PATIENCE
 from tests.runtime.parts import until_status
 from tests.support import World
@@ -26,16 +27,19 @@ from workflow_sdk import (
     Status,
     WorkflowCancelledError,
     WorkflowFailedError,
+    open_driver,
     replay_check,
     run_workflow,
     workflow,
 )
 from workflow_sdk.graphs import E, Graph, GraphFailedError, GraphResult, arc
-from workflow_sdk.testing import FaultyDriver, crash_everywhere
+from workflow_sdk.rows.keys import MARKINGS, InstanceKeys
+from workflow_sdk.testing import FaultyDriver, VirtualClock, crash_everywhere
 
 # Killed everywhere.
 
 
+@pytest.mark.law(1)
 @pytest.mark.parametrize(
     ("graph", "workload"),
     [
@@ -66,6 +70,7 @@ async def test_a_graph_that_loses_a_race_ends_the_same_wherever_it_is_killed() -
     await crash_everywhere(flows.over)
 
 
+@pytest.mark.law(1)
 async def test_finished_firings_are_not_run_again_after_a_kill(world: World) -> None:
     """Every commit fails once, so that the instance is loaded again after each."""
     for commit in range(1, 60):
@@ -264,6 +269,34 @@ async def test_recovering_a_failed_graph_runs_again_what_failed_and_only_that(wo
     assert result.outputs == {"a": 1, "b": "mended", "c": None}
 
 
+async def test_recovering_tries_a_firing_again_that_failed_before_the_last_one_of_its_step(world: World) -> None:
+    is_broken = True
+
+    async def fails(number: int) -> int:
+        if is_broken:
+            raise CriticalError("broken")
+        return number
+
+    async def first_fails(ctx: Context, number: int) -> int:
+        return await ctx.step("inner", fails, number) if number == 1 else number
+
+    g = Noting(Graph("g"))
+    g.add("fork", mode="inclusive", next=[arc("a", args=1), arc("between")])
+    g.add("between", next=arc("a", args=2))
+    g.add("a", does=first_fails, next=arc("b", args=E.output))
+    g.add("b")
+    assert (await run(world, g.graph)).status == "failed"
+    is_broken = False
+    async with Client(world.driver, clock=world.clock) as client:
+        await client.handle(g.graph, "i").recover()
+    result = await run(world, g.graph)
+    assert result.status == "succeeded"
+    assert result.outcomes["a"].reason == ""
+    assert sorted(g.args["b"]) == [1, 2]
+    assert g.count("between") == 1
+
+
+@pytest.mark.law(9)
 async def test_recovering_leaves_a_failure_alone_that_was_handled(world: World) -> None:
     healthy: list[bool] = []
 
@@ -319,6 +352,44 @@ async def test_restarting_from_a_firing_in_a_cycle_keeps_the_earlier_ones(world:
     assert g.ran == ["a"] * 4 + ["b"] + ["a"] * 2 + ["b"]
     assert result.outcomes["a"].firings == 4
     assert result.outputs["a"] == 4
+
+
+@pytest.mark.law(4)
+async def test_restarting_keeps_the_passes_of_a_cycle_before_it(world: World) -> None:
+    async def counts(ctx: Context, args: Any) -> Any:
+        ctx.patch(n=ctx.vars["n"] + 1)
+        return ctx.vars["n"]
+
+    g = Noting(context={"n": 0})
+    g.add("b", does=counts, next="a")
+    g.add("a", next=[arc("b", when=E.ctx.n < 3), arc("c")])
+    g.add("c")
+    await run(world, g.graph)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").restart_from("g/c/~0")
+    g.ran.clear()
+    result = await run(world, g.graph)
+    assert g.ran == ["c"]
+    assert result.outcomes["a"].firings == result.outcomes["b"].firings == 3
+    assert result.outputs["b"] == 3
+
+
+@pytest.mark.law(4)
+async def test_restarting_asks_no_guard_again_that_was_answered_before_it(world: World) -> None:
+    answers = [True]
+    g = Noting()
+    g.add("a", next=[arc("b", when=lambda scope: answers[0]), arc("other")])
+    g.add("b", next="c")
+    g.add("c")
+    g.add("other")
+    await run(world, g.graph)
+    answers[:] = [False]
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").restart_from("g/c/~0")
+    g.ran.clear()
+    result = await run(world, g.graph)
+    assert g.ran == ["c"]
+    assert by_status(result) == {"a": "completed", "b": "completed", "c": "completed", "other": "never_reached"}
 
 
 async def test_restarting_from_a_branch_fires_the_join_again(world: World) -> None:
@@ -377,6 +448,80 @@ async def test_restarting_forgets_what_was_submitted_later(world: World) -> None
     assert result.status == "succeeded"
     assert set(result.outcomes) == {"plans", "report", "part 0", "part 1", "sum", "last"}
     assert {outcome.firings for outcome in result.outcomes.values()} == {1}
+
+
+@pytest.mark.law(4)
+async def test_restarting_goes_on_with_the_firings_that_were_under_way(world: World) -> None:
+    """The second firing of `b` has ended before `c`, the first after it: that one goes on, in its own place."""
+    worked: list[int] = []
+
+    async def works(ctx: Context, args: Any) -> int:
+        await ctx.step("work", worked.append, args["n"])
+        await ctx.sleep("nap", args["nap"])
+        return int(args["n"])
+
+    g = Noting()
+    arcs = [arc("b", args={"n": 0, "nap": 100}), arc("b", args={"n": 1, "nap": 10}), arc("c")]
+    g.add("a", mode="inclusive", next=arcs)
+    g.add("b", does=works)
+    g.add("c", does=lambda ctx, args: ctx.sleep("nap", 50), next=arc("b", args={"n": 2, "nap": 1}))
+    await run(world, g.graph)
+    async with Client(world.driver) as client:
+        await client.handle(g.graph, "i").restart_from("g/c/~0")
+    result = await run(world, g.graph)
+    assert result.outcomes["b"].firings == 3
+    assert sorted(worked) == [0, 1, 2, 2]
+    firings = {entry.path: entry.value for entry in await world.history() if entry.path.count("/") == 2}
+    assert {path: value for path, value in firings.items() if "/b/" in path} == {f"g/b/~{n}": n for n in range(3)}
+
+
+async def test_restarting_keeps_what_was_submitted_before(world: World) -> None:
+    before = await run(world, flows.growing, 2)
+    async with Client(world.driver) as client:
+        await client.handle(flows.growing, "i").restart_from("growing/sum/~0")
+    assert await run(world, flows.growing, 2) == before
+
+
+# The definition.
+
+
+@pytest.mark.law(8)
+async def test_a_run_goes_on_with_the_definition_that_it_began_with(world: World) -> None:
+    before, now = (Graph("g", functions=[flows.approved, flows.rejected]) for _ in range(2))
+    for graph, then in ((before, flows.approved), (now, flows.rejected)):
+        graph.step("ask", flows.ask, next="then")
+        graph.step("then", then)
+    await waiting(world, before)
+    await world.send("answer", 1)
+    assert (await run(world, now)).outputs["then"] == "approved"
+    await waiting(world, now, id="other")
+    await world.send("answer", 1, id="other")
+    assert (await run(world, now, id="other")).outputs["then"] == "rejected"
+
+
+# What it costs.
+
+
+@pytest.mark.law(12)
+async def test_a_turn_of_a_cycle_costs_the_same_after_many_others() -> None:
+    """In the rows that a commit writes, and in those that are kept of where the run is."""
+
+    async def turns(many: int) -> tuple[int, int]:
+        async def counts(ctx: Context, args: Any) -> None:
+            ctx.patch(n=ctx.vars["n"] + 1)
+
+        g = Noting(context={"n": 0})
+        g.add("fork", does=counts, mode="inclusive", next=["x", "y"])
+        g.add("x")
+        g.add("y")
+        g.add("m", needs=["x", "y"], next=[arc("fork", when=E.ctx.n < many), arc("end")])
+        g.add("end", does=lambda ctx, args: ctx.listen("never"))
+        watched = WatchedDriver(await open_driver("memory://"))
+        await run_workflow(g.graph, driver=watched, instance_id="i", mode="yield", clock=VirtualClock())
+        kept = await watched.scan(*InstanceKeys("i").range(MARKINGS))
+        return max(watched.commits), len(kept)
+
+    assert await turns(40) == await turns(4)
 
 
 # Checking.
@@ -663,3 +808,26 @@ async def test_a_cycle_of_a_thousand_turns_does_not_take_long(world: World) -> N
     with anyio.fail_after(20):
         result = await run(world, g.graph)
     assert result.outcomes["a"].firings == 1000
+
+
+async def test_how_a_firing_is_undone_is_stored_with_its_end_and_not_before() -> None:
+    async def parks(ctx: Context, args: Any) -> None:
+        await ctx.step("inner", abs, -1, rollback=_undone)
+        await ctx.listen("never")
+
+    async def fails(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 5)
+        raise CriticalError("broken")
+
+    async def done(args: Any) -> int:
+        return 1
+
+    graph = Graph("g", status="fail_fast")
+    graph.step("parks", parks)
+    graph.step("fails", fails)
+    graph.step("done", done, rollback=_undone)
+    await crash_everywhere(graph)
+
+
+async def _undone(value: int) -> None:
+    """Undoes a step."""

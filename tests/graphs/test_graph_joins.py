@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.graphs.running import Body, Noting, by_status, run, waiting
+from tests.laws.counting_driver import WatchedDriver
+from tests.patience import PATIENCE
 from tests.support import World
-from workflow_sdk import Backoff, Client, Context, CriticalError
-from workflow_sdk.graphs import E, arc, quorum
+from workflow_sdk import Backoff, Client, Context, CriticalError, open_driver, run_workflow
+from workflow_sdk.driver import Batch, Clear, Set
+from workflow_sdk.graphs import E, arc, node, quorum
+from workflow_sdk.graphs.rows import FIRINGS
+from workflow_sdk.rows.entries import Entry
+from workflow_sdk.rows.keys import HISTORY, MARKINGS, InstanceKeys
+from workflow_sdk.rows.location import unpack
+from workflow_sdk.rows.status import Kind
 
 EXACT = Backoff(initial=1, factor=1, maximum=1, jitter=0)
 
@@ -97,6 +106,7 @@ async def test_a_dependent_starts_as_soon_as_its_own_needs_are_done(world: World
     assert result.status == "succeeded"
 
 
+@pytest.mark.law(6)
 async def test_a_slow_branch_holds_up_no_other_that_is_joined_later(world: World) -> None:
     go_on = anyio.Event()
     g = Noting()
@@ -280,6 +290,7 @@ async def test_alive_is_skipped_if_none_is_done(world: World) -> None:
     assert result.status == "succeeded"
 
 
+@pytest.mark.law(6)
 async def test_alive_may_join_exclusive_branches(world: World) -> None:
     g = Noting()
     g.add("a", 1, next=[arc("b", when=E.output == 1), arc("c")])
@@ -327,6 +338,7 @@ async def test_alive_fires_once_however_often_the_instance_was_loaded_while_its_
 # A quorum.
 
 
+@pytest.mark.law(7)
 async def test_a_quorum_fires_at_the_nth_and_what_serves_nothing_else_is_cancelled(world: World) -> None:
     cancelled: list[str] = []
     began = anyio.Event()
@@ -428,6 +440,7 @@ async def test_a_quorum_that_can_not_be_reached_is_skipped(world: World) -> None
     assert result.status == "failed"
 
 
+@pytest.mark.law(7)
 async def test_a_quorum_fires_once_though_more_are_done_at_the_same_time(world: World) -> None:
     g = Noting()
     for name in "abcdef":
@@ -437,6 +450,39 @@ async def test_a_quorum_fires_once_though_more_are_done_at_the_same_time(world: 
     assert result.outcomes["m"].firings == 1
     assert len(g.args["m"]) == 1
     assert len(g.args["m"][0]) == 2
+
+
+@pytest.mark.law(4)
+@pytest.mark.settings(mode="yield")
+async def test_a_quorum_fires_once_though_another_is_done_after_the_instance_was_loaded(world: World) -> None:
+    async def naps(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+
+    g = Noting()
+    g.add("a")
+    g.add("b", does=naps)
+    g.add("m", needs=["a", "b"], join=quorum(1))
+    g.add("other", needs=["b"])
+    result = await run(world, g.graph)
+    assert by_status(result) == dict.fromkeys(("a", "b", "m", "other"), "completed")
+    assert (g.count("m"), result.outcomes["m"].firings) == (1, 1)
+
+
+@pytest.mark.law(7)
+async def test_a_quorum_cancels_only_what_is_of_its_own_fork_instance(world: World) -> None:
+    async def naps(ctx: Context, args: Any) -> Any:
+        await ctx.sleep("nap", args["n"])
+        return args["n"]
+
+    g = Noting()
+    g.add("a", mode="inclusive", next=[arc("spread", args={"n": n}) for n in (1, 100)])
+    g.add("spread", mode="inclusive", next=[arc("x", args=E.args), arc("y", args={"n": E.args.n + 1000})])
+    g.add("x", does=naps)
+    g.add("y", does=naps)
+    g.add("m", needs=["x", "y"], join=quorum(1))
+    result = await run(world, g.graph)
+    assert g.args["m"] == [{"x": 1}, {"x": 100}]
+    assert (result.outcomes["y"].status, result.outcomes["y"].firings) == ("cancelled", 2)
 
 
 async def test_a_cancelled_firing_is_undone_like_any_other_if_the_graph_fails(world: World) -> None:
@@ -457,6 +503,97 @@ async def test_a_cancelled_firing_is_undone_like_any_other_if_the_graph_fails(wo
     g.add("m", needs=["a", "b"], join=quorum(1), fails="no")
     assert (await run(world, g.graph)).status == "failed"
     assert undone == ["booked"]
+
+
+@pytest.mark.law(7, 11)
+@pytest.mark.settings(mode="yield")
+async def test_a_cancelled_firing_is_undone_also_by_a_run_that_has_not_seen_it(world: World) -> None:
+    """The handler has no name, so that the code has to be called over what the firing has done."""
+    undone: list[Any] = []
+
+    async def books(ctx: Context, args: Any) -> None:
+        await ctx.step("book", lambda: "booked", rollback=lambda result: undone.append(result))
+        await ctx.sleep("nap", 10_000)
+
+    async def naps(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+
+    async def fails_later(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+        raise CriticalError("no")
+
+    g = Noting()
+    g.add("a", does=naps)
+    g.add("b", does=books)
+    g.add("m", does=fails_later, needs=["a", "b"], join=quorum(1))
+    assert (await run(world, g.graph)).status == "failed"
+    assert undone == ["booked"]
+
+
+@pytest.mark.law(7)
+async def test_no_part_of_an_end_is_stored_by_who_submits_while_a_loser_is_cancelled() -> None:
+    """The history of the loser is read before it is cancelled: meanwhile nothing is written of the end that does it."""
+    booked, reads = anyio.Event(), anyio.Event()
+    commits: list[tuple[int, list[Kind]]] = []
+    keys = InstanceKeys("i")
+
+    class Slow(WatchedDriver):
+        async def scan(self, begin: bytes, end: bytes, /, **options: Any) -> list[tuple[bytes, bytes]]:
+            rows = await super().scan(begin, end, **options)
+            if booked.is_set() and begin.startswith(keys.space + HISTORY):
+                reads.set()
+                for _ in range(200):  # turns of the event loop, in which the other one submits
+                    await anyio.lowlevel.checkpoint()
+            return rows
+
+        async def commit(self, batch: Batch, /) -> None:
+            marking, entries = keys.space + MARKINGS, keys.space + HISTORY
+            gone = [write.key.partition(b"\x02\x00")[2] for write in batch.writes if isinstance(write, Clear)
+                    and write.key.startswith(marking)]  # fmt: skip
+            kinds = [Entry.unpack(write.value).kind for write in batch.writes if isinstance(write, Set)
+                     and write.key.startswith(entries)]  # fmt: skip
+            commits.append((sum(unpack(key)[0] == FIRINGS for key in gone), kinds))
+            await super().commit(batch)
+
+    async def books(ctx: Context, args: Any) -> None:
+        await ctx.step("book", lambda: "booked", rollback=lambda result: None)
+        booked.set()
+        await anyio.sleep_forever()
+
+    async def submits(ctx: Context, args: Any) -> None:
+        await reads.wait()
+        await ctx.submit([node("late", echo, args={"n": 1})])
+
+    g = Noting()
+    g.add("a", does=until(booked))
+    g.add("b", does=books)
+    g.add("c", does=submits)
+    g.add("m", needs=["a", "b"], join=quorum(1))
+    with anyio.fail_after(PATIENCE):
+        await run_workflow(g.graph, driver=Slow(await open_driver("memory://")), instance_id="i", mode="live")
+    assert 2 in [gone for gone, _ in commits], "the end and the cancelled one go together"
+    assert all(Kind.FIRING in kinds for gone, kinds in commits if gone), commits
+    assert sum(Kind.SUBMIT in kinds for _, kinds in commits) == 1
+
+
+async def test_a_message_that_a_cancelled_firing_has_taken_is_there_for_others(world: World) -> None:
+    async def takes(ctx: Context, args: Any) -> None:
+        await ctx.listen("message")
+        await ctx.sleep("nap", 10_000)
+
+    async def naps(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+
+    g = Noting()
+    g.add("a", does=naps)
+    g.add("b", does=takes)
+    g.add("m", does=lambda ctx, args: ctx.listen("message"), needs=["a", "b"], join=quorum(1))
+    async with Client(world.driver) as client:
+        await client.start(g.graph, id="i")
+    await world.send("message", 5)
+    result = await run(world, g.graph)
+    assert by_status(result) == {"a": "completed", "b": "cancelled", "m": "completed"}
+    assert result.outputs["m"] == 5
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2"])
@@ -499,6 +636,7 @@ async def test_a_join_fires_once_for_each_fork_instance_with_what_belongs_togeth
     assert result.outcomes["m"].firings == 3
 
 
+@pytest.mark.law(13)
 async def test_fork_instances_stay_apart_whatever_the_order_in_which_their_branches_end(world: World) -> None:
     async def slow_if_odd(ctx: Context, args: Any) -> Any:
         await ctx.sleep("nap", 100 - args["n"])
@@ -585,6 +723,23 @@ async def test_several_firings_of_one_need_count_once_and_the_first_of_them(worl
     assert result.outputs["x"] == 2, "the last firing counts for the outcome"
 
 
+@pytest.mark.law(1)
+async def test_a_need_that_is_done_again_while_the_join_waits_is_not_counted_again(world: World) -> None:
+    async def naps(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+
+    g = Noting()
+    g.add("a", mode="inclusive", next=[arc("x", args={"n": 1}), arc("slow")])
+    g.add("slow", does=naps, next=arc("x", args={"n": 2}))
+    g.add("x", does=echo, next=arc("y", when=E.output == 2))
+    g.add("y", "y")
+    g.add("m", needs=["x", "y"])
+    result = await run(world, g.graph)
+    assert g.args["m"] == [{"x": 1, "y": "y"}]
+    assert (result.outcomes["x"].firings, result.outcomes["m"].firings) == (2, 1)
+
+
+@pytest.mark.law(13)
 async def test_a_join_pops_to_the_innermost_fork_that_dominates_its_needs(world: World) -> None:
     """`inner` is joined for each token of `a`, `outer` once for all of it."""
     g = Noting()
@@ -662,6 +817,7 @@ async def test_a_firing_that_emits_one_token_opens_no_fork_instance(world: World
     assert result.status == "succeeded"
 
 
+@pytest.mark.law(4)
 async def test_joins_go_on_after_a_wait_in_every_branch(world: World) -> None:
     async def naps(ctx: Context, args: Any) -> Any:
         await ctx.sleep("nap", args["n"])

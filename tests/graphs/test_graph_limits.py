@@ -93,6 +93,7 @@ async def test_a_slot_is_free_again_after_a_failure(world: World) -> None:
     assert by_status(result) == {"a": "failed", "b": "completed"}
 
 
+@pytest.mark.law(15)
 @pytest.mark.parametrize("limit", ["running", "nodes", "starts"])
 async def test_a_limit_of_0_denies_and_is_no_success(world: World, limit: str) -> None:
     g = Noting(limits=Limits(**{limit: 0}))
@@ -131,6 +132,7 @@ async def test_retries_are_no_starts(world: World) -> None:
     assert (await run(world, g.graph)).status == "succeeded"
 
 
+@pytest.mark.law(15)
 async def test_what_is_denied_by_a_limit_skips_its_dependents_and_the_rest_goes_on(world: World) -> None:
     g = Noting(limits=Limits(starts=2))
     g.add("a")
@@ -208,6 +210,11 @@ async def second(ctx: Context, args: Any) -> None:
     deep_verdicts.append(await ctx.submit([node("third", third)]))
 
 
+async def middle(ctx: Context, args: Any) -> None:
+    """Submits what submits once more, when `first` is done."""
+    await ctx.submit([node("second", second, needs=["first"])])
+
+
 @pytest.mark.parametrize(("depth", "reached"), [(0, 0), (1, 1), (2, 2), (None, 2)])
 async def test_depth_is_generations_of_submitting(world: World, depth: int | None, reached: int) -> None:
     async def first(ctx: Context, args: Any) -> None:
@@ -222,6 +229,21 @@ async def test_depth_is_generations_of_submitting(world: World, depth: int | Non
     assert list(result.outcomes) == ["first", "second", "third"][: 1 + reached]
     if depth in (0, 1):
         assert (verdicts[-1].kind, "depth" in verdicts[-1].reason) == ("deny", True)
+
+
+@pytest.mark.law(4)
+@pytest.mark.settings(mode="yield")
+async def test_depth_is_known_of_a_join_that_has_waited_since_another_run(world: World) -> None:
+    async def first(ctx: Context, args: Any) -> None:
+        await ctx.submit([node("middle", middle)])
+        await ctx.sleep("nap", 60)
+
+    deep_verdicts.clear()
+    g = Noting(Graph("g", limits=Limits(depth=2)))
+    g.add("first", does=first)
+    result = await run(world, g.graph)
+    assert list(result.outcomes) == ["first", "middle", "second"]
+    assert [bool(verdict) for verdict in deep_verdicts] == [False]
 
 
 # What is used.

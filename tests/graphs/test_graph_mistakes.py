@@ -23,6 +23,7 @@ async def submits(ctx: Context, args: Any) -> bool:
     return bool(await ctx.submit([node(args, echo)]))
 
 
+@pytest.mark.law(14)
 async def test_what_one_run_has_submitted_is_not_in_another(world: World) -> None:
     g = Noting(Graph("g"))
     g.add("a", does=submits)
@@ -57,6 +58,40 @@ async def test_the_same_step_twice_is_refused_when_it_is_declared() -> None:
     graph.step("a", echo)
     with pytest.raises(DefinitionError, match="a"):
         graph.step("a", echo)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1001, 5, b"x", "\ud800"], ids=["empty", "long", "number", "bytes", "half"])
+def test_what_is_no_name_is_refused_where_it_is_given(name: Any) -> None:
+    async def body() -> None: ...
+
+    graph = Graph("g")
+    for declare in (
+        lambda: graph.step(name, body),
+        lambda: graph.step(name=name)(body),
+        lambda: graph.noop(name),
+        lambda: node(name, body),
+        lambda: Graph(name),
+    ):
+        with pytest.raises(DefinitionError, match="name"):
+            declare()
+    assert not graph.nodes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"context": [1]}, {"context": {1: 2}}, {"limits": 5}, {"limits": {"running": 1}}],
+)
+def test_a_context_or_limits_that_are_none_are_refused_when_the_graph_is_made(given: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match=next(iter(given))):
+        Graph("g", **given)
+
+
+@pytest.mark.parametrize("needs", [5, [5], {"a": 1}, [None]])
+def test_needs_that_are_no_names_are_refused(needs: Any) -> None:
+    async def body() -> None: ...
+
+    with pytest.raises(DefinitionError, match="`needs` takes names of steps"):
+        Graph("g").step("a", body, needs=needs)
 
 
 async def test_a_step_stays_callable_however_it_is_declared(world: World) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -117,6 +118,7 @@ def run_of(coroutine: Coroutine[Any, Any, GraphResult]) -> GraphResult:
     return asyncio.run(coroutine)
 
 
+@pytest.mark.law(6)
 @examples(300)
 @given(steps(), st.sampled_from([None, 1, 2]), failing_commits)
 def test_of_a_graph_of_needs_becomes_what_follows_from_its_steps(

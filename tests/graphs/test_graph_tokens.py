@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.graphs.running import Noting, by_status, run
@@ -128,6 +129,28 @@ async def test_a_graph_is_not_over_while_another_token_is_on_the_same_target(wor
     assert result.status == "succeeded"
 
 
+@pytest.mark.law(6)
+async def test_a_step_that_runs_is_fired_again_beside_itself(world: World) -> None:
+    """The first firing of `d` ends once the second has begun."""
+    go_on = anyio.Event()
+
+    async def first_waits(ctx: Context, args: Any) -> None:
+        if args["n"] == 1:
+            await go_on.wait()
+        go_on.set()
+
+    async def runs(ctx: Context, args: Any) -> None:
+        while not g.count("d"):
+            await anyio.lowlevel.checkpoint()
+
+    g = Noting()
+    g.add("a", next=[arc("d", args={"n": 1}), arc("b")], mode="inclusive")
+    g.add("b", does=runs, next=arc("d", args={"n": 2}))
+    g.add("d", does=first_waits)
+    result = await run(world, g.graph)
+    assert result.outcomes["d"].firings == 2
+
+
 # Routing.
 
 
@@ -167,6 +190,7 @@ async def test_an_arc_without_when_is_true(world: World) -> None:
     assert g.ran == ["a", "b"]
 
 
+@pytest.mark.law(6)
 async def test_two_inclusive_arcs_to_one_step_are_two_tokens(world: World) -> None:
     g = Noting()
     g.add("a", mode="inclusive", next=[arc("b", args={"n": 1}), arc("b", args={"n": 2})])
@@ -296,6 +320,7 @@ async def test_an_arc_for_failed_is_not_followed_after_done(world: World) -> Non
     assert (g.ran, result.status) == (["a"], "succeeded")
 
 
+@pytest.mark.law(11)
 async def test_a_failure_arc_that_is_followed_handles_the_failure(world: World) -> None:
     g = Noting()
     g.add("a", fails="no", next=[arc("b"), arc("c", on="failed", args={"error": E.error})])
@@ -406,12 +431,16 @@ async def test_results_has_no_output_of_an_earlier_firing_of_the_step_that_ends(
     assert g.args["b"] == [3]
 
 
-async def test_arguments_can_be_one_expression(world: World) -> None:
+@pytest.mark.parametrize("value", [[1, 2], {"": 1}, True, False, None, 0, "text"], ids=repr)
+async def test_arguments_can_be_one_expression(world: World, value: Any) -> None:
+    async def naps(ctx: Context, args: Any) -> Any:
+        await ctx.sleep("nap", 60)
+        return args
+
     g = Noting()
-    g.add("a", [1, 2], next=arc("b", args=E.output))
-    g.add("b")
-    await run(world, g.graph)
-    assert g.args["b"] == [[1, 2]]
+    g.add("a", value, next=arc("b", args=E.output))
+    g.add("b", does=naps)
+    assert (await run(world, g.graph)).outputs["b"] == value
 
 
 async def test_arguments_are_immutable_what_a_body_does_to_them_is_seen_nowhere(world: World) -> None:
@@ -483,6 +512,7 @@ async def test_a_workload_that_does_not_fit_is_refused_before_anything_is_writte
 # What is wrong with a guard is no "false".
 
 
+@pytest.mark.law(15)
 @pytest.mark.parametrize("guard", ["output.nothing == 1", "output.n", "output.n > 'text'", "len(output.n) > 1"])
 async def test_a_guard_that_fails_or_is_no_bool_fails_the_firing_and_is_no_missing_match(
     world: World, guard: str
@@ -562,6 +592,7 @@ async def _chain(length: int, directory: Path) -> int:
         return len(counts)
 
 
+@pytest.mark.law(1)
 async def test_the_end_of_a_firing_and_the_start_of_the_next_are_one_commit(tmp_path: Path) -> None:
     few, many = await _chain(10, tmp_path), await _chain(30, tmp_path)
     assert many - few == 20

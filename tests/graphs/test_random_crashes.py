@@ -1,4 +1,4 @@
-"""Random graphs killed at random moments come to what they come to without: nothing is lost, doubled or left over."""
+"""Random graphs killed at random moments, or restarted, come to the same: nothing is lost, doubled or left over."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from tests.chaos import effort
-from tests.graphs.crashed import Crash, run_and_kill
+from tests.graphs.crashed import Crash, run_and_kill, run_and_restart
 
 GRAPHS = 500
+RESTARTED = 200
 
 
 async def check(seed: int, *, races: bool = False) -> None:
@@ -22,7 +23,7 @@ async def check(seed: int, *, races: bool = False) -> None:
     assert races or killed == clean, f"graph {seed}, killed at {crashes}"
 
 
-@pytest.mark.law(1)
+@pytest.mark.law(1, 21)
 async def test_random_graphs_that_are_killed_come_to_the_same() -> None:
     for seed in range(effort(GRAPHS)):
         await check(seed)
@@ -39,3 +40,10 @@ async def test_more_random_graphs_that_are_killed_come_to_the_same() -> None:
 async def test_random_graphs_with_races_that_are_killed_come_to_their_end() -> None:
     for seed in range(effort(GRAPHS)):
         await check(seed, races=True)
+
+
+@pytest.mark.law(4)
+async def test_random_graphs_that_are_restarted_come_to_the_same() -> None:
+    for seed in range(effort(RESTARTED)):
+        first, again = await run_and_restart(seed, Random(f"restarts of {seed}"))
+        assert again == first, f"graph {seed}"

@@ -27,8 +27,8 @@ ENGINE: dict[str, float] = {
     "classes over 15 public methods or 25 in all": 0,
 }
 GRAPHS: dict[str, float] = {
-    "modules": 95,
-    "lines": 15_000,
+    "modules": 103,
+    "lines": 16_700,
     "longest module": 400,
     "modules over 400 lines": 0,
     "longest function": 45,

@@ -15,6 +15,7 @@ from tests.runtime.polling import until
 from tests.runtime.shifted import Shifted
 from tests.support import World
 from workflow_sdk import (
+    Backoff,
     Break,
     Context,
     Continue,
@@ -26,6 +27,7 @@ from workflow_sdk import (
     run_workflow,
     workflow,
 )
+from workflow_sdk.graphs import Graph
 from workflow_sdk.rows.keys import TRIES, WAITS, Field, InstanceKeys
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash
 
@@ -134,6 +136,30 @@ async def test_changed_code_goes_on_and_has_five_lives_again(world: World) -> No
     assert result is not None
     assert (result.status, result.output) == (Status.COMPLETED, "alive?")
     assert deadly.steps == ["harmless"]
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+async def test_a_firing_of_a_graph_that_kills_its_workers_is_stopped_and_named(world: World, tries: int) -> None:
+    """In its first attempt, or in the second; while another firing waits."""
+    deadly = Deadly(world)
+
+    async def kills(ctx: Context, args: Any) -> str:
+        deadly.steps.append("kills")
+        if len(deadly.steps) < tries:
+            raise ValueError("the first time")
+        return await deadly.deadly()
+
+    graph = Graph("deadly graph")
+    graph.step("waits", lambda ctx, args: ctx.listen("never"))
+    graph.step("kills", kills, backoff=Backoff(initial=0, factor=1, maximum=0, jitter=0))
+    for _ in range(5):
+        assert await deadly.run(graph) is None
+    result = await deadly.run(graph)
+    await check_stuck(world, result)
+    assert result is not None
+    assert result.error is not None
+    assert "'deadly graph/kills/~0'" in result.error.message
+    assert deadly.tries == 5
 
 
 async def test_four_deaths_are_no_reason(world: World) -> None:

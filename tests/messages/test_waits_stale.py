@@ -25,6 +25,7 @@ async def waits(ctx: Context) -> list[Any]:
         return [await ctx.listen("first", "m", timeout=60, default="late"), await ctx.listen("second", "m")]
 
     async def timer(ctx: Context) -> None:
+        await ctx.sleep("short", 10)
         await ctx.sleep("timer", 30)
         if is_broken[0]:
             await ctx.sleep("", 1)
@@ -89,6 +90,7 @@ async def interleaved(driver: Driver, deed: Deed, how: str, number: int) -> tupl
     """Send, and do something before a call of that: how many calls there were, the answer, and if anything changed."""
     bench = Bench(driver, waits)
     await bench.go()
+    await bench.go(10)
     info = await bench.info()
     wait = (await bench.waits())["first"]
     options: dict[str, Any] = {"token": wait.token}
@@ -141,6 +143,7 @@ async def test_the_state_it_answers_is_gone_but_the_wait_is_not(driver: Driver) 
     """An answer to a state that is neither that of the wait nor the newest is an old one."""
     bench = Bench(driver, waits)
     await bench.go()
+    await bench.go(10)
     wait = (await bench.waits())["first"]
     async with Client(driver, clock=bench.clock) as client:
         handle = client.handle(waits, "i")
@@ -162,6 +165,7 @@ async def test_to_one_that_is_stuck(driver: Driver) -> None:
     """Its waits can't be seen, but they are not over."""
     bench = Bench(driver, waits)
     await bench.go()
+    await bench.go(10)
     wait = (await bench.waits())["first"]
     is_broken[0] = True
     try:

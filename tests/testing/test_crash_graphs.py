@@ -97,6 +97,7 @@ def gated() -> Graph:
     return graph
 
 
+@pytest.mark.law(1)
 async def test_a_script_patches_a_graph_that_waits() -> None:
     report = await crash_everywhere(gated(), {"id": 1}, script=[("patch", {"is_open": True})])
     assert report.clean.info.status is Status.COMPLETED

@@ -95,6 +95,14 @@ def an_approval_that_a_step_gives() -> Graph:
     return graph
 
 
+def a_choice_of_steps_that_run_nothing() -> Graph:
+    graph = Graph("ends")
+    graph.step("ask", body, next=[arc("yes", when=E.output.yes), arc("no")])
+    graph.noop("yes")
+    graph.noop("no")
+    return graph
+
+
 def many_side_by_side() -> Graph:
     graph = Graph("wide")
     for number in range(40):
@@ -111,6 +119,7 @@ SOUND: list[Callable[[], Graph]] = [
     some_of_several,
     a_failure_that_is_handled,
     an_approval_that_a_step_gives,
+    a_choice_of_steps_that_run_nothing,
 ]
 
 
@@ -148,11 +157,40 @@ def test_an_admission_that_nothing_can_change_is_a_stall() -> None:
     assert "1. look is done" in str(found)
 
 
-def test_a_step_that_is_never_admitted_stalls_and_is_never_run() -> None:
-    graph = Graph("closed", context={"open": False})
+def gated(admit: Any, context: dict[str, Any]) -> Graph:
+    graph = Graph("gated", context=context)
     graph.step("look", body, next="act")
-    graph.step("act", body, admit=E.ctx.open)
-    assert kinds(explore(graph)) == [("unreachable", "act"), ("stall", "act")]
+    graph.step("act", body, admit=admit, next="tell")
+    graph.step("tell", body)
+    return graph
+
+
+def test_a_gate_that_the_graph_closes_and_never_opens_is_a_stall_and_what_is_behind_it_is_never_run() -> None:
+    found = explore(gated(E.ctx.open, {"open": False}))
+    assert kinds(found) == [("unreachable", "tell"), ("stall", "act")]
+
+
+@pytest.mark.parametrize(
+    ("admit", "context", "outside"),
+    [
+        (E.ctx.approved, {"approved": False}, ["approved"]),
+        (E.ctx.approved == True, {"approved": None}, []),  # noqa: E712  # an expression
+        ("get(ctx.approved, False)", {}, []),
+        ("coalesce(ctx.approved, ctx.budget > 100)", {"budget": 3}, []),
+    ],
+)
+def test_an_approval_that_comes_from_outside_is_waited_for_and_no_stall(
+    admit: Any, context: dict[str, Any], outside: list[str]
+) -> None:
+    assert explore(gated(admit, context), outside=outside).findings == []
+
+
+def test_no_function_of_an_author_is_called() -> None:
+    graph = Graph("called", functions={"free": body})
+    graph.step("a", body, next=[arc("b", when="free(event.name)"), arc("c")])
+    graph.step("b", body)
+    graph.step("c", body)
+    assert explore(graph).findings == []
 
 
 def test_a_rule_that_never_allows_is_a_stall() -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.peers [--only SCENARIO,...] [--peers dbos,restate,temporal,bare]`: what peers cost.
+"""`python -m tests.benchmarks.peers [--only SCENARIO,...] [--peers dbos,langgraph,...]`: what peers cost.
 
 Prints one line of JSON per scenario and peer. Each scenario runs in a process of its own; servers are started before
 the first of their scenarios, and stopped after the last. What can't be had here is told in a line as well, and why.
@@ -35,6 +35,7 @@ SCENARIOS = [
     "cold_start",
     "parked",  # the last one: with a server, what waits remains
 ]
+GRAPHS = ("graph_firings_1000", "graph_fan_1000", "graph_fan_out_1000", "graph_chain_1000", "graph_dag_1000")
 SCENARIO_SECONDS = 90
 
 
@@ -58,6 +59,22 @@ class Peer:
     only: tuple[str, ...] = tuple(SCENARIOS)
     without: Mapping[str, str] = field(default_factory=dict[str, str])
     """Scenarios that can't be had, and why."""
+    beside: str = ""
+    """The store of ours that keeps as much, and that it is compared with; if it isn't the usual one."""
+
+
+def _langgraph() -> list[Peer]:
+    """How durable it can be. What would be lost with the process is compared with ours in memory."""
+    return [
+        Peer("langgraph", "LangGraph", "langgraph", store, _sqlite, "langgraph_run", mode, GRAPHS, beside=beside)
+        for mode, store, beside in (
+            ("", "nothing is kept", "memory"),
+            ("memory", "memory", "memory"),
+            ("exit", "SQLite WAL, durability=exit", "memory"),
+            ("async", "SQLite WAL, durability=async", ""),
+            ("sync", "SQLite WAL, durability=sync", ""),
+        )
+    ]
 
 
 # At twenty steps a second these take minutes, and tell no more than that.
@@ -89,6 +106,17 @@ PEERS = [
         only=("sequential", *LONG_HISTORIES),
         without=TOO_LONG,
     ),
+    *_langgraph(),
+    Peer(
+        "pydantic-graph",
+        "pydantic-graph",
+        "pydantic-graph",
+        "nothing is kept",
+        _sqlite,
+        "pydantic_graph_run",
+        only=GRAPHS,
+        beside="memory",
+    ),
 ]
 
 
@@ -98,7 +126,7 @@ def _tell(peer: Peer, scenario: str | None, figures: Mapping[str, object]) -> No
     except metadata.PackageNotFoundError:
         version = ""
     line = {"scenario": scenario, "subject": peer.subject, "version": version, "store": peer.store, **figures}
-    print(json.dumps(line), flush=True)
+    print(json.dumps({**line, "beside": peer.beside} if peer.beside else line), flush=True)
 
 
 def _measure(peer: Peer, scenario: str, server: Server, directory: Path) -> dict[str, object]:
@@ -156,7 +184,7 @@ def _interrupt(*_: object) -> None:
 def main() -> None:
     """Measure what is wanted, or all."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.peers", description=__doc__)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=SCENARIOS)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[*SCENARIOS, *GRAPHS])
     parser.add_argument("--peers", type=lambda text: text.split(","), default=[peer.name for peer in PEERS])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)

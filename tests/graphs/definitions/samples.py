@@ -59,7 +59,9 @@ FUNCTIONS = [classify, fix, judge, undo, other, OutOfStockError, Ticket]
 
 def every_kind() -> Graph:
     """A graph with a step of each kind, in most of the ways in which one can be written."""
-    graph = Graph("kinds", workload=Ticket, entry="noop", context={"since": date(2026, 1, 31)}, retention=60)
+    graph = Graph(
+        "kinds", workload=Ticket, entry="noop", context={"since": date(2026, 1, 31)}, retention=60, about={"by": "ada"}
+    )
     others = ["assign", "task", "wait", "nap", "alarm", "call", "child", "leave", "choose", "repeat", "sequence"]
     others += ["each", "fan", "best", "cup", "sieve", "pipe", "step"]
     graph.noop("noop", next=others, mode="inclusive")

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.line import Line
 from tests.graphs.definitions.samples import every_kind
-from workflow_sdk import Driver
-from workflow_sdk.graphs import Graph, graph_schema
+from workflow_sdk import Context, Driver, workflow
+from workflow_sdk.graphs import Graph, arc, graph_schema, node
 from workflow_sdk.graphs.definitions.yaml_text import read_yaml
 
 NAME = "tests.graphs.definitions.samples:every_kind"
@@ -34,6 +34,7 @@ def test_a_graph_is_shown_in_every_form(line: Line, tmp_path: Path) -> None:
         text = line("graph", "show", target).output
         assert text.startswith("kinds  version 1, ")
         assert "-> end if args.x == 1; rest" in text
+        assert "if ctx.since is not None" in text
         assert json.loads(line("graph", "show", target, "--as", "json").output) == document
         assert read_yaml(line("graph", "show", target, "--as", "yaml").output) == document
         ElementTree.fromstring(line("graph", "show", target, "--as", "svg").output)
@@ -100,4 +101,44 @@ def test_the_steps_of_a_run_are_shown_with_their_status(line: Line, tmp_path: Pa
     (tmp_path / "waits.yaml").write_text(graph.to_yaml())
     shown = line("show", "one", "--graph", str(tmp_path / "waits.yaml")).output.splitlines()
     assert [text.split()[:2] for text in shown[1:]] == [["a", "completed"], ["b", "waiting"], ["c", "noop"]]
-    assert "waits/b/~0  running" in line("show", "one", "--graph").output
+    assert line("show", "one", "--graph").output.splitlines() == shown, "the store has the definition"
+
+
+async def grows(ctx: Context) -> None:
+    await ctx.submit([node("more", grows_no_more)])
+
+
+async def grows_no_more(ctx: Context) -> None: ...
+
+
+@workflow
+async def with_a_part(ctx: Context) -> None:
+    part = Graph("part")
+    part.step("a", grows, next=[arc("b", when="output == 1")])
+    part.noop("b")
+    await ctx.graph("inside", part)
+
+
+def test_a_graph_inside_a_workflow_is_shown_with_what_was_submitted(line: Line) -> None:
+    line.run(with_a_part, id="one")
+    shown = [text.split() for text in line("show", "one", "--graph").output.splitlines()]
+    assert shown[0][:3] == ["part", "version", "1,"]
+    assert shown[1][:2] == ["a", "completed"]
+    assert shown[3] == ["more", "completed", "submitted"]
+
+
+def test_a_graph_that_can_not_be_stored_is_shown_by_its_firings(line: Line) -> None:
+    graph = Graph("code")
+    graph.step("a", grows_no_more, next=[arc("b", when=lambda scope: False)])
+    graph.noop("b")
+    line.run(graph, id="one")
+    assert "code/a/~0  completed" in line("show", "one", "--graph").output
+
+
+def test_an_instance_without_a_graph_says_so(line: Line) -> None:
+    line.run(without, id="one")
+    assert "has run no graph" in line("show", "one", "--graph").output
+
+
+@workflow
+async def without(ctx: Context) -> None: ...

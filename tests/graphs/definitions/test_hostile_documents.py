@@ -19,7 +19,7 @@ from tests.graphs.definitions.test_playbooks import PLAYBOOK
 from workflow_sdk import DefinitionError
 from workflow_sdk.graphs import Graph, InvalidGraphError
 from workflow_sdk.graphs.definitions.files import read_json
-from workflow_sdk.graphs.definitions.yaml_text import read_yaml
+from workflow_sdk.graphs.definitions.yaml_text import read_yaml, write_yaml
 
 PLAIN = {"kind": "workflow_sdk.graph", "format": 1, "name": "a", "steps": [{"name": "x", "kind": "noop"}]}
 
@@ -153,6 +153,11 @@ def test_words_of_yaml_are_texts_as_in_its_core_schema() -> None:
     assert read_yaml("[true, null, ~, 1, -2, 0x1f, 0o17, 1.5, .5, 1e3, .inf]") == [
         True, None, None, 1, -2, 31, 15, 1.5, 0.5, 1000.0, float("inf"),
     ]  # fmt: skip
+
+
+def test_a_key_in_quotes_is_a_text_whatever_it_is() -> None:
+    assert read_yaml("'<<': {a: 1}") == {"<<": {"a": 1}}
+    assert read_yaml(write_yaml({"<<": "<<"})) == {"<<": "<<"}
 
 
 def test_small_aliases_are_read() -> None:

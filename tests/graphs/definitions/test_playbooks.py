@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workflow_sdk import Context, DefinitionError, open_driver, run_workflow
-from workflow_sdk.graphs import Graph, InvalidGraphError
+from workflow_sdk.graphs import Graph, GraphResult, InvalidGraphError
 
 
 def admit(when: str) -> dict[str, Any]:
@@ -99,6 +99,7 @@ def with_arc(**changes: Any) -> dict[str, Any]:
     return with_step(next={"arcs": [{"step": "fix", **changes}]})
 
 
+RETRIED = {"kind": "python", "fn": "fix", "spec": policy(do="retry")}
 NEITHER = {"policy": {"admit": {"rules": [{"then": {"allow": True}}]}}}
 
 
@@ -219,6 +220,7 @@ async def test_7_the_final_step_runs_once_with_a_summary() -> None:
 # Refused.
 
 
+@pytest.mark.law(15)
 @pytest.mark.parametrize(
     ("data", "where", "told"),
     [
@@ -232,6 +234,8 @@ async def test_7_the_final_step_runs_once_with_a_summary() -> None:
         (with_step(spec=NEITHER), "workflow[3].spec.policy.admit.rules[0]", "either"),
         (with_step(tool=[{"kind": "python", "fn": "gone"}]), "workflow[3] (report)", "no function 'gone'"),
         ({**PLAYBOOK, "workflow": [*PLAYBOOK["workflow"], {"step": "fix"}]}, "workflow[4].name", "two steps 'fix'"),
+        (with_step(loop={"in": [1]}, tool={"kind": "noop"}), "workflow[3] (report)", "a `loop` is over one task"),
+        (with_step(loop={"in": [1]}, tool=RETRIED), "workflow[3] (report)", "has no rules"),
         ({**PLAYBOOK, "workflw": []}, "", "has no 'workflw'"),
         ({**PLAYBOOK, "workflow": []}, "workflow", "no steps"),
         ({**PLAYBOOK, "metadata": {}}, "metadata.name", "expected a text"),
@@ -243,3 +247,76 @@ def test_what_playbooks_do_not_have_is_refused_with_its_place(data: Any, where: 
         Graph.from_playbook(data, functions={"fix": done})
     found = {problem.where: problem.text for problem in caught.value.problems}
     assert told in found[where]
+
+
+# Sections that no run reads, and tools.
+
+
+async def end_of(graph: Graph) -> GraphResult:
+    """What a run has come to, without a workload."""
+    found = await run_workflow(graph, driver=await open_driver("memory://"), instance_id="a")
+    assert isinstance(found.output, GraphResult)
+    return found.output
+
+
+def test_what_no_run_reads_is_kept_in_the_definition() -> None:
+    keychain, workbook = [{"name": "bank", "kind": "token"}], [{"name": "pay", "tool": {"kind": "http"}}]
+    data = {**PLAYBOOK, "keychain": keychain, "workbook": workbook}
+    graph = Graph.from_playbook(data, functions={"fix": done})
+    assert graph.about == {"metadata": {"description": "words"}, "keychain": keychain, "workbook": workbook}
+    again = Graph.from_data(graph.to_data(), functions={"fix": done})
+    assert (again.about, again.hash) == (graph.about, graph.hash)
+    assert graph.hash != Graph.from_playbook(PLAYBOOK, functions={"fix": done}).hash
+    assert "keychain" in graph.to_python()
+
+
+async def test_without_functions_a_playbook_can_be_looked_at_and_is_run_if_it_calls_none() -> None:
+    nothing = Graph.from_playbook({"metadata": {"name": "book"}, "workflow": [noop("a", {"step": "b"}), noop("b")]})
+    assert (await end_of(nothing)).status == "succeeded"
+    graph = Graph.from_playbook(PLAYBOOK)
+    assert graph.validate() == []
+    assert graph.hash == Graph.from_playbook(PLAYBOOK, functions={"fix": done}).hash
+    with pytest.raises(DefinitionError, match="give fix in `functions`"):
+        await end_of(graph)
+
+
+async def test_a_task_with_fields_of_its_own_is_a_call() -> None:
+    async def bank(payload: Any) -> Any:
+        return {"paid": payload}
+
+    tool = [{"pay": {"kind": "bank", "amount": "{{ workload.x }}", "method": "POST"}}]
+    data = {"metadata": {"name": "book"}, "workload": {"x": 7}, "workflow": [{"step": "a", "tool": tool}]}
+    graph = Graph.from_playbook(data, transports={"bank": bank})
+    result = await end_of(graph)
+    assert result.outputs == {"a": {"paid": {"amount": 7, "method": "POST"}}}
+    data["workflow"][0]["tool"].append({"kind": "bank", "amount": 1})  # type: ignore[index]
+    with pytest.raises(InvalidGraphError, match="amount, method: for a call"):
+        Graph.from_playbook(data)
+
+
+RULES = {
+    "else": [],
+    "error": [{"when": "{{ error.kind == 'timeout' }}", "then": {"do": "retry", "attempts": 2}}],
+    "output": [{"when": "{{ output.args == 1 }}", "then": {"do": "break"}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("rules", "fn", "then", "status"),
+    [
+        ("else", "done", "fail", "succeeded"),
+        ("else", "done", "retry", "succeeded"),
+        ("error", "done", "fail", "succeeded"),
+        ("output", "done", "fail", "failed"),
+        ("else", "failing", "fail", "failed"),
+        ("error", "failing", "fail", "failed"),
+        ("error", "failing", "continue", "succeeded"),
+    ],
+)
+async def test_an_else_that_fails_is_for_failures_and_for_outputs_that_rules_before_it_did_not_take(
+    rules: str, fn: str, then: str, status: str
+) -> None:
+    after = [*RULES[rules], {"else": {"then": {"do": then}}}]
+    tool = {"kind": "python", "name": "one", "fn": fn, "spec": {"policy": {"rules": after}}}
+    result = await end_of(playbook({"step": "a", "tool": tool}))
+    assert result.status == status

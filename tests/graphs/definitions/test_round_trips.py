@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cbor2 import dumps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chaos import effort
 from tests.graphs.definitions.samples import FUNCTIONS, Ticket, every_kind, fix, graphs, judge
 from workflow_sdk import DefinitionError, step
-from workflow_sdk.graphs import E, Graph, InvalidGraphError, arc, fn, function
+from workflow_sdk.graphs import E, Graph, InvalidGraphError, arc, fn, function, on, task
 from workflow_sdk.graphs.definitions.files import read_json
 from workflow_sdk.graphs.definitions.yaml_text import read_yaml
 
@@ -62,6 +64,16 @@ def test_every_kind_of_step_is_kept() -> None:
     assert again.workload is Ticket
     assert again.nodes["step"].options.rollback is graph.nodes["step"].options.rollback
     assert again.nodes["pipe"].details["tasks"] == graph.nodes["pipe"].details["tasks"]
+
+
+def test_rules_that_patch_and_tasks_without_a_function_are_kept() -> None:
+    graph = Graph("kept")
+    rules = [on("output == 1", patch={"fn": "no name", "n": E.output + 1}).jump("b"), on(patch={"n": 0}).continue_()]
+    graph.step("a", tasks=[task("a", None, policy=rules), task("b", fix)])
+    again = Graph.from_data(json.loads(json.dumps(graph.to_data())), functions=FUNCTIONS)
+    assert again.to_data() == graph.to_data()
+    assert again.uses.functions == {"fix"}
+    assert built_by(graph.to_python()).hash == graph.hash
 
 
 def test_a_python_module_builds_every_kind_of_step() -> None:
@@ -206,3 +218,8 @@ def test_files_are_read_by_their_ending(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(graph.to_yaml())
     for name in ("a.json", "a.yaml"):
         assert Graph.load(tmp_path / name, functions=FUNCTIONS).hash == graph.hash
+
+
+def test_the_hash_is_that_of_the_canonical_bytes_of_the_definition() -> None:
+    graph = every_kind()
+    assert graph.hash == sha256(dumps(graph.to_data(), canonical=True)).hexdigest()

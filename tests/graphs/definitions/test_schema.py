@@ -70,7 +70,7 @@ def test_what_is_exported_fits(graph: Graph) -> None:
         {"steps": [{"name": "x", "kind": "assign", "details": {"values": 1}}]},
         {"steps": [{"name": "x", "fn": "f", "options": {"retries": -1}}]},
         {"steps": [{"name": "x", "fn": "f", "options": {"retrys": 1}}]},
-        {"steps": [{"name": "x", "kind": "pipeline", "details": {"tasks": [{"$task": {"label": "a"}}]}}]},
+        {"steps": [{"name": "x", "kind": "pipeline", "details": {"tasks": [{"$task": {"fn": "f"}}]}}]},
     ],
 )
 def test_what_does_not_fit_is_not_read_either(change: dict[str, Any]) -> None:
@@ -95,3 +95,52 @@ def test_what_people_write_fits_and_is_read(change: dict[str, Any]) -> None:
     document = {**PLAIN, **change}
     VALIDATOR.validate(document)
     Graph.from_data(document, functions=None)
+
+
+def _details(kind: str, details: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {**PLAIN, "steps": [{"name": "x", "kind": kind, "details": details, **more}]}
+
+
+ASKED = {"a": {"$": "workload.a"}, "b": "text"}
+SHORT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("call", {}, {"transport": "t", "payload": ASKED}, {"transport": "t", "payload": {"$args": ASKED}}),
+    ("assign", {}, {"values": ASKED}, {"values": {"$args": ASKED}}),
+    ("task", {}, {"roles": ["admin"], "type": "int"}, {"roles": {"$args": ["admin"]}, "type": {"$fn": "int"}}),
+    ("wait", {}, {"message": "paid"}, {"message": {"$args": "paid"}}),
+    ("wait", {}, {"duration": {"$": "args.n"}}, {"duration": {"$args": {"$": "args.n"}}}),
+    ("each", {"fn": "f"}, {"items": "workload.a"}, {"items": {"$args": {"$": "workload.a"}}}),
+    ("each", {"fn": "f"}, {"items": [1, "a"]}, {"items": {"$args": [1, "a"]}}),
+    ("fan_out", {"fn": "f"}, {"over": "args", "then": "g"}, {"over": {"$args": {"$": "args"}}, "then": {"$fn": "g"}}),
+    ("repeat", {"fn": "f"}, {"until": "output > 1"}, {"until": {"$": "output > 1"}}),
+    ("tournament", {}, {"entrants": ["f"], "judge": "g"}, {"entrants": [{"$fn": "f"}], "judge": {"$fn": "g"}}),
+    ("pipeline", {}, {"tasks": [{"label": "a", "fn": "f"}]}, {"tasks": [{"$task": {"label": "a", "fn": "f"}}]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "short", "full"), SHORT)
+def test_marks_may_be_left_out_and_change_nothing(
+    kind: str, more: dict[str, Any], short: dict[str, Any], full: dict[str, Any]
+) -> None:
+    hashes: set[str] = set()
+    for details in (short, full):
+        document = _details(kind, details, **more)
+        VALIDATOR.validate(document)
+        hashes.add(Graph.from_data(document, functions=None).hash)
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "details", "where"),
+    [
+        ("each", {"items": "workload."}, "items"),
+        ("each", {"items": 5}, "items"),
+        ("repeat", {"until": "a b"}, "until"),
+        ("pipeline", {"tasks": [{"fn": "a"}]}, "tasks"),
+        ("assign", {"values": "x"}, "values"),
+        ("task", {"payload": {"$": "1 +"}}, "payload"),
+        ("task", {"type": 5}, "type"),
+    ],
+)
+def test_what_is_wrong_without_marks_is_told_with_its_place(kind: str, details: dict[str, Any], where: str) -> None:
+    with pytest.raises(InvalidGraphError, match=where):
+        Graph.from_data(_details(kind, details, **({"fn": "f"} if kind in ("each", "repeat") else {})), functions=None)

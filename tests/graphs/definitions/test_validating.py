@@ -99,6 +99,17 @@ def test_nothing_can_need_the_final_step() -> None:
     assert one(graph) == ("c", "it needs 'end', the final step, which is run when all else is over")
 
 
+def test_nothing_leads_to_the_final_step_nor_from_it_and_it_is_no_entry() -> None:
+    graph = Graph("final", entry="end", final="end")
+    graph.step("a", work, next=["end"])
+    graph.step("end", work, next=["a"])
+    assert found(graph) == [
+        ("", "its entry is 'end', the final step, which is run when all else is over"),
+        ("end", "it is the final step, after which nothing is run, and can't lead to others"),
+        ("a", "it leads to 'end', the final step, which is run when all else is over"),
+    ]
+
+
 # Joins that can never complete.
 
 
@@ -223,7 +234,7 @@ async def test_no_join_that_can_never_fire_ever_fires(example: tuple[Graph, list
     if not dead:
         return
     _choices[:] = choices
-    vars(graph)["_is_frozen"] = True  # it is run as it is
+    vars(graph)["_plan"] = plan  # it is run as it is
     result = await run_workflow(graph, None, driver=await open_driver("memory://"), instance_id="one")
     outcomes = result.output.outcomes if result.output is not None else {}
     reached = {arc.step for node in graph.nodes.values() for arc in node.next}
@@ -374,3 +385,44 @@ def test_what_a_step_serves_is_known_in_circles_and_outside() -> None:
     plan = endless.freeze()
     # Whoever comes to the fork again is in another fork instance.
     assert {name for name in endless.nodes if plan.quorums_served(name)} == {"a", "b"}
+
+
+def test_problems_of_every_kind_are_told_together() -> None:
+    graph = Graph("g", workload=Ticket, final="nothing")
+    graph.step("a", work, next=[arc("b", when=E.workload.colour == 1), arc("typo")])
+    graph.step("b", work)
+    graph.step("alone", work)
+    graph.step("c", work, needs=["d"])
+    graph.step("d", work, needs=["c"])
+    graph.step("e", work, needs=["f"])
+    graph.step("f", work, needs=["e"])
+    told = "\n".join(map(str, graph.validate()))
+    for part in ("typo", "nothing", "colour", "alone: no token", "c -> d -> c", "e -> f -> e"):
+        assert part in told, part
+
+
+def test_a_step_that_needs_what_there_is_not_is_told_once() -> None:
+    graph = Graph("g")
+    graph.step("a", work, next="b")
+    graph.step("b", work)
+    graph.step("c", work, needs=["gone"])
+    assert [problem.where for problem in graph.validate()] == ["c"]
+
+
+def test_forks_inside_forks_are_found_in_a_time_that_grows_with_their_number() -> None:
+    def nested(count: int) -> Plan:
+        graph = Graph("nested")
+        for at in range(count):
+            graph.step(f"fork {at}", work, mode="inclusive", next=[f"side {at}", f"fork {at + 1}"])
+            graph.step(f"side {at}", work)
+        graph.step(f"fork {count}", work)
+        for at in range(count):
+            graph.step(
+                f"join {at}", work, needs=[f"side {at}", f"join {at + 1}" if at + 1 < count else f"fork {count}"]
+            )
+        return graph.freeze()
+
+    plan = nested(2_000)
+    began = time.process_time()
+    assert all(plan.join_fork(f"join {at}") == f"fork {at}" for at in range(2_000))
+    assert time.process_time() - began < 5

@@ -152,6 +152,7 @@ print(hashlib.sha256("".join(everything).encode()).hexdigest())
 """
 
 
+@pytest.mark.law(4)
 def test_every_process_gives_the_same_bytes() -> None:
     found = [
         subprocess.run(

@@ -280,6 +280,7 @@ def test_odd_values_can_be_looked_past() -> None:
     assert parse("args.huge").evaluate({"args": args}) == 1 << 8_000
 
 
+@pytest.mark.law(18)
 def test_objects_are_never_touched() -> None:
     spy = Spy()
     scope = {"output": {"spy": spy, "list": [spy, "a"]}}
@@ -299,6 +300,7 @@ def test_objects_are_never_touched() -> None:
     assert object.__getattribute__(spy, "touched") == []
 
 
+@pytest.mark.law(14)
 def test_the_value_shares_nothing_with_the_scope() -> None:
     scope = {"output": {"a": [1, {"b": []}], "t": (1, [2])}}
     found: Any = parse("output").evaluate(scope)
@@ -308,6 +310,7 @@ def test_the_value_shares_nothing_with_the_scope() -> None:
     assert scope == {"output": {"a": [1, {"b": []}], "t": (1, [2])}}
 
 
+@pytest.mark.law(17)
 @pytest.mark.parametrize(
     "text",
     [
@@ -339,6 +342,7 @@ def test_the_budget_is_large_enough_for_ordinary_lists() -> None:
     assert parse("49999 in output.many and max(output.many) == 49999 and len(output.many) > 1").test(scope)
 
 
+@pytest.mark.law(17)
 @pytest.mark.parametrize(
     "text",
     [

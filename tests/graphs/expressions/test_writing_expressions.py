@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from functools import reduce
 from operator import add, or_
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -287,3 +288,16 @@ def test_constants_are_expressions() -> None:
     assert expression_of(False) == parse("False")
     assert expression_of(None).evaluate({}) is None
     assert expression_of(parse("True")) == expression_of("True")
+
+
+def test_what_a_term_can_not_be_used_for_is_a_mistake_in_the_definition_and_in_python() -> None:
+    for use in (bool, len, list, lambda term: term.lower(), lambda term: 1 in term, lambda term: term**2):
+        use = cast("Callable[[Any], object]", use)
+        for error in (DefinitionError, TypeError):
+            with pytest.raises(error):
+                use(E.output.name)
+
+
+def test_abs_and_round_of_python_are_those_of_expressions() -> None:
+    assert expression_of(abs(E.output.n) > round(E.output.n, 1)) == parse("abs(output.n) > round(output.n, 1)")
+    assert expression_of(round(E.output.n)) == parse("round(output.n)")

@@ -65,6 +65,7 @@ def statuses_of(result: GraphResult, prefix: str) -> dict[str, str]:
 # Fan out.
 
 
+@pytest.mark.law(1)
 @pytest.mark.parametrize("worker", [double, rested])
 async def test_a_fan_out_gives_the_list_of_what_its_workers_gave_in_order(world: World, worker: Any) -> None:
     graph = Graph("fans")
@@ -94,6 +95,7 @@ async def test_an_empty_list_is_done_at_once(world: World) -> None:
     assert statuses(result) == {"review": "completed", "after": "completed"}
 
 
+@pytest.mark.law(6)
 async def test_a_join_over_an_empty_list_completes_at_once(world: World) -> None:
     graph = Graph("fans")
     graph.fan_out("left", double, over=E.workload)
@@ -197,6 +199,7 @@ async def test_workers_count_as_steps_and_as_starts(world: World) -> None:
     assert statuses(result) == {"review": "failed", "review.0": "completed", "review.1": "denied"}
 
 
+@pytest.mark.law(18)
 async def test_what_the_workers_of_a_quarantined_controller_submit_is_quarantined(world: World) -> None:
     async def submitting(ctx: Context, number: int) -> bool:
         return bool(await ctx.submit([node(f"more {number}", even_only, args=2, access="write")]))
@@ -226,6 +229,7 @@ async def test_a_name_that_is_taken_fails_the_controller(world: World) -> None:
     assert "there is one already" in result.outcomes["review"].reason
 
 
+@pytest.mark.law(7)
 async def test_a_controller_that_loses_a_race_takes_its_workers_along(world: World) -> None:
     graph = Graph("races")
     graph.noop("begin", mode="inclusive", next=["quick", "slow"])

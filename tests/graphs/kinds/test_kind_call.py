@@ -90,7 +90,7 @@ async def test_a_transport_that_nobody_has_given_is_a_failure_of_the_kind_defini
     [
         (ConnectionRefusedError("no route"), "transport"),
         (NotAuthorizedError("not you"), "authorization"),
-        (ValueError("not enough"), "application"),
+        (ValueError("no answer"), "transport"),
     ],
 )
 async def test_a_failure_is_routed_with_its_kind(world: World, error: Exception, kind: str) -> None:
@@ -117,6 +117,7 @@ async def test_a_call_that_takes_too_long_takes_the_arc_of_timeouts(world: World
     }
 
 
+@pytest.mark.law(1)
 async def test_a_call_is_tried_again_with_the_same_idempotency_key(world: World) -> None:
     async def shaky(payload: Any, *, idempotency_key: str) -> Any:
         calls.append(idempotency_key)

@@ -144,6 +144,36 @@ async def test_rules_read_the_context_the_workload_and_what_the_task_was_given(w
     assert end_of(await world.run(start, {"strict": False}, id="j")).outputs["first"] == {"saved": {"parsed": "a"}}
 
 
+async def test_a_rule_patches_the_context_of_the_graph(world: World) -> None:
+    large = on(E.output > 5, patch={"size": "large", "n": E.output + 1}).continue_()
+    policy = [large, on(patch={"size": "small"}).fail()]
+    look = task("look", parse, policy=on(E.ctx.size == "large").break_())
+    graph = pipeline(task("fetch", failing(), policy=policy), look, task("save", save))
+    result = end_of(await world.run(graph, 6))
+    assert result.outputs["load"] == {"parsed": 6}, "the next rule sees it"
+    assert result.outputs["look"]["context"] == {"size": "large", "n": 7}
+    result = end_of(await world.run(graph, 1, id="j"))
+    assert result.outputs["told"]["args"]["kind"] == "application"
+    assert result.outcomes["load"].status == "failed", "and what a failed firing has patched is dropped"
+
+
+async def test_a_task_without_a_function_gives_what_it_was_given(world: World) -> None:
+    decide = task("decide", None, policy=[on(E.output == 1).jump("save"), on(E.output == 2).fail()])
+    graph = pipeline(task("fetch", failing()), decide, task("parse", parse), task("save", save))
+    assert end_of(await world.run(graph, 1)).outputs["load"] == {"saved": 1}
+    assert "told" in end_of(await world.run(graph, 2, id="j")).outputs
+    assert end_of(await world.run(graph, 3, id="k")).outputs["load"] == {"saved": {"parsed": 3}}
+
+
+async def test_what_a_rule_has_put_into_the_context_stays_after_a_crash() -> None:
+    graph = Graph("pipeline", context={"n": 0})
+    counts = on(E.ctx.n < 3, patch={"n": E.ctx.n + 1, "first": E.results.first}).jump("add")
+    graph.noop("first", next=arc("load", args=1))
+    graph.step("load", tasks=[task("add", add_one), task("turn", None, policy=counts)], next="look")
+    graph.step("look", seen)
+    await crash_everywhere(graph)
+
+
 async def test_a_rule_without_an_answer_fails_the_step_with_the_kind_expression(world: World) -> None:
     result = end_of(await world.run(pipeline(task("fetch", failing(), policy=[on(E.ctx.missing == 1).break_()])), 1))
     assert result.outputs["told"]["args"]["kind"] == "expression"
@@ -210,6 +240,8 @@ async def test_a_pipeline_that_takes_too_long_fails_with_the_kind_timeout(world:
         (lambda: Graph("g").step("a", tasks=[task("x", parse), task("x", parse)]), "two tasks of one label"),
         (lambda: Graph("g").step("a", tasks=[task("x", parse, policy=on().jump("y"))]), "jumps to 'y'"),
         (lambda: task("x:1", parse), "without colons"),
+        (lambda: on(patch=["n"]), "a dict of names"),  # type: ignore[arg-type]
+        (lambda: on(patch={"$": "ctx.n"}), "a dict of names"),
         (lambda: task("x", "parse"), "a function to call"),  # type: ignore[arg-type]
         (lambda: task("x", parse, policy=["retry"]), "a list of rules"),
         (lambda: on().retry(0), "from 1 on"),

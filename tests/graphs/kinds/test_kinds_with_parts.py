@@ -10,7 +10,7 @@ import pytest
 
 from tests.graphs.kinds.ends import end_of, seen, statuses
 from tests.support import World
-from workflow_sdk import Context, CriticalError, DefinitionError
+from workflow_sdk import Context, CriticalError, DefinitionError, Status
 from workflow_sdk.graphs import E, Graph, Limits, arc, task
 from workflow_sdk.testing import crash_everywhere
 
@@ -106,6 +106,7 @@ async def test_no_more_than_parallel_items_run_at_once(world: World) -> None:
     assert max(most) <= 2
 
 
+@pytest.mark.law(1)
 async def test_the_event_of_a_loop_is_loop_done_and_routes_once(world: World) -> None:
     graph = Graph("each")
     arcs = [arc("wrong", when=E.event.name == "step.done"), arc("right", when=E.event.name == "loop.done")]
@@ -294,6 +295,28 @@ async def test_a_rollback_of_items_undoes_those_that_were_done(world: World) -> 
     assert run.status.is_terminal
     assert run.error is not None
     assert sorted(one for one in calls if isinstance(one, str)) == ["undo 2", "undo 4"]
+
+
+@pytest.mark.law(11)
+@pytest.mark.settings(mode="yield")
+async def test_parts_are_undone_by_a_later_run_by_handlers_without_a_name(world: World) -> None:
+    def undo(result: int) -> None:
+        calls.append(f"undo {result}")
+
+    async def fails_later(ctx: Context, args: Any) -> None:
+        await ctx.sleep("nap", 60)
+        raise CriticalError("no")
+
+    async def number(args: Any) -> int:
+        return 9
+
+    graph = Graph("undoes")
+    graph.step("items", even_only, each=[2, 4], rollback=undo, next="line")
+    graph.sequence("line", [task("one", number, rollback=undo), square], next="fails")
+    graph.step("fails", fails_later)
+    run = await world.run(graph, 3)
+    assert run.status is Status.ROLLED_BACK
+    assert sorted(one for one in calls if isinstance(one, str)) == ["undo 2", "undo 4", "undo 9"]
 
 
 async def undone(number: int) -> None:

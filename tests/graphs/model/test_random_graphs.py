@@ -8,9 +8,11 @@ from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
 from tests.graphs.model.graphs import batches, graphs
+from tests.graphs.model.shape import ROOT, Shape
 from tests.graphs.model.trial import Trial
-from tests.graphs.model.world import End, Patch, Submit
+from tests.graphs.model.world import End, Given, Patch, Submit
 from tests.laws.examples import examples
+from workflow_sdk.graphs.plan import Plan
 
 EVENTS_MAX = 25
 
@@ -50,3 +52,14 @@ def _something_happens(trial: Trial, draw: Any) -> bool:
             nodes = draw(batches(list(trial.world.nodes.values()), len(trial.world.nodes), is_ordered=is_ordered))
             trial.happens(Submit(nodes, draw(st.sampled_from([None, *running]))))
     return True
+
+
+@settings(examples(500))
+@given(graphs())
+def test_the_forks_around_a_step_are_those_that_the_model_finds(given: Given) -> None:
+    plan = Plan(given.nodes, entry=given.entry, final=given.final)
+    first = [*plan.roots, *([plan.final] if plan.final is not None else [])]
+    shape = Shape(given.nodes, first)
+    for name, around in shape.around.items():
+        assert set(plan.forks_around(name)) == around
+        assert (plan.join_fork(name) or ROOT) == shape.fork_of(name)

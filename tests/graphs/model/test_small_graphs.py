@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.graphs.model.graphs import guard
 from tests.graphs.model.trial import Trial
 from tests.graphs.model.world import End, Given, Patch, Submit
@@ -202,6 +204,7 @@ def test_a_quorum_leaves_alone_what_serves_something_else_as_well() -> None:
     assert (under_way(run), status(run, "c")) == (["b", "j"], "cancelled")
 
 
+@pytest.mark.law(21)
 def test_nothing_is_kept_of_a_fork_whose_last_token_was_cancelled() -> None:
     run = trial(
         fork("f", "g", "z"),
@@ -239,6 +242,7 @@ def test_the_last_firing_counts_and_not_a_token_that_was_dropped_since() -> None
     assert status(run, "a") == "completed"
 
 
+@pytest.mark.law(7)
 def test_no_join_fires_because_the_graph_has_failed_at_once() -> None:
     for arcs in ([], [arc("b")]):
         run = trial(
@@ -261,6 +265,7 @@ def test_no_join_fires_because_the_graph_has_failed_at_once() -> None:
         assert (status(run, "j"), run.machine.interpreter.result().status) == ("skipped", "failed")
 
 
+@pytest.mark.law(15)
 def test_with_no_slot_at_all_every_step_is_denied() -> None:
     run = trial(node("a"), node("b", needs=["a"]), limits=Limits(running=0))
     assert (status(run, "a"), status(run, "b")) == ("denied", "skipped")
@@ -303,6 +308,7 @@ def test_what_was_denied_has_its_turn_after_what_is_ready_also_when_it_is_read_a
 # Going on with what is stored.
 
 
+@pytest.mark.law(13)
 def test_no_two_firings_of_a_step_have_the_same_number_though_a_later_one_ended_first() -> None:
     run = trial(fork("f", "a", "a"), node("a", next=[arc("a", when=guard(0))]))
     done(run, "f")

@@ -12,10 +12,11 @@ from tests.graphs.model.world import End, Event, Firing, Patch, Stack, Submit, W
 from tests.graphs.model.world import Given as Given
 from workflow_sdk.graphs.evaluating import Chooser, Evaluated, Remembered
 from workflow_sdk.graphs.interpreter import Interpreter
-from workflow_sdk.graphs.marking import Marking, packed
+from workflow_sdk.graphs.marking import Marking
 from workflow_sdk.graphs.model import Node
 from workflow_sdk.graphs.moves import Effects, Ended
 from workflow_sdk.graphs.plan import Plan
+from workflow_sdk.graphs.rows import packed
 from workflow_sdk.values import Codec
 
 CODEC = Codec()

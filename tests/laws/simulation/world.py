@@ -35,7 +35,17 @@ from workflow_sdk.instance.clock import Activity, Timeout
 from workflow_sdk.journal.names import NameRow
 from workflow_sdk.rows.entries import Entry
 from workflow_sdk.rows.instance import Head
-from workflow_sdk.rows.keys import COMPENSATIONS, HISTORY, METADATA, NAMES, TAKINGS, WAITS, Field, InstanceKeys
+from workflow_sdk.rows.keys import (
+    COMPENSATIONS,
+    HISTORY,
+    MARKINGS,
+    METADATA,
+    NAMES,
+    TAKINGS,
+    WAITS,
+    Field,
+    InstanceKeys,
+)
 from workflow_sdk.rows.location import segments
 from workflow_sdk.rows.status import Kind, Status
 from workflow_sdk.testing import SimulatedCrash
@@ -126,7 +136,7 @@ class Laws:
         return self._names[id][last] + "".join(turns)
 
 
-_ENGINES = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, WAITS)
+_ENGINES = (NAMES, HISTORY, METADATA, COMPENSATIONS, TAKINGS, WAITS, MARKINGS)
 """What is written by whoever runs the instance, and nobody else."""
 _DUE = frozenset({Status.PENDING, Status.RUNNING, Status.SLEEPING, Status.ROLLING_BACK})
 
