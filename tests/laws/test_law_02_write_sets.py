@@ -266,7 +266,10 @@ async def test_a_hundred_branches_share_their_commits(world: World) -> None:
     driver = WatchedDriver(world.driver, turns=3)
     result = await world.run(many, driver=driver)
     assert result.output == [2 * n for n in range(100)]
-    assert len(driver.changes) <= 12
+    outcomes = sum(change.is_final(path) for change in driver.changes for path in change.entries)
+    assert outcomes == 301, "two steps of each branch, each branch, and the map"
+    # How many share a commit depends on when a store answers: ten or so in a quick one.
+    assert len(driver.changes) < outcomes / 8
     assert driver.in_flight_max == 1
 
 
