@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import anyio
@@ -20,6 +20,7 @@ from tests.runtime.polling import until
 from workflow_sdk import Batch, Client, Context, Driver, Runtime, Status, Workflow, open_driver, run_workflow, workflow
 from workflow_sdk.rows.instance import Lease
 from workflow_sdk.rows.keys import Field, InstanceKeys, WorkerKeys
+from workflow_sdk.worker import stalls
 
 pytestmark = pytest.mark.law(10, 16, 17)
 
@@ -287,3 +288,26 @@ async def test_nobody_has_died_of_it_however_many_are_blocked() -> None:
             for each in workers:
                 await anyio.to_thread.run_sync(each.__exit__, None, None, None)
     assert blocking.tries > 5
+
+
+def test_who_stood_still_itself_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process stood still as a whole for five seconds: the event loop goes round before it is looked at."""
+    now, looks = [0.0], list[float]()
+
+    def pass_time(seconds: float) -> None:
+        now[0] += 5.0 if len(looks) == 3 and now[0] < 5 else seconds
+
+    class Looked:
+        tick = 0.1
+
+        def look(self) -> None:
+            looks.append(now[0])
+            if len(looks) == 6:
+                watchdog._watched.clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+    monkeypatch.setattr(stalls, "sleep", pass_time)
+    monkeypatch.setattr(stalls, "monotonic", lambda: now[0])
+    watchdog = stalls._Watchdog()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    watchdog._watched.append(cast("Any", Looked()))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    watchdog._look()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    assert [round(at, 1) for at in looks] == [0.0, 0.1, 0.2, 5.3, 5.4, 5.5]

@@ -126,7 +126,7 @@ async def test_who_waits_for_a_thread_is_shown(hanging: Hanging, caplog: pytest.
             hanging.go_on.set()
             assert (await first.result(), await second.result()) == ("returned", "returned")
             assert not (await second.info()).waits
-    (record,) = [record for record in caplog.records if "thread" in record.getMessage()]
+    (record,) = [record for record in caplog.records if "waits for a thread" in record.getMessage()]
     assert "step 'both/a/hang' of instance second waits for a thread: all 1 are taken" in record.getMessage()
 
 

@@ -216,11 +216,18 @@ class _Watchdog:
                 # A worker that is added now does not wake the thread: it is first looked at after this pause at the
                 # latest.
                 pause = min((watched.tick for watched in self._watched), default=LOOK_SECONDS)
-            sleep(min(pause, LOOK_SECONDS))
+            before, pause = monotonic(), min(pause, LOOK_SECONDS)
+            sleep(pause)
+            if monotonic() - before > pause + STOOD_STILL_SECONDS:
+                # The whole process stood still, as it does on a machine that sleeps. Event loops that are not blocked
+                # go round before the next look.
+                sleep(pause)
 
 
 LOOK_SECONDS = 0.1
 """The longest time between two looks."""
+STOOD_STILL_SECONDS = 0.5
+"""If a pause between two looks takes this much longer than it should, this thread did not run, either."""
 IDLE_LOOKS = 50
 """After how many looks without any worker the thread ends."""
 
