@@ -303,11 +303,11 @@ def test_who_stood_still_itself_blames_nobody(monkeypatch: pytest.MonkeyPatch) -
         def look(self) -> None:
             looks.append(now[0])
             if len(looks) == 6:
-                watchdog._watched.clear()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                watchdog._watched.clear()  # pyright: ignore[reportPrivateUsage]
 
     monkeypatch.setattr(stalls, "sleep", pass_time)
     monkeypatch.setattr(stalls, "monotonic", lambda: now[0])
-    watchdog = stalls._Watchdog()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    watchdog._watched.append(cast("Any", Looked()))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    watchdog._look()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    watchdog = stalls._Watchdog()  # pyright: ignore[reportPrivateUsage]
+    watchdog._watched.append(cast("Any", Looked()))  # pyright: ignore[reportPrivateUsage]
+    watchdog._look()  # pyright: ignore[reportPrivateUsage]
     assert [round(at, 1) for at in looks] == [0.0, 0.1, 0.2, 5.3, 5.4, 5.5]
