@@ -14,6 +14,7 @@ from workflow_sdk.doors.runtime import Runtime
 from workflow_sdk.driver import Batch, Driver, open_driver
 from workflow_sdk.errors import (
     AlreadyExistsError,
+    ApplyBlockedError,
     ChildFailedError,
     CodecError,
     ConcurrentOperationError,
@@ -64,6 +65,7 @@ from workflow_sdk.worker.run_workflow import run_workflow
 
 __all__ = [
     "AlreadyExistsError",
+    "ApplyBlockedError",
     "Backoff",
     "Batch",
     "Break",

@@ -239,7 +239,7 @@ class Workflow(Generic[InputT_contra, OutputT_co]):
     def fingerprint(self) -> str:
         """A digest of the code of the function and of the functions nested in it."""
         digest = hashlib.blake2b(digest_size=16)
-        _feed_code(digest.update, self.fn.__code__)
+        feed_code(digest.update, self.fn.__code__)
         return digest.hexdigest()
 
     @property
@@ -322,12 +322,12 @@ def _inputs(fn: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     return positional[1:]
 
 
-def _feed_code(feed: Callable[[bytes], object], code: CodeType) -> None:
+def feed_code(feed: Callable[[bytes], object], code: CodeType) -> None:
     feed(code.co_code)
     feed(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            _feed_code(feed, constant)
+            feed_code(feed, constant)
         else:
             # The members of a set have another order in every process.
             is_set = isinstance(constant, frozenset)

@@ -28,6 +28,7 @@ WorkflowSDKError
 ├── ScheduleNotFoundError           no schedule has this id
 ├── AlreadyExistsError              the id is taken by another workflow or input
 ├── InstanceStateError              the instance's status does not allow the call
+├── ApplyBlockedError               something is under way under the manifest that is to be replaced
 ├── StaleError                      the wait is over, or is another one by now
 ├── NotAuthorizedError              the caller has none of the roles
 ├── WorkflowFailedError             the workflow failed
@@ -43,6 +44,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyExistsError",
+    "ApplyBlockedError",
     "ChildFailedError",
     "CodecError",
     "ConcurrentOperationError",
@@ -286,6 +288,24 @@ class AlreadyExistsError(WorkflowSDKError):
 
 class InstanceStateError(WorkflowSDKError):
     """The status of the instance does not allow the call."""
+
+
+class ApplyBlockedError(WorkflowSDKError):
+    """Something is under way under the active manifest, so no other one was applied. Nothing was changed.
+
+    The message names the machines.
+    """
+
+    def __init__(self, message: str, *, cells: int = 0, intents: int = 0, timers: int = 0, queued: int = 0) -> None:
+        super().__init__(message)
+        self.cells = cells
+        """How many cells have not ended."""
+        self.intents = intents
+        """How many effects are in flight, beside timers."""
+        self.timers = timers
+        """How many timers are pending."""
+        self.queued = queued
+        """How many messages cells have not taken yet."""
 
 
 class StaleError(WorkflowSDKError):

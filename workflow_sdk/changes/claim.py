@@ -35,6 +35,7 @@ from workflow_sdk.rows.instance import (
     Lease,
     Result,
     Try,
+    error_of,
     worker_of_lease,
     worst,
 )
@@ -55,7 +56,7 @@ def new_lease(worker: str, ttl: float) -> Lease:
     return Lease(worker, next(_epochs), float(ttl))
 
 
-# Shared by all claims, and never written to: there may be thousands of claims, and few have any of these.
+# Shared by all claims, and never written to: few have any of these.
 _NOTHING_SENT: dict[bytes, bytes] = {}
 _NO_HEARTBEATS: dict[str, bytes] = {}
 
@@ -297,9 +298,8 @@ def _status_to_run(found: InstanceRows) -> Status:
 
 def _is_mended(who: Claimant, workflow: Workflow[Any, Any], found: InstanceRows) -> bool:
     """Whether a stuck instance may go on with the code of this process."""
-    if (found.head.version, found.head.fingerprint) != (workflow.version, workflow.fingerprint):
-        return True
-    return _is_stuck_for_code(unpack_error_info(found.error, who.codec), found.result.failed_operations)
+    is_other = (found.head.version, found.head.fingerprint) != (workflow.version, workflow.fingerprint)
+    return is_other or _is_stuck_for_code(unpack_error_info(error_of(found), who.codec), found.result.failed_operations)
 
 
 def _birth(

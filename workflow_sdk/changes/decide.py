@@ -30,8 +30,10 @@ from workflow_sdk.changes.workers import tell_owner, time_of_workers
 from workflow_sdk.driver import Clear, ClearRange, Set
 from workflow_sdk.errors import InstanceNotFoundError, InstanceStateError
 from workflow_sdk.journal.inbox import InboxMessage
+from workflow_sdk.rows.cells import SequenceRow, frames_of, sequence_key
 from workflow_sdk.rows.instance import Deaths, InstanceRows, Result, Try, worst
 from workflow_sdk.rows.keys import (
+    CELL,
     CLEANUPS,
     COMPENSATIONS,
     INBOX,
@@ -88,6 +90,8 @@ def set_status(found: Snapshot, after: InstanceRows, status: Status, now: float)
     after.set(Field.HEAD, head)
     yield store(keys, found.about, after)
     yield ClearRange(*keys.range(WAITS))
+    if status.is_terminal:
+        yield ClearRange(*keys.range(CELL))
     if found.lease is not None:
         yield Clear(keys.lease)
         yield Clear(worker_keys(found.lease.worker).claimed(keys.instance_id))
@@ -289,6 +293,10 @@ def purge(key: bytes, instance_id: str) -> Steps[None]:
 def forget(found: Snapshot) -> Steps[None]:
     """Delete everything about an instance that has ended."""
     keys, id, head = found.keys, found.keys.instance_id, found.about.head
+    if (cell := found.about.cell) is not None:
+        yield Set(sequence_key(keys), SequenceRow(cell.sequence).pack())
+        if cell.settled is not None:
+            yield ClearRange(*subtree(frames_of(cell.settled)))
     yield ClearRange(*keys.all())
     yield ClearRange(*subtree(answers_of(id)))
     yield unlist(keys, head)

@@ -70,18 +70,18 @@ class _KeyRow(Row, frozen=True):
     number: int
 
 
-def is_used(keys: InstanceKeys, key: str) -> Steps[bool]:
-    """Whether an idempotency key was used before."""
-    return (yield from get(_row(keys, key))) is not None
+def is_used(space: bytes, key: str) -> Steps[bool]:
+    """Whether an idempotency key was used before, in the space of an instance or in another one."""
+    return (yield from get(_row(space, key))) is not None
 
 
-def use_key(keys: InstanceKeys, key: str, now: float) -> Steps[None]:
+def use_key(space: bytes, key: str, now: float) -> Steps[None]:
     """Store an idempotency key that was not used before, and delete some that are old."""
-    begin, end = keys.range(KEYS_IN_ORDER)
+    begin, end = subtree(space + KEYS_IN_ORDER)
     newest = yield from scan(begin, end, limit=1, reverse=True)
     # Two keys that are stored at the same time may get the same number. Then a few more than `KEYS_KEPT` are kept.
     number = unpack_key(newest[0][1])[2] + 1 if newest else 1
-    yield [Set(_row(keys, key), b""), Append(keys.space + KEYS_IN_ORDER, _KeyRow(key, now, number).pack())]
+    yield [Set(_row(space, key), b""), Append(space + KEYS_IN_ORDER, _KeyRow(key, now, number).pack())]
     # After a conflict no keys are deleted: other senders are deleting them, and would conflict with this one again.
     if number > KEYS_KEPT and not (yield Retries()):
         for place, raw in (yield from scan(begin, end, limit=AT_ONCE)):
@@ -90,11 +90,11 @@ def use_key(keys: InstanceKeys, key: str, now: float) -> Steps[None]:
             if number - its_number < KEYS_KEPT or abs(now - at) < KEYS_SECONDS:
                 break
             yield Get(place)
-            yield [Clear(place), Clear(_row(keys, old))]
+            yield [Clear(place), Clear(_row(space, old))]
 
 
-def _row(keys: InstanceKeys, key: str) -> bytes:
-    return keys.space + DELIVERED + pack((key,))
+def _row(space: bytes, key: str) -> bytes:
+    return space + DELIVERED + pack((key,))
 
 
 def unpack_key(raw: bytes) -> tuple[str, float, int]:
@@ -154,6 +154,10 @@ class NewMessage(Struct, frozen=True):
     expected_version: int | None = None
     """The version of the instance that the message answers."""
     reply_to: bytes | None = None
+    needs_room: bool = True
+    """Whether it is refused if the inbox is full."""
+    is_event: bool = False
+    """Whether it is an event, or a receipt. To a cell nothing else is sent: by its name it could pass for a receipt."""
 
     @property
     def is_plain(self) -> bool:
@@ -196,6 +200,11 @@ def deliver(
         raise InstanceNotFoundError(f"there is no instance {keys.instance_id!r} to send {new.message!r} to")
     if about.status.is_terminal:
         return Posted(Delivery.CLOSED)
+    if not new.is_event and about.birth.is_cell:
+        raise InstanceNotFoundError(
+            f"instance {keys.instance_id!r} is a cell of machine {about.head.workflow!r}, and takes no messages: "
+            "`client.emit` sends it events"
+        )
     # While a worker has the instance, its head may change: the worker checks the inbox stamp when it releases it.
     yield Hold((keys.lease,) if found.lease is not None else (keys.lease, keys.field(Field.HEAD)))
     only_for = None if new.token is None else wait_of(about.birth.seed, keys.instance_id, new.token)
@@ -225,7 +234,7 @@ def _post(
 ) -> Steps[Posted]:
     """Append a message to the inbox, count it, and have the instance look at its inbox."""
     keys, lease = found.keys, found.lease
-    count = (yield from _count(found)) if isinstance(new.message, str) else None
+    count = (yield from _count(found, new)) if isinstance(new.message, str) else None
     is_awaited = yield Scan(*subtree(keys.space + waits_of(new.message)), 1)
     # The writes come last, since a read after a write has to be merged with it.
     yield [*put(keys, new, now, only_for), *([] if count is None else [count]), *_wake(found, now, is_here)]
@@ -247,12 +256,12 @@ def _refusal(found: Snapshot, new: NewMessage, only_for: bytes | None, now: floa
 
     The key is stored last, so that only keys of messages that are delivered are stored.
     """
-    if new.key is not None and (yield from is_used(found.keys, new.key)):
+    if new.key is not None and (yield from is_used(found.keys.space, new.key)):
         return Delivery.DUPLICATE
     if not (yield from _is_open(found, new, only_for, now)):
         return Delivery.STALE
     if new.key is not None:
-        yield from use_key(found.keys, new.key, now)
+        yield from use_key(found.keys.space, new.key, now)
     return None
 
 
@@ -270,13 +279,13 @@ def _is_open(found: Snapshot, new: NewMessage, only_for: bytes | None, now: floa
     return (yield from wait_for_token(found, new.message, only_for, new.expected_version, by))
 
 
-def _count(found: Snapshot) -> Steps[Set]:
+def _count(found: Snapshot, new: NewMessage) -> Steps[Set]:
     """The write that counts one more message; InboxFullError if there is no room for it."""
     keys = found.keys
     # Senders begin with the first row. After a conflict with another sender, a random other row is likely to be free.
     row = keys.sent((1 + (yield Draw(SENT_ROWS - 1))) if (yield Retries()) else 0)
     before = counted((yield Get(row)))
-    if count := messages_in(found.about, found.sent):
+    if new.needs_room and (count := messages_in(found.about, found.sent)):
         check_room(keys.instance_id, count, (yield from inbox_max()))
     return Set(row, CountRow(before + 1).pack())
 

@@ -335,6 +335,8 @@ def restart_from(instance_id: str, path: str | None, now: float) -> Steps[list[b
     worker, and that the change is to be made again.
     """
     found = yield from find_to_decide(instance_id)
+    if found.about.birth.is_cell:
+        raise refuse(found, "it is a cell, which has no history to run again")
     record = yield from read_record(found.keys)
     # This raises if there is no such path, so it comes before the instance is taken away.
     done = forget_history(record) if path is None else rewrite(record, cut_from(record, path))

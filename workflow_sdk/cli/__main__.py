@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TextIO
 try:
     import click
 
-    from workflow_sdk.cli import doctor, graphs, history, instances, worker
+    from workflow_sdk.cli import cells, doctor, graphs, history, instances, journals, worker
     from workflow_sdk.cli.output import EXIT_FAILED, EXIT_USAGE, safe, say
     from workflow_sdk.errors import DefinitionError, WorkflowSDKError
 except ModuleNotFoundError as _error:
@@ -100,7 +100,7 @@ def cli(store: str | None, codec: str | None) -> None:
     """Run workflows, and look after their instances."""
 
 
-for _module in (instances, history, worker, doctor):
+for _module in (instances, cells, history, journals, worker, doctor):
     for _command in list(vars(_module).values()):
         if isinstance(_command, click.Command):
             cli.add_command(_command)

@@ -30,7 +30,7 @@ from workflow_sdk.errors import (
 from workflow_sdk.instance.cleanups import cancelled_by_request, run_cleanups
 from workflow_sdk.journal.names import name_problem
 from workflow_sdk.operations.types import GRAPH_MESSAGE
-from workflow_sdk.rows.instance import InstanceRows
+from workflow_sdk.rows.instance import InstanceRows, error_of
 from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.status import Status
@@ -119,7 +119,7 @@ class Handle(Generic[T_co]):
             hint = Any if self._workflow is None else self._workflow.output_hint
             output: T_co = codec.decode(raw or b"", hint, plain=self._workflow is None)
             return output
-        info = unpack_error_info(about.error, codec)
+        info = unpack_error_info(error_of(about), codec)
         if status is Status.STUCK:
             raise WorkflowStuckError(self.id, status, info)
         kind = WorkflowCancelledError if status is Status.CANCELLED else WorkflowFailedError

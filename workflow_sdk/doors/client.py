@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from secrets import randbits
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from workflow_sdk.client.handle import Handle
 from workflow_sdk.client.info import InstanceInfo, Page
 from workflow_sdk.client.tasks import Tasks
 from workflow_sdk.definitions import Workflow
+from workflow_sdk.doors.machines import MachineClient
 from workflow_sdk.driver import Driver, open_driver
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.features.retention import prune
@@ -38,12 +39,18 @@ from workflow_sdk.rows.wire import due_at_once, shown
 from workflow_sdk.values import VALUE_BYTES_MAX, Codec, Wrappers
 from workflow_sdk.verdicts import Verdict
 
+if TYPE_CHECKING:  # who runs no machine is not to load them
+    from workflow_sdk.machines.manifest import Manifest
+
 I = TypeVar("I")  # noqa: E741  # the input
 T = TypeVar("T")
 
 
-class Client:
-    """Starts, finds and reaches instances, whichever process runs them."""
+class Client(MachineClient):
+    """Starts, finds and reaches instances, whichever process runs them.
+
+    With `machines=`, a manifest, it also sends events to the cells of machines.
+    """
 
     def __init__(
         self,
@@ -52,8 +59,10 @@ class Client:
         clock: TimeSource | None = None,
         codec: Wrappers | None = None,
         max_value_bytes: int = VALUE_BYTES_MAX,
+        machines: Manifest | None = None,
     ) -> None:
         self._store = store
+        self._manifest = machines
         check_value_bytes(max_value_bytes)
         self._codec = Codec(max_value_bytes=max_value_bytes, wrapper=codec)
         self._clock: Clock = clock_of(clock)
@@ -173,6 +182,7 @@ class Client:
             definition.check()
             raw = encode_input(codec, definition, input)
         elif known is not None:
+            known.check()
             raw = encode_plain_input(codec, known, input)
         else:
             raw = codec.encode(input)

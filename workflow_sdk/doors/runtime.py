@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import anyio
@@ -22,6 +22,7 @@ from workflow_sdk.client.access import Access
 from workflow_sdk.client.watching import Watch
 from workflow_sdk.definitions import Workflow, check_retention
 from workflow_sdk.doors.client import Client
+from workflow_sdk.doors.machines import cells_of
 from workflow_sdk.doors.settings import Definitions, by_name, number_of, seconds_of
 from workflow_sdk.driver import Driver
 from workflow_sdk.errors import DefinitionError
@@ -43,6 +44,10 @@ from workflow_sdk.worker.nearby import Nearby
 from workflow_sdk.worker.residents import Residents
 from workflow_sdk.worker.signals import Signals
 from workflow_sdk.worker.stalls import STALL_SECONDS, watch_for_stalls
+
+if TYPE_CHECKING:  # who runs no machine is not to load them
+    from workflow_sdk.machines.executor import Executor
+    from workflow_sdk.machines.manifest import Manifest
 
 _log = logging.getLogger("workflow_sdk.runtime")
 
@@ -67,6 +72,9 @@ class Runtime(Client):
 
     `transports` are what the calls of graphs are made with, by name.
 
+    `machines` is a manifest: its cells are run here, too. `executors` do what they ask for.
+    With `journal`, every message that a cell takes is also written down, for good: `client.journal(machine)`.
+
     `inbox_max` is how many messages an instance may have that it has not taken. It is kept in the store, for all who
     send; without it, the store's own holds, or 10,000.
     """
@@ -75,7 +83,7 @@ class Runtime(Client):
         self,
         store: str | Driver,
         *,
-        workflows: Iterable[Workflow[Any, Any]],
+        workflows: Iterable[Workflow[Any, Any]] = (),
         max_resident: int = 4096,
         max_idle: Duration = IDLE_SECONDS,
         concurrency: int = 512,
@@ -90,18 +98,20 @@ class Runtime(Client):
         handlers: Iterable[Handler] = (),
         transports: Mapping[str, Handler] | None = None,
         inbox_max: int | None = None,
+        machines: Manifest | None = None,
+        executors: Iterable[Executor] = (),
+        journal: bool = False,
     ) -> None:
-        super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes)
-        self._workflows = by_name(workflows)
+        super().__init__(store, clock=clock, codec=codec, max_value_bytes=max_value_bytes, machines=machines)
+        self._cells = cells_of(machines, executors, journal)
+        self._workflows = by_name(workflows, self._cells.flows)
         self._registry = workflows if isinstance(workflows, Definitions) else None
         self._handlers = tuple(handlers)
         self._known_handlers = KnownHandlers(self._workflows.values(), self._handlers, transports)
         for flow in self._workflows.values():
             flow.check_calls(self._known_handlers.transports)
         self._retention = check_retention(retention)
-        self._ttl = seconds_of(lease_ttl, "lease_ttl")
-        if self._ttl < LEASE_SECONDS_MIN:
-            raise DefinitionError(f"lease_ttl is at least {LEASE_SECONDS_MIN:g} s, not {lease_ttl!r}")
+        self._ttl = seconds_of(lease_ttl, "lease_ttl", least=LEASE_SECONDS_MIN)
         self._stall_max = seconds_of(stall_max, "stall_max")
         self._grace = seconds_of(grace, "grace")
         self._inbox_max = None if inbox_max is None else number_of(inbox_max, "inbox_max", 1, of="messages")
@@ -115,16 +125,16 @@ class Runtime(Client):
         )
         self._be_a_new_worker()
         self._is_used = False
-        self._claiming: Claiming | None = None
-        self._hosting: Hosting | None = None
         self._handling = ExitStack()
+        self._life = ExitStack()
         self._received: AsyncIterator[signal.Signals] | None = None
         """The signals that come to a runtime that serves."""
-        self._life = ExitStack()
 
     def _be_a_new_worker(self) -> None:
         """The keys of the worker. Each time that the runtime is opened, it is a new worker with a new id."""
         self._worker = WorkerKeys(uuid4().hex)
+        self._claiming: Claiming | None = None
+        self._hosting: Hosting | None = None
         self._residents = self._new_residents()
         self._watch = Watch(self._clock, self._worker.worker, self._ttl)
         self._heartbeat: bytes | None = None
@@ -145,45 +155,40 @@ class Runtime(Client):
             self._life.enter_context(living(self._worker.worker))
             await self._beat()
             await self._agree_on_limits(self._inbox_max)
+            await self._cells.begin()
             self._hosting = new_hosting()
             self._group = await self._hosting.open()
         except BaseException as error:
             await self._shut(type(error), error, error.__traceback__)
             raise
-        claiming = self._claiming
-        assert claiming is not None, "made with the access to the store"
-        ticking = Ticking(
-            self.access.driver,
-            self._clock,
-            self._watch,
-            self._residents,
-            self._workflows,
-            claiming.look_for,
-            self._retention,
-        )
-
         self._residents.open(self._group)
         self._group.start_soon(self._residents.keep_time)
         self._group.start_soon(self._clock.beat, self._ttl / 3, self._keep_beating)
         self._group.start_soon(
             watch_for_stalls, self.access.driver, self._clock, self._worker, self._ttl, self._stall_max
         )
-        # The loop that looks for what dead workers left never ends: a worker may die at any time.
-        for loop in (
-            partial(self._signals.listen, self.access.driver),
-            claiming.claim_what_is_due,
-            claiming.claim_what_was_left,
-            ticking.listen,
-            ticking.start_what_is_due,
-            Answers(self.access.driver, self._clock).sweep,
-        ):
+        for loop in [*self._loops(), *self._cells.loops()]:
             self._group.start_soon(self._forever, loop)
+        return self
+
+    def _loops(self) -> list[Callable[[], Awaitable[None]]]:
+        claiming = self._claiming
+        assert claiming is not None, "made with the access to the store"
+        driver, clock, look_for = self.access.driver, self._clock, claiming.look_for
+        ticking = Ticking(driver, clock, self._watch, self._residents, self._workflows, look_for, self._retention)
         kept = [flow.retention for flow in self._workflows.values() if flow.retention is not None]
         shortest = min(kept if self._retention is None else [*kept, self._retention], default=None)
-        self._group.start_soon(self._forever, Purging(self.access.driver, self._clock, self._watch, shortest).purge)
-        for shard in range(SHARDS):
-            self._group.start_soon(self._forever, partial(claiming.listen_for_what_is_due, shard))
-        return self
+        # The loop that looks for what dead workers left never ends: a worker may die at any time.
+        return [
+            partial(self._signals.listen, driver),
+            claiming.claim_what_is_due,
+            claiming.claim_what_was_left,
+            *(partial(claiming.listen_for_what_is_due, shard) for shard in range(SHARDS)),
+            ticking.listen,
+            ticking.start_what_is_due,
+            Answers(driver, clock).sweep,
+            Purging(driver, clock, self._watch, shortest).purge,
+        ]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -275,7 +280,11 @@ class Runtime(Client):
             self._retention,
         )
         self._claiming = Claiming(claims)
-        return Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
+        access = Access(driver, self._codec, self._clock, Nearby(self._residents, self._claiming))
+        worker, leave_alone = self._worker.worker, claims.leave_alone
+        self._cells.attach(access, self._residents, self._watch, worker, self._ttl, self._retention, leave_alone)
+        claims.other_runs = self._cells.run
+        return access
 
     def _definition(self, workflow: Workflow[Any, Any] | str) -> Workflow[Any, Any] | None:
         name = workflow.name if isinstance(workflow, Workflow) else workflow

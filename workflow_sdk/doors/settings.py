@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from workflow_sdk.definitions import Workflow
@@ -24,10 +24,12 @@ class Definitions(Protocol):
         ...
 
 
-def seconds_of(value: Duration, what: str) -> float:
+def seconds_of(value: Duration, what: str, *, least: float = 0.0) -> float:
     found = seconds(value, what)
     if found < 0:
         raise DefinitionError(f"{what} must not be negative, got {shown(value)}")
+    if found < least:
+        raise DefinitionError(f"{what} is at least {least:g} s, not {shown(value)}")
     return found
 
 
@@ -37,8 +39,10 @@ def number_of(value: object, what: str, least: int, *, of: str = "instances") ->
     return value
 
 
-def by_name(workflows: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, Any]]:
-    found: dict[str, Workflow[Any, Any]] = {}
+def by_name(
+    workflows: Iterable[Workflow[Any, Any]], machines: Mapping[str, Workflow[Any, Any]]
+) -> dict[str, Workflow[Any, Any]]:
+    found: dict[str, Workflow[Any, Any]] = dict(machines)
     for flow in workflows:
         if not isinstance(flow, Workflow):
             raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(flow)}")

@@ -267,7 +267,7 @@ class FiringWork:
         if has_parameter(called, KEY, len(given)):
             called = with_key(engine, scope.path, called)
         if not calling.takes_ctx:
-            return await call(engine, called, given, self.options.timeout)
+            return await call(engine.calls, called, given, self.options.timeout)
         if self.options.timeout is None:
             return await awaited(called, *given)
         return await self._in_time(engine, lambda: awaited(called, *given))

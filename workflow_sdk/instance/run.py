@@ -16,20 +16,20 @@ from workflow_sdk.changes.change import Steps, change
 from workflow_sdk.changes.claim import Claim, give_back
 from workflow_sdk.changes.decide import take_back_death
 from workflow_sdk.changes.instances import read_about, read_output, read_snapshot
-from workflow_sdk.context import Context
 from workflow_sdk.definitions import ContinueAsNew, Workflow
 from workflow_sdk.driver import ConflictError, Driver
 from workflow_sdk.errors import (
     CodecError,
     DefinitionError,
     ErrorInfo,
-    InputError,
     LeaseLostError,
 )
-from workflow_sdk.instance.clock import Clock
+from workflow_sdk.instance.binding import bound
+from workflow_sdk.instance.clock import Activity, Clock
 from workflow_sdk.instance.execution import Execution, Mode
-from workflow_sdk.instance.host import Host
+from workflow_sdk.instance.host import Host, Waiting
 from workflow_sdk.instance.loading import load_for_run
+from workflow_sdk.instance.messages import RunMessages
 from workflow_sdk.instance.results import RunResult, innermost, stopping, stored_result
 from workflow_sdk.instance.unwinding import Unwinding
 from workflow_sdk.journal.journal import Journal
@@ -39,11 +39,11 @@ from workflow_sdk.operations.inputs import encode_input
 from workflow_sdk.operations.place import about
 from workflow_sdk.operations.scope import Scope, current_scope
 from workflow_sdk.operations.types import Facts, new_seed
-from workflow_sdk.rows.instance import Result
+from workflow_sdk.rows.instance import InstanceRows, Result
 from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import deadline_of, due_at_once
-from workflow_sdk.values import Codec, SealedError
+from workflow_sdk.values import Codec
 from workflow_sdk.values.failures import describe, result_of, unpack_error_info
 
 _log = logging.getLogger("workflow_sdk.execution")
@@ -167,6 +167,37 @@ class Run:
         """Whether the instance has ended or is stuck, and was not only evicted."""
         return self.execution.life.is_away and self.execution.parking.idle_result is None
 
+    @property
+    def ended(self) -> InstanceRows | None:
+        """The rows of the instance, if it has ended or is stuck."""
+        return self.journal.about if self.is_over else None
+
+    @property
+    def waiting(self) -> Waiting:
+        """What has the timers of the instance."""
+        return self.execution.parking
+
+    @property
+    def messages(self) -> RunMessages:
+        """What messages are handed over to."""
+        return self.execution.messages
+
+    def look(self, *, lease: bool = True) -> None:
+        """Have it read its messages and, with `lease`, find out whether the instance is still ours."""
+        self.execution.parking.arrivals.signal(lease=lease)
+
+    def evict(self) -> None:
+        """Begin nothing new, and release the instance once what is under way has ended."""
+        self.execution.parking.evict()
+
+    def abandon(self) -> None:
+        """End it: nothing of it is woken any more."""
+        self.execution.life.abandon()
+
+    def activity(self) -> Activity:
+        """What is under way: code, a thread or nothing."""
+        return self.execution.activity()
+
     async def result(self) -> RunResult[Any]:
         """How the run left the instance."""
         execution = self.execution
@@ -288,44 +319,8 @@ class Run:
 
     def _bound(self) -> Callable[[Scope], Awaitable[Any]]:
         """The author's function with the stored input, to be called with a scope."""
-        fn = self.workflow.fn
-        raw = self.journal.about.birth.input
-        if not self.workflow.takes_input:
-            if not self._checked:
-                return lambda scope: fn(Context(scope, *self._no_input(raw)))
-            return lambda scope: fn(Context(scope))
-        default = self.workflow.default_input
-
-        def call(scope: Scope) -> Awaitable[Any]:
-            try:
-                if default is not None and self.codec.decode(raw, plain=True) is None:
-                    # The client that started the instance did not know the workflow, and so gave no default.
-                    return fn(Context(scope), default)
-                value = self.workflow.read_input(self.codec, raw)
-            except CodecError as error:
-                is_sealed = isinstance(error, SealedError)
-                if not is_sealed and not self._checked and self._is_a_value(raw):
-                    raise InputError(f"the input of workflow {self.workflow.name!r}: {error}") from None
-                what = "the input of the instance can't be read as the type that the workflow gives it now"
-                raise self.execution.life.misread(error, what) from None
-            return fn(Context(scope), value)
-
-        return call
-
-    def _no_input(self, raw: bytes) -> tuple[()]:
-        """Check that a workflow that takes no input was given none."""
-        given = self.codec.decode(raw, plain=True)
-        if given is not None:
-            raise InputError(f"workflow {self.workflow.name!r} takes no input, and was given {given!r:.100}")
-        return ()
-
-    def _is_a_value(self, raw: bytes) -> bool:
-        """Whether the bytes are a value of any type. If not, they are damaged."""
-        try:
-            self.codec.decode(raw, plain=True)
-        except CodecError:
-            return False
-        return True
+        raw, misread = self.journal.about.birth.input, self.execution.life.misread
+        return bound(self.workflow, self.codec, raw, misread, checked=self._checked)
 
     async def _stick(self, error: Exception, kind: str) -> None:
         """Store the instance as stuck. Nothing that the run did since its last commit is kept."""

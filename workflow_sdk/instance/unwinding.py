@@ -216,7 +216,7 @@ class _Undoing:
                 await calls.tell(path, record.location)
             if has_parameter(handler, KEY, 1):
                 handler = with_key(engine, record.path, handler, undoes=True)
-            await call(engine, handler, (result,), self.options.timeout)
+            await call(engine.calls, handler, (result,), self.options.timeout)
         except SealedError as error:
             raise engine.life.misread(error, path) from None
         except BaseException as error:

@@ -16,7 +16,7 @@ import anyio
 from workflow_sdk.definitions import Step, StepOptions
 from workflow_sdk.driver import ProcessDied
 from workflow_sdk.errors import CodecError, CriticalError
-from workflow_sdk.operations.engine import Engine, Life
+from workflow_sdk.operations.engine import Calling, Engine, Life
 from workflow_sdk.operations.types import Unwound
 from workflow_sdk.rows.retry import Duration, RetryAt, decide, seconds
 from workflow_sdk.values.exceptions import message_of
@@ -223,23 +223,23 @@ class TimedOut(Exception):
     """An attempt took longer than the step's timeout."""
 
 
-def call(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], timeout: Duration | None) -> Awaitable[Any]:
+def call(calls: Calling, fn: Callable[..., Any], args: tuple[Any, ...], timeout: Duration | None) -> Awaitable[Any]:
     """Call an author's function once, in the time that it has. To be awaited at once."""
     if type(fn) is not FunctionType:
         fn = _unwrapped(fn)
     if timeout is not None:
-        return _in_time(engine, fn, args, seconds(timeout, "timeout"))
+        return _in_time(calls, fn, args, seconds(timeout, "timeout"))
     if type(fn) is FunctionType and fn.__code__.co_flags & CO_COROUTINE:
         return contained(fn(*args))
-    return _elsewhere(engine, fn, args)
+    return _elsewhere(calls, fn, args)
 
 
-async def _in_time(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...], limit: float) -> Any:
+async def _in_time(calls: Calling, fn: Callable[..., Any], args: tuple[Any, ...], limit: float) -> Any:
     # The time of an attempt begins when it has the thread that it runs in.
-    run = None if is_async(fn) else await engine.calls.thread_for(fn, args)
-    with engine.calls.time_limit(limit) as timing:
+    run = None if is_async(fn) else await calls.thread_for(fn, args)
+    with calls.time_limit(limit) as timing:
         try:
-            return await (call(engine, fn, args, None) if run is None else _awaited(await run()))
+            return await (call(calls, fn, args, None) if run is None else _awaited(await run()))
         except BaseException as error:
             if timing.cancel_called and is_failure(error, lambda: True):
                 # The timeout has cancelled the function, which has raised another error for that.
@@ -249,9 +249,9 @@ async def _in_time(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]
     raise TimedOut(f"an attempt took longer than {limit:g} s")
 
 
-async def _elsewhere(engine: Engine, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+async def _elsewhere(calls: Calling, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Call something that is no plain coroutine function: in a thread, unless calling it gives a coroutine."""
-    return await _awaited(fn(*args) if is_async(fn) else await (await engine.calls.thread_for(fn, args))())
+    return await _awaited(fn(*args) if is_async(fn) else await (await calls.thread_for(fn, args))())
 
 
 async def _awaited(value: Any) -> Any:

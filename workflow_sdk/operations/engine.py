@@ -312,7 +312,22 @@ class Outside(Protocol):
         ...
 
 
-class Calls(Protocol):
+class Calling(Protocol):
+    """What has the threads and the time that calls of an author's functions take."""
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
+        """Cancel the block once it has taken this long."""
+        ...
+
+    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
+        """Have a worker thread for a plain function, which has to wait for one if there are too many.
+
+        What this returns runs it there, and has to be called. A cancelled call does not wait for the function.
+        """
+        ...
+
+
+class Calls(Calling, Protocol):
     """Calling the functions of the author."""
 
     async def tell(self, path: str, location: bytes | None = None) -> None:
@@ -328,17 +343,6 @@ class Calls(Protocol):
 
     def chance(self) -> float:
         """A random number from 0 to 1, for jitter."""
-        ...
-
-    def time_limit(self, seconds: float) -> AbstractContextManager[TimeLimit]:
-        """Cancel the block once it has taken this long."""
-        ...
-
-    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
-        """Have a worker thread for a plain function, which has to wait for one if there are too many.
-
-        What this returns runs it there, and has to be called. A cancelled call does not wait for the function.
-        """
         ...
 
     async def transact(

@@ -213,7 +213,7 @@ async def _attempt(step: FunctionVerb, engine: Engine) -> BaseException | None:
         fn = step.fn
         if has_parameter(fn, KEY, len(step.args)):
             fn = with_key(engine, place.path, fn)
-        value = await call(engine, fn, step.args, options.timeout)
+        value = await call(engine.calls, fn, step.args, options.timeout)
         raw, value = engine.codec.roundtrip(value, step.hint)
     except CodecError as error:
         return about(f"the value of {place.what}", error)

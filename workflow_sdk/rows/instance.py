@@ -129,6 +129,8 @@ class Birth(Row, frozen=True):
     """How often it was restarted after something was undone: the steps that run again get other idempotency keys."""
     seals: tuple[bytes, ...] = ()
     """A value by each codec that wrote values of it, beside the one that wrote its input."""
+    is_cell: bool = False
+    """Whether it is a cell of a machine: then it takes events only, and has no history."""
 
 
 class Result(Row, frozen=True):
@@ -221,6 +223,21 @@ class WaitRow(Row, frozen=True):
     """The version of the instance that began to wait."""
 
 
+class CellRow(Row, frozen=True):
+    """What is counted of a cell, which is an instance of a machine."""
+
+    WHAT: ClassVar[str] = "the counts of a cell"
+
+    sequence: Count
+    """How many transitions there were under its key, of cells that were deleted, too."""
+    revision: Count
+    """How many transitions it has made since it began."""
+    changed_at: Moment
+    """When it took its last message."""
+    settled: str | None = None
+    """The intent that it heard of last: what its executor has sent is kept until the next one."""
+
+
 _CLASSES: Final[Mapping[Field, type[Row]]] = {
     Field.HEAD: Head,
     Field.RESULT: Result,
@@ -232,6 +249,7 @@ _CLASSES: Final[Mapping[Field, type[Row]]] = {
     Field.WATCHERS: Watchers,
     Field.ANSWERED: CountRow,
     Field.HANDED: CountRow,
+    Field.CELL: CellRow,
 }
 
 
@@ -246,6 +264,14 @@ _NO_DEATHS: Final = Deaths()
 _NO_TALLY: Final = Tally()
 _NOTHING_SHOWN: Final = Shown()
 _NO_WATCHERS: Final = Watchers()
+
+
+def error_of(rows: InstanceRows) -> ErrorRow:
+    """What stopped an instance that has failed or is stuck."""
+    error = rows.result.error
+    if error is None:
+        raise damaged("an instance that was stopped, but not by anything,")
+    return error
 
 
 class InstanceRows:
@@ -311,14 +337,6 @@ class InstanceRows:
         return row
 
     @property
-    def error(self) -> ErrorRow:
-        """What stopped it, if it failed or is stuck."""
-        error = self.result.error
-        if error is None:
-            raise damaged("an instance that was stopped, but not by anything,")
-        return error
-
-    @property
     def deaths(self) -> Deaths:
         """Which workers died under it."""
         row: Deaths = self._rows.get(Field.DEATHS, _NO_DEATHS)
@@ -347,6 +365,12 @@ class InstanceRows:
         """Who waits for its end."""
         row: Watchers = self._rows.get(Field.WATCHERS, _NO_WATCHERS)
         return row.watchers
+
+    @property
+    def cell(self) -> CellRow | None:
+        """The counts of a cell; None of what is none, or has made no transition since it began."""
+        row: CellRow | None = self._rows.get(Field.CELL)
+        return row
 
     @property
     def answered(self) -> int:

@@ -24,6 +24,14 @@ Under the root prefix:
     (14, 4, id)         schedule of which ticks wait for the end of the instance before
     (16, digest)        definition of a graph: what instances go on with, whatever the code declares by now; its size
     (16, digest, "")    the definition itself
+    (17, ...)           effects that are asked for: (1, id), (2, effect, time, id) the ones that nobody runs,
+                        (3, effect) signal: another value after each of these, (4, worker, id) the ones that it runs,
+                        (5, id, <append>) what an executor has sent while it runs
+    (18, ...)           machines: (1) the active manifest, (2, id) how far the count of a deleted cell was,
+                        (3, shard, ...) the ids of events, kept as (10, ...) and (15, ...) of an instance are,
+                        (4, machine, <append>) what cells have taken, if there is to be a journal,
+                        (5, hash) part of a snapshot, (6, machine) the newest one, (7, root) the ones that are whole,
+                        (8) how often these were changed
     (30, 1)             how many messages an inbox has room for
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would
@@ -53,6 +61,8 @@ In the space of an instance:
     (15, <append>)      idempotency key, when it was used, and its number
     (20, *segments)     the same of one inside a finished scope; and of a loop, as it was when that turn began
     (25, *segments)     after a worker died under it: an operation whose code is being called
+    (28)                state of a cell, which is an instance of a machine
+    (28, id)            effect that the cell waits for
     (26, *segments, "", ...) where a graph is that has not ended: see `graphs.marking`
 """
 
@@ -86,6 +96,7 @@ FOLDED = pack_segment(20)
 TRIES = pack_segment(25)
 MARKINGS = pack_segment(26)
 PATCHED = pack_segment(27)
+CELL = pack_segment(28)
 
 
 class Field(IntEnum):
@@ -101,6 +112,7 @@ class Field(IntEnum):
     WATCHERS = 14
     ANSWERED = 18
     HANDED = 30
+    CELL = 31
 
 
 LEASE = FIELDS + pack_segment(20)
@@ -197,6 +209,11 @@ def all_by_status(status: str) -> tuple[bytes, bytes]:
     return subtree(DIRECTORY + pack((2, status)))
 
 
+def all_by_workflow(workflow: str) -> tuple[bytes, bytes]:
+    """The range of the instances of a workflow."""
+    return subtree(_LISTED_BY_WORKFLOW + pack_one(workflow))
+
+
 def shards_of(prefix: bytes) -> list[bytes]:
     """What the keys of each shard begin with, in a part of the directory."""
     return [prefix + shard for shard in _SHARDS]
@@ -214,6 +231,8 @@ def purge_key(when: float, instance_id: str) -> bytes:
 
 
 DEFINITIONS: bytes = ROOT + pack((16,))
+EFFECTS: bytes = ROOT + pack((17,))
+MACHINES: bytes = ROOT + pack((18,))
 ANSWERS: bytes = ROOT + pack((11,))
 
 

@@ -15,10 +15,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
+from functools import wraps
 from types import CodeType, FunctionType
 from typing import Any, TypeGuard, cast
 
 from workflow_sdk import Step, Workflow
+from workflow_sdk.machines import Machine
 from workflow_sdk.operations.scope import Scope, current_scope
 
 SHIFT = timedelta(days=543, hours=13, minutes=1, seconds=1)
@@ -32,6 +34,8 @@ _time, _time_ns, _now = time.time, time.time_ns, datetime.now
 """The real functions, even if a test has replaced them."""
 
 _process: ContextVar[int] = ContextVar("workflow_sdk_process", default=0)
+_in_transition: ContextVar[bool] = ContextVar("workflow_sdk_in_transition", default=False)
+"""Whether the code is that of a machine, which has no scope."""
 
 
 @contextmanager
@@ -44,9 +48,35 @@ def elsewhere(process: int) -> Generator[None]:
         _process.reset(token)
 
 
+@contextmanager
+def machines_elsewhere(machines: Iterable[Machine[Any]], process: Callable[[], int]) -> Generator[None]:
+    """A context in which machines take their transitions as if in the process that has this number then."""
+    before = [(one, one.transition) for one in machines]
+    for one, fn in before:
+        one.transition = _taken_in(process, fn)
+    try:
+        yield
+    finally:
+        for one, fn in before:
+            one.transition = fn
+
+
+def _taken_in(process: Callable[[], int], fn: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(fn)
+    def taken(state: Any, event: Any, ctx: Any) -> Any:
+        token = _in_transition.set(True)
+        try:
+            with elsewhere(process()):
+                return fn(state, event, ctx)
+        finally:
+            _in_transition.reset(token)
+
+    return taken
+
+
 def _number() -> int:
     number = _process.get()
-    return number if number and isinstance(current_scope.get(), Scope) else 0
+    return number if number and (_in_transition.get() or isinstance(current_scope.get(), Scope)) else 0
 
 
 # What the rewritten functions call.
@@ -195,7 +225,7 @@ def _uses_what_is_given(code: CodeType) -> bool:
 def _functions(workflows: Sequence[Workflow[Any, Any]]) -> Iterator[FunctionType]:
     """The functions of the workflows, all functions of their modules, and the functions that these enclose."""
     todo: list[object] = list(workflows)
-    modules = {id(flow.fn.__globals__): flow.fn.__globals__ for flow in workflows}
+    modules = {id(fn.__globals__): fn.__globals__ for fn in filter(None, map(_function, workflows))}
     todo += [value for module in modules.values() for value in list(module.values())]
     seen: set[int] = set()
     while todo:
@@ -210,9 +240,11 @@ def _functions(workflows: Sequence[Workflow[Any, Any]]) -> Iterator[FunctionType
 
 
 def _function(found: object) -> FunctionType | None:
-    """The function of a workflow or a step, or the function that it is."""
+    """The function of a workflow, a machine or a step, or the function that it is."""
     if isinstance(found, Workflow):
         _ = found.fingerprint  # remembers that of the code as it was written
+    if isinstance(found, Machine):
+        found = found.transition
     fn = found.fn if isinstance(found, Workflow | Step) else found
     return fn if isinstance(fn, FunctionType) else None
 

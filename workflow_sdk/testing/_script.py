@@ -1,9 +1,9 @@
-"""What the script of `crash_everywhere` says: messages, and what a graph is told from outside."""
+"""What `crash_everywhere` is given: workflows, a script, and at how many commits it crashes them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias, cast
 
 from workflow_sdk import RunResult, Workflow
 from workflow_sdk.errors import DefinitionError
@@ -13,8 +13,9 @@ from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.operations.types import GRAPH_MESSAGE
 from workflow_sdk.rows.wire import shown
 
-__all__ = ["Script", "as_message", "is_told_to_graph", "messages_of"]
+__all__ = ["Script", "Witness", "as_message", "flows_by_name", "is_told_to_graph", "messages_of", "spread"]
 
+SEED: Final = bytes(range(16))
 Script: TypeAlias = Sequence["str | tuple[str, Any]"]
 """Messages: a name, or a name and a payload. The next is sent whenever the instance waits for a message; if it is the
 name of an open task of the instance, that is completed with the payload. What a graph is told stands there as well:
@@ -48,3 +49,36 @@ def as_message(workflow: object, known: KnownHandlers, name: str, payload: Any) 
     if not isinstance(payload, dict):
         raise DefinitionError(f'a script patches a graph with ("patch", {{...}}), not with {shown(payload)}')
     return GRAPH_MESSAGE, {"patch": cast("dict[str, Any]", payload)}
+
+
+def flows_by_name(workflow: Workflow[Any, Any], others: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, Any]]:
+    """A workflow and others, by name; DefinitionError, if one of them is none."""
+    found = {workflow.name: workflow}
+    for other in others:
+        if not isinstance(other, Workflow):
+            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(other)}")
+        found[other.name] = other
+    return found
+
+
+class Witness:
+    """Notes every call of the code of a step, a transaction or a handler."""
+
+    dry = False
+    seed: bytes | None = SEED
+
+    def __init__(self) -> None:
+        self.called: list[tuple[int, str]] = []
+        """The generation of the instance, and the path of the operation."""
+
+    def calls(self, path: str, generation: int) -> None:
+        self.called.append((generation, path))
+
+
+def spread(commits: int, most: int | None) -> list[int]:
+    """The numbers of the commits at which to crash: all, or so many of them."""
+    if most is None or commits <= most:
+        return list(range(1, commits + 1))
+    if most <= 1:
+        return [commits]
+    return sorted({1 + number * (commits - 1) // (most - 1) for number in range(most)})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from inspect import isawaitable
 from math import ulp
-from typing import Any
+from typing import Any, overload
 from uuid import uuid4
 
 from workflow_sdk import (
@@ -25,14 +26,25 @@ from workflow_sdk import (
 )
 from workflow_sdk.changes.instances import read_about
 from workflow_sdk.driver import Driver, open_driver
-from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
+from workflow_sdk.errors import InstanceNotFoundError, InstanceStateError
 from workflow_sdk.instance.cleanups import run_cleanups_left
+from workflow_sdk.machines import Executor, Machine, Manifest
 from workflow_sdk.operations.handlers import Handler, KnownHandlers
 from workflow_sdk.operations.types import probe
 from workflow_sdk.rows.keys import Field, InstanceKeys
-from workflow_sdk.rows.wire import shown
+from workflow_sdk.rows.retry import Duration
+from workflow_sdk.testing._cells import HORIZON, check_for_machines, check_for_workflows, crash_machines
+from workflow_sdk.testing._cells_report import CellCrashReport
 from workflow_sdk.testing._elsewhere import elsewhere, rewritten
-from workflow_sdk.testing._script import Script, as_message, is_told_to_graph, messages_of
+from workflow_sdk.testing._script import (
+    Script,
+    Witness,
+    as_message,
+    flows_by_name,
+    is_told_to_graph,
+    messages_of,
+    spread,
+)
 from workflow_sdk.testing.clock import VirtualClock
 from workflow_sdk.testing.crash_report import CrashReport, CrashRun, Ending, Side, differences, is_over
 from workflow_sdk.testing.drivers import FaultyDriver, SimulatedCrash
@@ -41,13 +53,26 @@ from workflow_sdk.values import Codec, Wrappers
 __all__ = ["Script", "crash_everywhere"]
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-SEED = bytes(range(16))
 RUNS_MAX = 10_000
 RUNS_MAX_AT_ONCE = 10
 """How many runs in a row may change nothing, neither what is stored nor the time."""
 LATEST = datetime(5000, 1, 1, tzinfo=UTC).timestamp()
 
 
+@overload
+async def crash_everywhere(
+    workflow: Machine[Any] | Manifest,
+    input: Sequence[Any],
+    *,
+    manifest: Manifest | None = None,
+    executors: Iterable[Executor] = (),
+    horizon: Duration = HORIZON,
+    store: str | Driver = "memory://",
+    reset: Callable[[], Awaitable[None] | None] | None = None,
+    commits_max: int | None = None,
+    codec: Wrappers | None = None,
+) -> CellCrashReport: ...
+@overload
 async def crash_everywhere(
     workflow: Workflow[Any, Any],
     input: Any = None,
@@ -59,7 +84,22 @@ async def crash_everywhere(
     codec: Wrappers | None = None,
     workflows: Iterable[Workflow[Any, Any]] = (),
     handlers: Iterable[Handler] = (),
-) -> CrashReport:
+) -> CrashReport: ...
+async def crash_everywhere(
+    workflow: Workflow[Any, Any] | Manifest,
+    input: Any = None,
+    *,
+    script: Script | None = None,
+    store: str | Driver = "memory://",
+    reset: Callable[[], Awaitable[None] | None] | None = None,
+    commits_max: int | None = None,
+    codec: Wrappers | None = None,
+    workflows: Iterable[Workflow[Any, Any]] = (),
+    handlers: Iterable[Handler] = (),
+    manifest: Manifest | None = None,
+    executors: Iterable[Executor] = (),
+    horizon: Duration = HORIZON,
+) -> CrashReport | CellCrashReport:
     """Kill the workflow at every commit, just before and just after; show that it ends like a run without a crash.
 
     It is run once for every commit and side, and each time restarted after the crash. The same are: the status, the
@@ -69,46 +109,26 @@ async def crash_everywhere(
     Every run is as if in another process: between operations, sets have another order, and it is another time. For
     that, the functions of the workflow's module are compiled anew from their source, as far as that is at hand.
 
-    What steps do has to come to the same every time, as it does with fakes. `reset` is called before each run, to
-    bring fakes back to where they began. Time is virtual. Of many commits, `commits_max` are taken, evenly spread.
-    `workflows` are those of the children and successors: they are run beside it, killed as well, and have to end the
-    same. `handlers` are those that a Runtime is given.
+    What steps do has to come to the same every time; `reset` is called before each run, to bring fakes back to where
+    they began. Time is virtual. Of many commits, `commits_max` are taken, evenly spread. `workflows` are those of
+    children and successors, which are killed as well; `handlers` those that a Runtime is given. For machines:
+    `crash_everywhere(machine, events, manifest=..., executors=[...])`, see `crash_machines`.
     """
-    if not isinstance(workflow, Workflow):
-        raise DefinitionError(f"crash_everywhere takes a function decorated with @workflow, not {shown(workflow)}")
+    numbers = partial(spread, most=commits_max)
+    if isinstance(workflow, (Machine, Manifest)):
+        check_for_machines(script, workflows, handlers)
+        return await crash_machines(workflow, input, manifest, executors, horizon, store, reset, codec, numbers)
+    check_for_workflows(workflow, manifest, executors)
     driver = await open_driver(store) if isinstance(store, str) else store
     try:
-        flows = _by_name(workflow, workflows)
+        flows = flows_by_name(workflow, workflows)
         known = KnownHandlers(flows.values(), handlers)
         stage = _Stage(driver, workflow, input, messages_of(script), reset, codec, flows, known)
         with rewritten(list(flows.values())):
-            return await stage.everywhere(commits_max)
+            return await stage.everywhere(numbers)
     finally:
         if isinstance(store, str):
             await driver.aclose()
-
-
-def _by_name(workflow: Workflow[Any, Any], others: Iterable[Workflow[Any, Any]]) -> dict[str, Workflow[Any, Any]]:
-    found = {workflow.name: workflow}
-    for other in others:
-        if not isinstance(other, Workflow):
-            raise DefinitionError(f"workflows are functions decorated with @workflow, not {shown(other)}")
-        found[other.name] = other
-    return found
-
-
-class _Witness:
-    """Notes every call of the code of a step, a transaction or a handler."""
-
-    dry = False
-    seed: bytes | None = SEED
-
-    def __init__(self) -> None:
-        self.called: list[tuple[int, str]] = []
-        """The generation of the instance, and the path of the operation."""
-
-    def calls(self, path: str, generation: int) -> None:
-        self.called.append((generation, path))
 
 
 @dataclass(eq=False)
@@ -126,7 +146,7 @@ class _Stage:
     handlers: KnownHandlers
     id: str = field(default_factory=lambda: f"crash-everywhere-{uuid4().hex[:8]}")
 
-    async def everywhere(self, commits_max: int | None) -> CrashReport:
+    async def everywhere(self, numbers: Callable[[int], list[int]]) -> CrashReport:
         """A run without a crash, and one for each commit and side."""
         clean, commits = await self._without_a_crash()
         # Once more, in another process. If nothing else is needed to the end, it also stays in memory all the time.
@@ -135,7 +155,7 @@ class _Stage:
         problems = differences(clean, again)
         runs: list[CrashRun] = []
         if not problems and clean.info.status is not Status.STUCK:
-            for number in _spread(commits, commits_max):
+            for number in numbers(commits):
                 runs += [await self._with_a_crash(number, side, clean) for side in ("before", "after")]
         report = CrashReport(self.workflow.name, commits, clean, tuple(runs), tuple(problems), again)
         if not report.ok:
@@ -158,7 +178,7 @@ class _Stage:
                 play.process += 1
             then, generation = await self.history(), await self._generation()
             before = play.witness.called
-            play.witness = _Witness()
+            play.witness = Witness()
             await play.go_on(self.driver)
             ending = await play.ending()
             after = play.witness.called
@@ -190,7 +210,7 @@ class _Play:
         self._stage = stage
         self.process = process
         """The number of the process in which the hero is run, which is a new one every time."""
-        self.witness = _Witness()
+        self.witness = Witness()
         """Of what the hero calls."""
         self._clock = VirtualClock(START)
         self._sent = 0
@@ -250,7 +270,7 @@ class _Play:
         driver: Driver,
         workflow: Workflow[Any, Any],
         id: str,
-        witness: _Witness,
+        witness: Witness,
         input: Any = None,
         *,
         resident: bool = False,
@@ -280,7 +300,7 @@ class _Play:
             # As the workers of any runtime would do.
             await run_cleanups_left(driver, Codec(wrapper=self._stage.codec), self._clock.time)
         for info in filter(self._goes_on, before):
-            await self._run(driver, self._stage.workflows[info.workflow], info.id, _Witness())
+            await self._run(driver, self._stage.workflows[info.workflow], info.id, Witness())
         after = await self._others()
         return [(info.id, info.version) for info in before] != [(info.id, info.version) for info in after]
 
@@ -367,12 +387,3 @@ async def _delete(client: Client, workflow: str, id: str) -> None:
 
 def _has_ended(status: Status) -> bool:
     return status.is_terminal or status is Status.STUCK
-
-
-def _spread(commits: int, most: int | None) -> list[int]:
-    """The numbers of the commits at which to crash: all, or so many of them."""
-    if most is None or commits <= most:
-        return list(range(1, commits + 1))
-    if most <= 1:
-        return [commits]
-    return sorted({1 + number * (commits - 1) // (most - 1) for number in range(most)})

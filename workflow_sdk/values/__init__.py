@@ -69,7 +69,7 @@ class Codec:
         `plain` gives dicts for objects and values for enum members: for those who do not have the classes.
         """
         if self._seals is not None or data[:3] == SEAL:
-            data = self._opened(data)
+            data = self.unseal(data)
         return _from_bytes(data, hint, "plain" if plain else "exact")
 
     def roundtrip(self, value: object, hint: object = Any) -> tuple[bytes, Any]:
@@ -89,7 +89,7 @@ class Codec:
 
         Plain data is converted: a dict to the dataclass that is asked for, ISO text to a datetime.
         """
-        return _fit(_from_bytes(self._opened(data), hint, "lenient"), hint, convert=True)
+        return _fit(_from_bytes(self.unseal(data), hint, "lenient"), hint, convert=True)
 
     def encode_text(self, text: str) -> str | bytes:
         """A text beside values as it is stored, which is readable if there is no codec. Never raises."""
@@ -107,19 +107,26 @@ class Codec:
             raise CodecError("the stored bytes are no text")
         return text
 
+    def seal(self, data: bytes) -> bytes:
+        """Bytes that hold a value already, as they are stored; `PayloadTooLargeError`, if they are too many."""
+        if len(data) > self.max_value_bytes:
+            raise _too_large(data, self.max_value_bytes)
+        return data if self._seals is None else self._seals.close(data)
+
     def check_readable(self, data: bytes) -> None:
         """Raise `SealedError` if the value can't be read with the codecs that are here."""
-        self._opened(data)
+        self.unseal(data)
 
     def is_same(self, one: bytes, other: bytes) -> bool:
         """Whether both hold the same value; raises `CodecError`."""
-        return one == other or self._opened(one) == self._opened(other)
+        return one == other or self.unseal(one) == self.unseal(other)
 
     def is_own(self, data: bytes) -> bool:
         """Whether everyone who can read `data` can also read what is written here."""
         return data[:3] != SEAL if self._seals is None else self._seals.wrote(data)
 
-    def _opened(self, data: bytes) -> bytes:
+    def unseal(self, data: bytes) -> bytes:
+        """The bytes that `seal` was given; raises `CodecError`."""
         if self._seals is not None:
             return self._seals.open(data)
         if data[:3] == SEAL:
@@ -131,11 +138,15 @@ class Codec:
     def _to_bytes(self, value: object, hint: object) -> bytes:
         data = _bytes_of(value, hint)
         if len(data) > self.max_value_bytes:
-            raise PayloadTooLargeError(
-                f"the value is {len(data):,} bytes encoded, and the limit is {self.max_value_bytes:,} (max_value_bytes)"
-                "; store it elsewhere and pass a reference"
-            )
+            raise _too_large(data, self.max_value_bytes)
         return data
+
+
+def _too_large(data: bytes, most: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(
+        f"the value is {len(data):,} bytes encoded, and the limit is {most:,} (max_value_bytes)"
+        "; store it elsewhere and pass a reference"
+    )
 
 
 def _bytes_of(value: object, hint: object) -> bytes:

@@ -8,7 +8,7 @@ its first `await`, and each note is taken back in a `finally`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -28,7 +28,7 @@ from workflow_sdk.operations.handlers import KnownHandlers
 from workflow_sdk.rows.keys import InstanceKeys, WorkerKeys
 from workflow_sdk.values import Codec, SealedError
 from workflow_sdk.worker.lease import claim, lives
-from workflow_sdk.worker.residents import Residents
+from workflow_sdk.worker.residents import Residents, Running
 
 _log = logging.getLogger("workflow_sdk.runtime")
 
@@ -49,6 +49,10 @@ TakesOver = Callable[[str], bool]
 def only_free(worker: str) -> bool:
     """Take no instance from any worker: claim only those that nobody has."""
     return False
+
+
+def _no_other(flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> None:
+    """All instances are those of workflows."""
 
 
 class Failures:
@@ -154,6 +158,8 @@ class Claims:
         self.failures: Failures = Failures(driver, clock, residents)
         self.on_due: Callable[[str], None] = lambda id: None
         """Called when an instance that became due while it was here is not in memory any more."""
+        self.other_runs: Callable[[Workflow[Any, Any], InstanceKeys, Claim], Running | None] = _no_other
+        """Makes the run of a claimed instance that is not run as a workflow; None if it is one."""
         self._known = known
         self._retention = retention
         self._claiming: set[str] = set()
@@ -179,6 +185,11 @@ class Claims:
             self._later.discard(id)
             self.on_due(id)
 
+    def leave_alone(self, names: Iterable[str]) -> None:
+        """Claim no instance of these workflows any more: other workers run them."""
+        left = set(names)
+        self.workflows = {name: flow for name, flow in self.workflows.items() if name not in left}
+
     def is_here(self, id: str) -> bool:
         """Whether an instance is in memory, or about to be."""
         return id in self._claiming or id in self._starting or id in self.residents.runs
@@ -189,7 +200,7 @@ class Claims:
         # The signal makes its run read the lease, and find out.
         self._later.add(id)
         if id in self.residents.runs:
-            self.residents.runs[id].execution.parking.arrivals.signal()
+            self.residents.runs[id].look()
 
     def missed(self, id: str, *, evict: bool) -> None:
         """Keep a signal for an instance that is not in memory, in case it is being claimed or started just now."""
@@ -233,7 +244,7 @@ class Claims:
         self._claiming.add(id)
 
         async def claim_and_run() -> None:
-            run: Run | None = None  # a cancel scope may end a block early, as far as type checkers know
+            run: Running | None = None  # a cancel scope may end a block early, as far as type checkers know
             try:
                 run = await self._claim(id, takes_over, on_unknown)
             except CodecError as error:
@@ -256,7 +267,7 @@ class Claims:
 
         residents.host.spawn(claim_and_run)
 
-    async def _claim(self, id: str, takes_over: TakesOver, on_unknown: Callable[[], None] | None) -> Run | None:
+    async def _claim(self, id: str, takes_over: TakesOver, on_unknown: Callable[[], None] | None) -> Running | None:
         """Claim an instance and return its run; None if somebody else has it, or nothing of it can be run here."""
         keys = InstanceKeys(id)
         claimant = Claimant(
@@ -281,14 +292,17 @@ class Claims:
             return None
         return None if claimed.lease is None else self._run(claimed.workflow, keys, claimed)
 
-    def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Run:
+    def _run(self, flow: Workflow[Any, Any], keys: InstanceKeys, claimed: Claim) -> Running:
+        other = self.other_runs(flow, keys, claimed)
+        if other is not None:
+            return other
         return Run(flow, self.driver, keys, self.codec, self._known, self.clock, claimed, "live", self.residents.host)
 
-    def _serve(self, id: str, run: Run) -> None:
+    def _serve(self, id: str, run: Running) -> None:
         """Run an instance that is ours, and pass on the signals that came while it was being claimed."""
         evict = self._missed.pop(id, None)
         if evict is not None:
-            run.execution.parking.arrivals.signal()
+            run.look()
         # Set before the task begins, without an `await` since the signals were taken out above: a signal that comes
         # from now on finds the run here.
         self.residents.runs[id] = run

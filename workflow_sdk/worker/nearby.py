@@ -25,7 +25,7 @@ class Nearby:
     def resident(self, id: str) -> Resident | None:
         """The instance, if it is in memory."""
         run = self._residents.runs.get(id)
-        return None if run is None else run.execution.messages
+        return None if run is None else run.messages
 
     def is_worker(self, worker: str) -> bool:
         """Whether this is the id of the worker in this process."""
@@ -35,7 +35,7 @@ class Nearby:
         """Pass on that a message was stored for an instance that the worker in this process has."""
         run = self._residents.runs.get(id)
         if run is not None:
-            run.execution.parking.arrivals.signal(lease=False)
+            run.look(lease=False)
         else:
             self._claiming.missed(id)
 

@@ -7,16 +7,16 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from math import inf
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import anyio
 from anyio.abc import TaskGroup
 
+from workflow_sdk.client.access import Resident
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import CodecError, LeaseLostError
 from workflow_sdk.instance.clock import Activity, Clock
 from workflow_sdk.instance.host import Guest, Near, Parked, Root, Waiting
-from workflow_sdk.instance.run import Run
 from workflow_sdk.instance.threads import THREADS_MAX, Threads
 from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.worker.hosting import Crew, crew_of
@@ -134,6 +134,62 @@ class RuntimeHost:
         self.slots.leave(id)
 
 
+class Running(Protocol):
+    """One instance that a worker has in memory, whatever runs it."""
+
+    @property
+    def waiting(self) -> Waiting:
+        """What has the timers of the instance."""
+        ...
+
+    @property
+    def messages(self) -> Resident | None:
+        """What messages are handed over to in memory; None if they have to be read from the store."""
+        ...
+
+    @property
+    def ended(self) -> InstanceRows | None:
+        """The rows of the instance, if it has ended or is stuck."""
+        ...
+
+    async def go(self) -> None:
+        """Run the instance, and release it whatever happens."""
+        ...
+
+    def look(self, *, lease: bool = True) -> None:
+        """Have it read its messages and, with `lease`, find out whether the instance is still ours."""
+        ...
+
+    def evict(self) -> None:
+        """Begin nothing new, and release the instance once what is under way has ended."""
+        ...
+
+    def abandon(self) -> None:
+        """End it: nothing of it is woken any more."""
+        ...
+
+    def activity(self) -> Activity:
+        """What is under way: code, a thread or nothing."""
+        ...
+
+
+class Beside(Protocol):
+    """What a worker runs beside instances, and stops with them."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anything of it is under way."""
+        ...
+
+    def take_nothing(self) -> None:
+        """Begin nothing new."""
+        ...
+
+    async def give_back(self) -> None:
+        """Cancel what is under way, and leave it to others."""
+        ...
+
+
 class Residents:
     """All instances that one runtime has in memory."""
 
@@ -145,7 +201,7 @@ class Residents:
         self._max_idle = max_idle
         self.host: RuntimeHost = RuntimeHost(clock, concurrency, threads, self._evict_surplus)
         self.slots: Slots = self.host.slots
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, Running] = {}
         self.stopping: bool = False
         """Whether the worker is stopping: nothing new is begun."""
         self.busy: int = 0
@@ -154,6 +210,8 @@ class Residents:
         """How many loops are reading the store right now, to see whether there is something to do."""
         self.on_failure: Callable[[str, BaseException], None] = lambda id, error: None
         """Called with the id and the error when a run has failed. Its instance may not have been released."""
+        self.beside: Beside | None = None
+        """What else the worker runs."""
         self.on_end: list[Callable[[str], None]] = []
         """Called with the id of each instance that is not in memory any more."""
         self._leaving: set[str] = set()
@@ -179,8 +237,8 @@ class Residents:
             for id in host.timers.due(now):
                 run = self.runs.get(id)
                 if run is not None:
-                    run.execution.parking.fire()
-                    host.keep(run.execution.parking)
+                    run.waiting.fire()
+                    host.keep(run.waiting)
             while host.idle and next(iter(host.idle.values())) + self._max_idle <= self._clock.monotonic():
                 self._evict_longest()
             idle = next(iter(host.idle.values())) + self._max_idle if host.idle else None
@@ -188,7 +246,7 @@ class Residents:
 
     def activity(self) -> Activity:
         """What is under way in all instances together."""
-        found = {run.execution.activity() for run in self.runs.values()}
+        found = {run.activity() for run in self.runs.values()}
         if Activity.THREAD in found:
             return Activity.THREAD
         return Activity.CODE if self.busy or self.looking or Activity.CODE in found else Activity.NONE
@@ -218,18 +276,17 @@ class Residents:
         self.host.idle.pop(id, None)
         # It does not get another slot. One that it has it keeps until the steps that are under way have ended.
         self.slots.stop_waiting(id)
-        self.runs[id].execution.parking.evict()
+        self.runs[id].evict()
 
-    async def serve(self, id: str, run: Run, *, evict: bool = False) -> None:
+    async def serve(self, id: str, run: Running, *, evict: bool = False) -> None:
         """Run an instance until it has ended, is stuck, was evicted or is not ours any more."""
         self.runs[id] = run
         if self.stopping or evict:
-            run.execution.parking.evict()
+            run.evict()
         about: InstanceRows | None = None
         try:
             await run.go()
-            if run.is_over:
-                about = run.journal.about
+            about = run.ended
         except LeaseLostError:
             _log.info("instance %s was taken over", id)
         except BaseException as error:
@@ -283,14 +340,18 @@ class Residents:
     async def evict_all(self, grace: float) -> None:
         """Begin nothing new, give what is under way `grace` seconds to end, and cancel what is left."""
         self.stopping = True
+        if self.beside is not None:
+            self.beside.take_nothing()
         for id in list(self.runs):
             self.evict_one(id)
         with anyio.move_on_after(grace) as self._patience:
-            while self.runs or self.busy:
+            while self.runs or self.busy or (self.beside is not None and self.beside.is_running):
                 self._ended = anyio.Event()
                 await self._ended.wait()
+        if self.beside is not None:
+            await self.beside.give_back()
         for run in list(self.runs.values()):
-            run.execution.life.abandon()
+            run.abandon()
         if self.host.crew is not None:
             # Without an `await` in between. `abandon` wakes code that shields itself from being cancelled; the
             # cancellation also reaches claims, and runs that are still loading.
@@ -304,9 +365,13 @@ class Residents:
     def look_again(self) -> None:
         """Have every run read its messages and its lease, and so find out whether its instance is still ours."""
         for run in list(self.runs.values()):
-            run.execution.parking.arrivals.signal()
+            run.look()
 
     def one_less(self) -> None:
         """Note that one of the claims or starts that count as `busy` is over."""
         self.busy -= 1
+        self.one_ended()
+
+    def one_ended(self) -> None:
+        """Note that something has ended that `evict_all` may wait for."""
         self._ended.set()

@@ -69,4 +69,4 @@ class Signals:
         elif signal.evicts:
             self._residents.evict_one(signal.id)
         else:
-            run.execution.parking.arrivals.signal()
+            run.look()
