@@ -24,6 +24,7 @@ WORDS = {
     "doors": "Client and Runtime",
     "features": "schedules, retention, checking replays",
     "graphs": "steps and arcs, run by tokens",
+    "machines": "cells, events and effects",
     "worker": "runs many instances",
     "client": "starts and reaches them",
     "instance": "one run of one instance",

@@ -23,8 +23,8 @@ __all__ = ["check_ended", "check_nothing_left", "leftovers"]
 
 Key = tuple[Any, ...]
 
-SPACES, ALARMS, HEARTBEATS, CLAIMS, TASKS, SCHEDULES = 1, 3, 6, 7, 13, 14
-FIELDS, LEASE = 4, 20
+SPACES, ALARMS, HEARTBEATS, CLAIMS, TASKS, SCHEDULES, EFFECTS = 1, 3, 6, 7, 13, 14, 17
+FIELDS, LEASE, CELL = 4, 20, 28
 _OF_ENDED = {7: "messages taken in a race", 9: "waits", 12: "what hangs on a wait"}
 """The parts of an instance's space that nothing needs once it has ended."""
 
@@ -41,6 +41,9 @@ def leftovers(keys: Iterable[Key]) -> list[Key]:
     workers = {key[1] for key in found if key[0] == HEARTBEATS}
     tasks = {key[2] for key in found if key[:2] == (TASKS, 1)}
     schedules = {key[2] for key in found if key[:2] == (SCHEDULES, 1)}
+    # An effect that was asked for is done, even if its cell is over by then.
+    intents = {key[2] for key in found if key[:2] == (EFFECTS, 1)}
+    has_cells = any(key[0] == SPACES and key[2:] == (CELL,) for key in found)
 
     def is_kept(key: Key) -> bool:
         match key:
@@ -52,6 +55,18 @@ def leftovers(keys: Iterable[Key]) -> list[Key]:
                 return id in instances
             case (16, *_):
                 return True  # a definition of a graph, kept once for all its instances
+            case (17, 1 | 3, _):
+                return True  # an intent; and the signal of an effect, kept once for all its intents
+            case (17, 2, _, _, id):
+                return id in intents
+            case (17, 4, worker, id):
+                return worker in workers and id in intents
+            case (17, 5, id, _):
+                return id in intents or has_cells  # a cell keeps what came with the effect that it heard of last
+            case (18, 2, _) | (18, 3 | 4, *_):
+                return True  # how far the count of a deleted cell was, the ids of events, and the journal
+            case (18, 5 | 6 | 7, _):
+                return True  # snapshots outlive what they are of
             case (7, worker, id):
                 return worker in workers and id in instances
             case (6 | 8 | 9, worker, *_):
@@ -67,6 +82,11 @@ def leftovers(keys: Iterable[Key]) -> list[Key]:
     return [key for key in found if not is_kept(key)]
 
 
+def is_effect_of_cell(key: Key) -> bool:
+    """Whether it is the row, in the space of an instance, of an effect that a cell waits for."""
+    return key[0] == CELL and len(key) > 1
+
+
 async def check_ended(driver: Driver) -> None:
     """What has ended has nothing that only a live instance needs."""
     keys = await keys_of(driver)
@@ -77,7 +97,7 @@ async def check_ended(driver: Driver) -> None:
             continue
         assert head.alarm is None, f"{id} has ended, and is due"
         own = [key[2:] for key in keys if key[:2] == (SPACES, id)]
-        needless = [key for key in own if key[0] in _OF_ENDED or key == (FIELDS, LEASE)]
+        needless = [key for key in own if key[0] in _OF_ENDED or key == (FIELDS, LEASE) or is_effect_of_cell(key)]
         assert not needless, f"{id} has ended, and keeps {needless}"
         assert not [key for key in keys if key[0] in (ALARMS, CLAIMS) and key[-1] == id], f"{id} has ended, and is due"
 

@@ -16,7 +16,7 @@ from workflow_sdk.changes.deliver import NewMessage, deliver
 from workflow_sdk.changes.instances import check_workflow, new_rows
 from workflow_sdk.changes.workers import Heartbeat
 from workflow_sdk.errors import AlreadyExistsError
-from workflow_sdk.rows.instance import Birth, Head, InstanceRows, Lease, Try
+from workflow_sdk.rows.instance import Birth, Head, InstanceRows, Lease, Try, error_of
 from workflow_sdk.rows.keys import TRIES, WAITS, Field, InstanceKeys, worker_keys
 from workflow_sdk.rows.status import Status
 from workflow_sdk.rows.wire import DUE_AT_ONCE_MAX
@@ -186,7 +186,7 @@ def test_deaths_count_against_what_was_executed() -> None:
         store.rows[P.space + TRIES + b"\x15\x02"] = Try("good", (lease.name,)).pack()
     del store.rows[worker_keys(GONE.worker).heartbeat]
     found = claimed(store, Lease("last", 1, 10.0), beats=False)
-    assert found.about.error.message.plain.startswith("5 workers in a row died while they executed 'bad'")
+    assert error_of(found.about).message.plain.startswith("5 workers in a row died while they executed 'bad'")
 
 
 def test_a_death_is_taken_back() -> None:

@@ -33,6 +33,8 @@ COMMANDS = [
     ("prune", "--older-than", "1d"),
     ("watch", "i"),
     ("schedules",),
+    ("tail", "m"),
+    ("trace", "i"),
     ("pause-schedule", "s"),
     ("resume-schedule", "s"),
     ("delete-schedule", "s"),
@@ -43,6 +45,8 @@ COMMANDS = [
     ("complete-task", "t", "--by", "somebody"),
     ("assign-task", "t", "somebody"),
     ("release-task", "t"),
+    ("cells", "m"),
+    ("cell", "m", "k"),
 ]
 """Those that work on what is there."""
 

@@ -15,6 +15,26 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Lines that have to be there, in this order.
 SHOWS = {
+    "order_machine": [
+        "o-1: shipped, after 1 tries to charge",
+        "o-2: shipped, after 2 tries to charge",
+        "o-3: not paid, after 3 tries to charge",
+        "o-4: refunded, after 1 tries to charge",
+        "ledger: {'not paid': 1, 'refunded': 1, 'shipped': 2}",
+    ],
+    "choreography": [
+        "order 3: accepted accepted",
+        "o-1: sent as parcel 1",
+        "o-2: sent as parcel 2",
+        "o-3: no teapot left",
+    ],
+    "reminders": [
+        "  15 January: reminder 1 of invoice 1",
+        "  16 January: reminder 2 of invoice 1",
+        "  18 January: reminder 3 of invoice 1",
+        "invoice 1: handed to a lawyer, after 3 reminders",
+        "invoice 2: paid, after 0 reminders",
+    ],
     "order": [
         "first start",
         "  charging 49.90",
@@ -240,7 +260,7 @@ CLAIMS = {
 
 
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHOWS, "demo"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHOWS, "demo", "many_cells"}
 
 
 @pytest.mark.parametrize("name", SHOWS)
@@ -252,6 +272,16 @@ def test_the_example_shows_what_it_promises(name: str) -> None:
     assert missing == [], result.stdout
     if name in CLAIMS:
         CLAIMS[name](result.stdout)
+
+
+def test_many_cells_sleep_in_a_file() -> None:
+    """As many as a test has time for; by itself it has a hundred thousand."""
+    result = run("many_cells", "3000")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "3,000 meters have a reading, and at most 1,000 of them are in memory",
+        "in a new process, one of them wakes: {'m-2999': 9500}",
+    ]
 
 
 def test_the_demo_holds_its_claims() -> None:

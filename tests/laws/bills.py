@@ -56,7 +56,7 @@ async def bill_of(driver: Driver, run: Run, operations: int = 100) -> Bill:
 
 
 async def _least(driver: Driver, run: Run, operations: int) -> Bill:
-    """The least that several such runs cost. Some cost more: whoever waits looks the more often the slower a store is."""
+    """The least that several such runs cost: whoever waits looks the more often the slower a store is."""
     bills = [vars(await _bill(driver, run, operations)) for _ in range(RUNS)]
     return Bill(**{name: min(bill[name] for bill in bills) for name in bills[0]})
 

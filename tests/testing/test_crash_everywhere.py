@@ -238,7 +238,7 @@ async def test_a_report_of_some_of_the_runs_can_be_printed() -> None:
 
 async def test_what_is_no_workflow_is_refused() -> None:
     with pytest.raises(DefinitionError, match="decorated with @workflow"):
-        await crash_everywhere(note)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        await crash_everywhere(note)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 async def test_an_author_who_stops_the_crash_does_not_live_on() -> None:
