@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from tests.benchmarks.cells import cells_1, cells_1000, effects_1000, wake_cell
 from tests.benchmarks.child import echoing
 from tests.benchmarks.expressions import expression
 from tests.benchmarks.graphs import dag_10000, dag_100000, firings_100000
@@ -210,4 +211,8 @@ MEASUREMENTS = [
     Measurement("graph_firings_100000", firings_100000, stores=(MEMORY, SQLITE_FULL, SQLITE_NORMAL)),
     Measurement("graph_dag_10000", dag_10000, stores=(MEMORY, SQLITE_FULL)),
     Measurement("graph_dag_100000", dag_100000, stores=(MEMORY,)),
+    Measurement("cells_1", cells_1),
+    Measurement("cells_1000", cells_1000),
+    Measurement("effects_1000", effects_1000),
+    Measurement("wake_cell", wake_cell, stores=(MEMORY, SQLITE_FULL, FOUNDATIONDB)),
 ]

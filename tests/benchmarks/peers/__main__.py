@@ -35,6 +35,8 @@ SCENARIOS = [
     "cold_start",
     "parked",  # the last one: with a server, what waits remains
 ]
+CELLS = ("cells_1", "cells_1000")
+"""Of machines, and of what others have for entities with a key."""
 GRAPHS = ("graph_firings_1000", "graph_fan_1000", "graph_fan_out_1000", "graph_chain_1000", "graph_dag_1000")
 SCENARIO_SECONDS = 90
 
@@ -86,7 +88,15 @@ PEERS = [
     Peer("dbos", "DBOS", "dbos", "SQLite as installed", _sqlite, "dbos_run"),
     Peer("dbos", "DBOS", "dbos", "SQLite WAL", _sqlite, "dbos_run", mode="WAL"),
     Peer("dbos", "DBOS", "dbos", "PostgreSQL", postgres, "dbos_run"),
-    Peer("restate", "Restate", "restate-sdk", "server, RocksDB", restate, "restate_run"),
+    Peer(
+        "restate",
+        "Restate",
+        "restate-sdk",
+        "server, RocksDB",
+        restate,
+        "restate_run",
+        only=(*CELLS, *SCENARIOS),
+    ),
     Peer(
         "temporal",
         "Temporal",
@@ -184,7 +194,7 @@ def _interrupt(*_: object) -> None:
 def main() -> None:
     """Measure what is wanted, or all."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.peers", description=__doc__)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[*SCENARIOS, *GRAPHS])
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[*CELLS, *SCENARIOS, *GRAPHS])
     parser.add_argument("--peers", type=lambda text: text.split(","), default=[peer.name for peer in PEERS])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)

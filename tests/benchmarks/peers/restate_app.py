@@ -21,6 +21,7 @@ from tests.benchmarks.peers.ports import free_port
 __all__ = [
     "answering",
     "ask",
+    "count_up",
     "joining",
     "pong",
     "resumable",
@@ -43,6 +44,7 @@ resumable_workflow = Workflow("Resumable", inactivity_timeout=timedelta(seconds=
 answering_workflow = Workflow("Answering")
 waiting_workflow = Workflow("Waiting")
 answering_object = VirtualObject("AnsweringObject")
+counting_object = VirtualObject("CountingObject")
 
 
 async def nothing() -> int:
@@ -115,8 +117,24 @@ async def waiting(ctx: WorkflowContext) -> None:
     await ctx.promise("message").value()
 
 
+@counting_object.handler()
+async def count_up(ctx: ObjectContext) -> int:
+    """Count the calls of an object."""
+    count = (await ctx.get("count", type_hint=int) or 0) + 1
+    ctx.set("count", count)
+    return count
+
+
 app = restate.app(
-    [sequential_workflow, joining_workflow, resumable_workflow, answering_workflow, waiting_workflow, answering_object]
+    [
+        sequential_workflow,
+        joining_workflow,
+        resumable_workflow,
+        answering_workflow,
+        waiting_workflow,
+        answering_object,
+        counting_object,
+    ]
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from statistics import median
 
 from tests.benchmarks.peers import restate_app as app
 from tests.benchmarks.peers.measuring import (
@@ -125,6 +126,33 @@ async def waiting(setting: Setting) -> Figures:
         return await parked(start)
 
 
+async def _objects(setting: Setting, cells: int, each: int) -> Figures:
+    """Calls of virtual objects that count them: one after the other for each, and side by side for several."""
+    async with app.served(setting) as client:
+        keys = [_key() for _ in range(cells)]
+
+        async def one(key: str) -> None:
+            for _ in range(each):
+                await client.object_call(app.count_up, key, None)
+
+        rates: list[float] = []
+        for _ in range(4):
+            began = time.perf_counter()
+            await asyncio.gather(*[one(key) for key in keys])
+            rates.append(cells * each / (time.perf_counter() - began))
+    return {"cells": cells, "events_each": each, "runs": 3, "transitions_per_s": round(median(rates[1:]))}
+
+
+async def cells_1(setting: Setting) -> Figures:
+    """One object, and one call after the other."""
+    return await _objects(setting, 1, 1000)
+
+
+async def cells_1000(setting: Setting) -> Figures:
+    """Many objects at once."""
+    return await _objects(setting, 1000, 5)
+
+
 async def cold(setting: Setting) -> Figures:
     """The first workflow of a process: it serves, registers, and calls."""
     return await cold_start(setting, "restate", MODULE)
@@ -147,6 +175,8 @@ SCENARIOS = {
     "round_trip": round_trip,
     "parked": waiting,
     "cold_start": cold,
+    "cells_1": cells_1,
+    "cells_1000": cells_1000,
 }
 COMMANDS = {"first": first}
 
