@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from workflow_sdk import Client, DefinitionError, InstanceNotFoundError, Runtime, open_driver
+from workflow_sdk.changes.claim import new_lease
 from workflow_sdk.changes.decide import DEATHS_MAX
 from workflow_sdk.client.watching import wait_idly
 from workflow_sdk.driver import Batch, Clear, ClearRange, Driver
@@ -91,20 +92,39 @@ async def has_rung(client: Client, times: int) -> bool:
         return False
 
 
+def takes(number: int, batch: Batch) -> bool:
+    """Whether a commit takes a message of the counter."""
+    cleared = [write.key for write in batch.writes if isinstance(write, Clear)]
+    return any(key.startswith(KEYS.space + INBOX) for key in cleared)
+
+
 async def test_workers_that_die_again_and_again_make_no_cell_stuck_that_gets_on() -> None:
     clock = VirtualClock()
     async with aclosing(await open_driver("memory://")) as driver:
-        for number in range(2 * DEATHS_MAX):
-            faulty = FaultyDriver(driver)
+        for number in range(3):
+            async with Client(driver, clock=clock, machines=rings) as client:
+                await client.emit(Ring())
+            for _ in range(DEATHS_MAX // 2):
+                with suppress(SimulatedCrash, BaseExceptionGroup):
+                    async with Runtime(FaultyDriver(driver, crash_before=takes), machines=rings, clock=clock):
+                        await wait_idly(clock, anyio.Event(), clock.time() + 60)
+            async with Runtime(driver, machines=rings, clock=clock) as runtime:
+                await wait_idly(clock, anyio.Event(), clock.time() + 60)
+                assert await has_rung(runtime, number + 1)
+
+
+async def test_transitions_that_kill_worker_after_worker_make_the_cell_stuck() -> None:
+    clock = VirtualClock()
+    async with (
+        aclosing(await open_driver("memory://")) as driver,
+        Client(driver, clock=clock, machines=rings) as client,
+    ):
+        await client.emit(Ring())
+        for _ in range(DEATHS_MAX + 1):
             with suppress(SimulatedCrash, BaseExceptionGroup):
-                async with Runtime(faulty, machines=rings, clock=clock) as runtime:
-                    await runtime.emit(Ring())
-                    await until(lambda n=number: has_rung(runtime, n + 1))  # type: ignore[misc]
-                    faulty.crash()
-        async with Client(driver) as client:
-            found = await client.cell(counter)
-        assert found.status in (CellStatus.RUNNING, CellStatus.WAITING)
-        assert found.last_sequence == 2 * DEATHS_MAX
+                async with Runtime(FaultyDriver(driver, crash_before=takes), machines=rings, clock=clock):
+                    await wait_idly(clock, anyio.Event(), clock.time() + 60)
+        assert (await client.cell(counter)).status is CellStatus.STUCK
 
 
 async def test_what_a_dead_worker_ran_is_run_again_though_nothing_else_happens() -> None:
@@ -135,19 +155,18 @@ async def test_what_a_dead_worker_ran_is_run_again_though_nothing_else_happens()
 
 
 async def test_a_cell_that_could_not_be_given_back_is_claimed_again() -> None:
-    clock, takes, fails = VirtualClock(), list[int](), list[int]()
+    clock, taken, fails = VirtualClock(), list[int](), list[int]()
     async with aclosing(await open_driver("memory://")) as driver:
         async with Client(driver, clock=clock, machines=rings) as client:
             for _ in range(2):
                 await client.emit(Ring())
 
         def fail(number: int, batch: Batch) -> bool:
-            cleared = [write.key for write in batch.writes if isinstance(write, Clear)]
-            if not takes and any(key.startswith(KEYS.space + INBOX) for key in cleared):
-                takes.append(number)
+            if not taken and takes(number, batch):
+                taken.append(number)
                 # It is evicted with one message taken and one in memory.
                 runtime._residents.evict_one(KEYS.instance_id)  # pyright: ignore[reportPrivateUsage]
-            elif takes and not fails and KEYS.lease in cleared:
+            elif taken and not fails and Clear(KEYS.lease) in batch.writes:
                 fails.append(number)
                 return True
             return False
@@ -155,7 +174,7 @@ async def test_a_cell_that_could_not_be_given_back_is_claimed_again() -> None:
         runtime = Runtime(FaultyDriver(driver, fail_at=fail), machines=rings, clock=clock)
         async with runtime:
             await wait_idly(clock, anyio.Event(), clock.time() + 60)
-            assert (len(takes), len(fails)) == (1, 1)
+            assert (len(taken), len(fails)) == (1, 1)
             assert await has_rung(runtime, 2)
 
 
@@ -280,15 +299,17 @@ async def test_a_place_in_a_queue_at_which_nothing_waits_is_cleared_and_makes_no
 
 
 class Interrupted:
-    """A driver before which something happens, once: when a commit comes that deletes a cell."""
+    """A driver before which something happens, once: when such a commit comes."""
 
-    def __init__(self, driver: Driver, happens: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(
+        self, driver: Driver, when: Callable[[int, Batch], bool], happens: Callable[[], Awaitable[Any]]
+    ) -> None:
         self._driver = driver
+        self._when = when
         self._happens: Callable[[], Awaitable[Any]] | None = happens
 
     async def commit(self, batch: Batch, /) -> None:
-        deletes = any(isinstance(write, ClearRange) and write == ClearRange(*KEYS.all()) for write in batch.writes)
-        happens = self._happens if deletes else None
+        happens = self._happens if self._when(0, batch) else None
         if happens is not None:
             self._happens = None
             await happens()
@@ -298,15 +319,37 @@ class Interrupted:
         return getattr(self._driver, name)
 
 
+def deletes(number: int, batch: Batch) -> bool:
+    """Whether a commit deletes the counter."""
+    return ClearRange(*KEYS.all()) in batch.writes
+
+
 async def test_what_comes_while_a_cell_is_deleted_begins_it_again() -> None:
     clock = VirtualClock()
     async with (
         aclosing(await open_driver("memory://")) as driver,
         Client(driver, clock=clock, machines=rings) as client,
     ):
-        interrupted: Any = Interrupted(driver, lambda: client.emit(Ring("late")))
+        interrupted: Any = Interrupted(driver, deletes, lambda: client.emit(Ring("late")))
         async with Runtime(interrupted, machines=rings, clock=clock) as runtime:
             await runtime.emit(Ring("delete"))
             await wait_idly(clock, anyio.Event(), clock.time() + 60)
             found = await runtime.cell(counter)
         assert (found.state, found.last_sequence) == (Rung(1), 2)
+
+
+async def test_who_has_lost_a_cell_takes_nothing_of_it_any_more() -> None:
+    clock = VirtualClock()
+    async with aclosing(await open_driver("memory://")) as driver:
+
+        async def taken_over() -> None:
+            batch = Batch()
+            batch.set(KEYS.lease, new_lease("another worker", 10.0).pack())
+            await driver.commit(batch)
+
+        interrupted: Any = Interrupted(driver, takes, taken_over)
+        async with Runtime(interrupted, machines=rings, clock=clock) as runtime:
+            await runtime.emit(Ring())
+            await wait_idly(clock, anyio.Event(), clock.time() + 1)
+            assert not await has_rung(runtime, 1)
+            assert Found.among(await driver.scan(*ALL)).queued[KEYS.instance_id] == 1

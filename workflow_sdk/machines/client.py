@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.deliver import Delivery, NewMessage
-from workflow_sdk.changes.instances import read_about
+from workflow_sdk.changes.instances import parse
 from workflow_sdk.client.access import Access
 from workflow_sdk.client.directory import Merged
 from workflow_sdk.client.info import Page, after_cursor
@@ -37,14 +37,11 @@ from workflow_sdk.machines.surroundings import address_of
 from workflow_sdk.machines.views import Cell, Intent
 from workflow_sdk.rows.cells import SequenceRow, cell_key, frames_of, sequence_key
 from workflow_sdk.rows.instance import InstanceRows
-from workflow_sdk.rows.keys import DIRECTORY, InstanceKeys, last_of, shards_of
+from workflow_sdk.rows.keys import DIRECTORY, FIELDS, InstanceKeys, last_of, shards_of
 from workflow_sdk.rows.location import pack, subtree
 from workflow_sdk.rows.wire import shown, time_of
 
 StateT = TypeVar("StateT")
-
-LOOKS_MAX = 5
-"""How often a cell is read again that changes while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +193,11 @@ class Machines:
         return Cell(key, state, data.status, inflight, data.sequence, data.revision)
 
     async def _rows(self, keys: InstanceKeys) -> tuple[InstanceRows, StoredCell] | None:
-        """The rows of a cell, as they were at one moment unless they change all the time; None if there are none."""
-        driver = self._access.looking
-        about, rows = await read_about(driver, keys), list[tuple[bytes, bytes]]()
-        for _ in range(LOOKS_MAX):
-            rows = await driver.scan(cell_key(keys), all_pending(keys)[1])
-            before, about = about, await read_about(driver, keys)
-            if before.tally == about.tally:
-                break
-        return (about, StoredCell.of(keys, rows)) if about else None
+        """The rows of a cell, as they were at one moment; None if there are none."""
+        # One read, so that the counts are those of the state: a cell has no rows between the two but a few.
+        rows = await self._access.looking.scan(keys.range(FIELDS)[0], all_pending(keys)[1])
+        about = parse(keys, rows).about
+        return (about, StoredCell.of(keys, [row for row in rows if row[0] >= cell_key(keys)])) if about else None
 
     async def _inflight(self, data: CellData, machine: Machine[Any], key: Any) -> dict[str, Intent]:
         raws = {id: await self._access.looking.get(intent_key(id)) for id in data.inflight}
