@@ -75,6 +75,12 @@ WORDS = {
     "graph_dag_10000": "10,000 of them, at most ten at once; beside `ctx.map` over 10,000 items with a step each,"
     " ten at once.",
     "graph_dag_100000": "100,000 of them.",
+    "cells_1": "Events to one cell of a machine, one after the other: from sending the first until the last is taken. "
+    "Restate: calls of a virtual object that counts them.",
+    "cells_1000": "The same with 1,000 cells at once, five events each.",
+    "effects_1000": "1,000 effects of as many cells: asked for, begun after the commit, answered, heard of.",
+    "wake_cell": "From sending an event until it is taken, where a new process has the store, and the cell has made so "
+    "many transitions.",
     "concurrent": "500 workflows of 5 steps, started at once in one process, until the last has ended.",
     "family": "Time per child of 1,000, per link of a chain of 200 (each a child of the one before), and per "
     "generation of a workflow that starts over 1,000 times.",
@@ -96,6 +102,8 @@ TITLES = {
     "wall_us_per_operation": "wall, µs each",
     "cpu_us_per_operation": "CPU, µs each",
     "steps_per_s": "steps/s",
+    "transitions_per_s": "transitions/s",
+    "effects_per_s": "effects/s",
     "entries": "entries",
     "entries_per_cpu_s": "entries per CPU second",
     "memory_mb_per_1000": "MB per 1,000",
