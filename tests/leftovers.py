@@ -60,7 +60,7 @@ def leftovers(keys: Iterable[Key]) -> list[Key]:
             case (17, 2, _, _, id):
                 return id in intents
             case (17, 4, worker, id):
-                return worker in workers and id in intents
+                return id in intents  # whoever comes next gives back what a worker had that is gone
             case (17, 5, id, _):
                 return id in intents or has_cells  # a cell keeps what came with the effect that it heard of last
             case (18, 2, _) | (18, 3 | 4, *_):

@@ -68,7 +68,9 @@ async def test_nothing_that_is_said_stands_in_the_store(driver: Driver) -> None:
             assert [frame.value for frame in await client.frames(asked.ids[0])] == [SECRETS[2]]
             await check_no_secret(driver)
             await client.emit(Do("a", "tell"))
-            await until_words(client, one, "b", SECRETS[0])
+            cell = await until_count(client, one, "b", 3)
+            assert cell.state[0] == SECRETS[0]
+            await check_no_secret(driver)
             await client.emit(Do("a", "end"))
             cell = await until_cell(client, one, "a", lambda cell: cell.status == "completed")
             await check_no_secret(driver)

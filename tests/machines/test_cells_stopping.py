@@ -6,6 +6,7 @@ import threading
 from typing import Any, NoReturn
 
 import anyio
+import pytest
 
 from tests.machines.cell_parts import (
     Answer,
@@ -15,17 +16,20 @@ from tests.machines.cell_parts import (
     ask,
     manifest_of,
     told,
+    until_cell,
     until_words,
 )
 from tests.patience import PATIENCE
 from tests.runtime.polling import settle, until
-from workflow_sdk import Backoff, Client, Driver, Runtime
+from workflow_sdk import Backoff, Batch, Client, Driver, Runtime
+from workflow_sdk.driver import Set
 from workflow_sdk.machines import (
     EffectReceipt,
     Intent,
     MachineContext,
     executor,
 )
+from workflow_sdk.machines.rows import all_executed
 from workflow_sdk.testing import VirtualClock
 
 
@@ -126,6 +130,55 @@ async def test_what_does_not_end_within_the_grace_is_taken_by_another(driver: Dr
             key = working.intents[working.ids.index(id)].key
             await until_words(other, one, key, "x", "ok ask@1: x")
         assert dict((await client.cell(one, key)).inflight) == {}
+
+
+class Holding:
+    """A driver that holds the commit by which a worker takes an effect; nothing cancels that."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.began, self.go_on = anyio.Event(), anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    async def commit(self, batch: Batch) -> None:
+        """Commit, later."""
+        begin, end = all_executed()
+        with anyio.CancelScope(shield=True):
+            if any(isinstance(write, Set) and begin <= write.key < end for write in batch.writes):
+                self.began.set()
+                await self.go_on.wait()
+            await self._driver.commit(batch)
+
+
+@pytest.mark.parametrize("grace", [0.01, 5])
+async def test_an_effect_that_is_being_taken_when_the_runtime_ends_is_done_or_given_back(
+    driver: Driver, grace: float
+) -> None:
+    one, asked = told(asks), Asked()
+    manifest = manifest_of(one)
+    async with Runtime(driver, machines=manifest) as runtime:
+        for key in "abc":
+            await runtime.emit(Do(key, "x"))
+            await until_cell(runtime, one, key, lambda cell: len(cell.inflight) == 1)
+    holding = Holding(driver)
+    store: Any = holding
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            async with Runtime(store, machines=manifest, executors=[asked.by()], grace=grace) as runtime:
+                await holding.began.wait()
+
+                async def goes_on() -> None:
+                    await settle(driver)
+                    holding.go_on.set()
+
+                group.start_soon(goes_on)
+    assert not await driver.scan(*all_executed()), "nobody has it any more"
+    assert len(asked.ids) <= 1, "nothing is taken once the runtime ends"
+    async with Runtime(driver, machines=manifest, executors=[asked.by()]) as runtime:
+        for key in "abc":
+            await until_words(runtime, one, key, "x", "ok ask@1: x")
 
 
 async def _is_in(id: str, asked: Asked) -> bool:

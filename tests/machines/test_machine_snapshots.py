@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -88,6 +89,15 @@ async def until_quiet(client: Client, machine: Machine[Any] | str) -> StoredSnap
 
     await until(is_so)
     return found[-1]
+
+
+async def until_all_quiet(client: Client, *machines: Machine[Any]) -> list[StoredSnapshot]:
+    """Take a snapshot of each machine as soon as all are quiet at the same time: while one is, another may tell it."""
+    while True:
+        taken = [await until_quiet(client, machine) for machine in machines]
+        with suppress(InstanceStateError):
+            if [await client.snapshot(machine) for machine in machines] == taken:
+                return taken
 
 
 async def say(runtime: Runtime, *events: tuple[str, str]) -> None:
@@ -432,9 +442,7 @@ async def test_the_journal_of_random_machines_leads_to_the_same_bytes_whoever_di
         if part:
             await play(driver, manifest, seed * 10 + part, clock)
         async with Runtime(driver, machines=manifest, executors=[pong], journal=True, clock=clock) as runtime:
-            for machine in (one, two):
-                await until_quiet(runtime, machine)
-            taken.append([await runtime.snapshot(machine) for machine in (one, two)])
+            taken.append(await until_all_quiet(runtime, one, two))
             for machine, *snapshots in zip((one, two), *taken, strict=True):
                 entries: list[JournalEntry] = list(await runtime.journal(machine))
                 for snapshot in snapshots:

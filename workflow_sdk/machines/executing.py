@@ -65,7 +65,10 @@ class Executing:
         self._in_threads = 0
         self._waiting = 0
         """How many wait for their next attempt."""
+        self._taking = 0
+        """How many effects are being taken, and do not run yet."""
         self._is_stopping = False
+        self._gives_back = False
         around.begin = self.begin
         around.queued = lambda effect: self._rung.set()
 
@@ -75,7 +78,9 @@ class Executing:
         """Run an effect that this worker has taken."""
         if id in self._running:
             return
-        self._running[id] = anyio.CancelScope()
+        scope = self._running[id] = anyio.CancelScope()
+        if self._gives_back:
+            scope.cancel()
         self._residents.host.spawn(partial(self._serve, id, intent))
 
     async def _serve(self, id: str, intent: IntentRow) -> None:
@@ -97,8 +102,12 @@ class Executing:
             )
         finally:
             del self._running[id]
-            self._ended.set()
-            self._residents.one_ended()
+            self._one_less()
+
+    def _one_less(self) -> None:
+        """Note that something has ended that the end of the worker may wait for."""
+        self._ended.set()
+        self._residents.one_ended()
 
     async def _settle_somehow(self, id: str, answer: Answer, mine: IntentRow) -> None:
         """Settle an effect that was done. Were it run again because its answer finds no room, that would never end."""
@@ -185,15 +194,25 @@ class Executing:
         while not self._is_stopping:
             rows = await around.driver.scan(begin, end, limit=PAGE)
             for key, _ in rows:
-                id = last_of(key)
-                taken = await apply(around.driver, take_intent(id, around.worker, around.active))
-                if taken is not None:
-                    self.begin(id, taken)
-                else:
-                    await apply(around.driver, drop_queued(id, key))
+                if self._is_stopping:
+                    return
+                await self._take_one(last_of(key), key)
             if len(rows) < PAGE:
                 return
             begin = rows[-1][0] + b"\x00"
+
+    async def _take_one(self, id: str, place: bytes) -> None:
+        around = self._around
+        self._taking += 1
+        try:
+            taken = await apply(around.driver, take_intent(id, around.worker, around.active))
+            if taken is not None:
+                self.begin(id, taken)
+            else:
+                await apply(around.driver, drop_queued(id, place))
+        finally:
+            self._taking -= 1
+            self._one_less()
 
     async def _settle_timers(self) -> float | None:
         """Settle the timers that are due; return when the next one is."""
@@ -247,8 +266,8 @@ class Executing:
 
     @property
     def is_running(self) -> bool:
-        """Whether an executor runs, or waits for its next attempt."""
-        return bool(self._running)
+        """Whether an executor runs, or waits for its next attempt, or an effect is being taken."""
+        return bool(self._running or self._taking)
 
     def take_nothing(self) -> None:
         """Take no effect any more."""
@@ -257,9 +276,10 @@ class Executing:
 
     async def give_back(self) -> None:
         """Cancel what runs, and give it back, so that others run it."""
+        self._gives_back = True
         for scope in list(self._running.values()):
             scope.cancel()
-        while self._running:
+        while self.is_running:
             self._ended = anyio.Event()
             await self._ended.wait()
 
