@@ -176,6 +176,17 @@ class Asked:
         return self.by(wait, **options)
 
 
+class Still:
+    """A clock that stands still: no timer is ever due on it."""
+
+    def __init__(self, at: float = 1_700_000_000.123) -> None:
+        self.at = at
+
+    def time(self) -> float:
+        """Always the same time."""
+        return self.at
+
+
 def tells(text: str) -> Callable[[Any, Intent], Answer]:
     """What an executor answers."""
     return lambda params, intent: Answer(text)

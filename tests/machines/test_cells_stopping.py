@@ -165,15 +165,17 @@ async def test_an_effect_that_is_being_taken_when_the_runtime_ends_is_done_or_gi
     holding = Holding(driver)
     store: Any = holding
     with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as group:
-            async with Runtime(store, machines=manifest, executors=[asked.by()], grace=grace) as runtime:
-                await holding.began.wait()
+        async with (
+            anyio.create_task_group() as group,
+            Runtime(store, machines=manifest, executors=[asked.by()], grace=grace),
+        ):
+            await holding.began.wait()
 
-                async def goes_on() -> None:
-                    await settle(driver)
-                    holding.go_on.set()
+            async def goes_on() -> None:
+                await settle(driver)
+                holding.go_on.set()
 
-                group.start_soon(goes_on)
+            group.start_soon(goes_on)
     assert not await driver.scan(*all_executed()), "nobody has it any more"
     assert len(asked.ids) <= 1, "nothing is taken once the runtime ends"
     async with Runtime(driver, machines=manifest, executors=[asked.by()]) as runtime:

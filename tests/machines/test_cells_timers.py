@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.machines.cell_parts import Asked, Do, ask, host, manifest_of, told, until_cell, until_gone, until_words
+from tests.machines.cell_parts import (
+    Asked,
+    Do,
+    Still,
+    ask,
+    host,
+    manifest_of,
+    told,
+    until_cell,
+    until_gone,
+    until_words,
+)
 from tests.runtime.polling import settle
 from workflow_sdk import Client, Delivery, Driver, Runtime
 from workflow_sdk.machines import EffectReceipt, MachineContext, Transition, timer
@@ -91,28 +102,28 @@ async def test_a_time_that_is_over_comes_at_once(driver: Driver) -> None:
 
 
 async def test_a_timer_outlives_the_runtime(driver: Driver) -> None:
-    clock, one = VirtualClock(), told(sets)
+    still, one = Still(), told(sets)
     manifest = manifest_of(one)
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        async with Runtime(driver, machines=manifest, clock=clock):
+    async with Client(driver, machines=manifest, clock=still) as client:
+        async with Runtime(driver, machines=manifest, clock=still):
             await client.emit(Do("a", str(400 * DAY)))
             cell = await until_cell(client, one, "a", lambda cell: cell.last_sequence == 1)
             assert next(iter(cell.inflight.values())).effect == "timer"
-        clock.advance(DAY)
+        async with Runtime(driver, machines=manifest, clock=Still(still.at + DAY)):
+            await settle(driver)
         assert len((await client.cell(one, "a")).inflight) == 1
-        async with Runtime(driver, machines=manifest, clock=clock):
+        async with Runtime(driver, machines=manifest, clock=VirtualClock(datetime.fromtimestamp(still.at, UTC))):
             await until_words(client, one, "a", str(400 * DAY), "ok timer: None")
 
 
 async def test_a_timer_that_was_due_while_nobody_ran_comes_when_somebody_does(driver: Driver) -> None:
-    clock, one = VirtualClock(), told(sets)
+    still, one = Still(), told(sets)
     manifest = manifest_of(one)
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        async with Runtime(driver, machines=manifest, clock=clock, max_resident=0):
+    async with Client(driver, machines=manifest, clock=still) as client:
+        async with Runtime(driver, machines=manifest, clock=still, max_resident=0):
             await client.emit(Do("a", str(400 * DAY)))
             await until_cell(client, one, "a", lambda cell: cell.last_sequence == 1)
-        clock.advance(1000 * DAY)
-        async with Runtime(driver, machines=manifest, clock=clock):
+        async with Runtime(driver, machines=manifest, clock=Still(still.at + 1000 * DAY)):
             await until_words(client, one, "a", str(400 * DAY), "ok timer: None")
 
 

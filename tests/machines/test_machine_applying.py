@@ -16,6 +16,7 @@ from tests.machines.cell_parts import (
     Did,
     Do,
     Say,
+    Still,
     ask,
     cell_or_none,
     host,
@@ -257,8 +258,7 @@ async def test_an_effect_is_in_the_way_until_the_cell_has_heard_of_it(driver: Dr
 
 async def test_timers_are_in_the_way_unless_they_are_allowed_and_settle_under_the_new_manifest(driver: Driver) -> None:
     one, _, other, new = before_and_after()
-    clock = VirtualClock(quiet=0.1)
-    async with host(driver, one, clock=clock) as runtime:
+    async with host(driver, one, clock=Still()) as runtime:
         await runtime.emit(Do("a", "waits"))
         await until_cell(runtime, one, "a", lambda cell: bool(cell.inflight) and cell.status is CellStatus.WAITING)
         with pytest.raises(ApplyBlockedError) as caught:
@@ -268,8 +268,9 @@ async def test_timers_are_in_the_way_unless_they_are_allowed_and_settle_under_th
         with pytest.raises(ApplyBlockedError, match="1 cell has not ended"):
             await runtime.apply(new, allow_timers=True)
         await runtime.apply(new, allow_idle=True, allow_timers=True)
-    async with host(driver, other, clock=clock) as runtime:
-        assert len((await runtime.cell(other, "a")).inflight) == 1
+    async with Client(driver, machines=new) as client:
+        assert len((await client.cell(other, "a")).inflight) == 1
+    async with host(driver, other, clock=VirtualClock()) as runtime:
         await until_words(runtime, other, "a", "waits", "ok timer: None")
 
 
@@ -509,10 +510,10 @@ async def test_a_runtime_that_has_applied_another_manifest_is_to_be_opened_again
 
 
 async def test_timers_and_effects_are_left_to_those_who_have_the_active_manifest(driver: Driver) -> None:
-    clock = VirtualClock(quiet=0.1)
+    clock = VirtualClock()
     one, _, other, new = before_and_after()
     before, after = Asked(), Asked()
-    async with host(driver, one, executors=[before.by()], clock=clock) as runtime:
+    async with host(driver, one, executors=[before.by()], clock=Still()) as runtime:
         await runtime.emit(Do("a", "waits"))
         await until_cell(runtime, one, "a", lambda cell: bool(cell.inflight) and cell.status is CellStatus.WAITING)
         async with Client(driver, machines=new, clock=clock) as client:

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.machines.cell_parts import Asked, Do, Say, ask, host, manifest_of, told, until_cell, until_gone
+from tests.machines.cell_parts import Asked, Do, Say, Still, ask, host, manifest_of, told, until_cell, until_gone
 from tests.machines.shop import Do as Play
 from tests.machines.shop import ping
 from tests.machines.test_machine_random import KEYS, STAGES, Move, machine_of
@@ -40,17 +40,6 @@ from workflow_sdk.rows.location import subtree
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
 Rows = list[tuple[bytes, bytes]]
-
-
-class Still:
-    """A clock that stands still."""
-
-    def __init__(self, at: float = 1_700_000_000.123) -> None:
-        self.at = at
-
-    def time(self) -> float:
-        """Always the same time."""
-        return self.at
 
 
 def obeys(words: list[str], event: Any, ctx: MachineContext) -> Any:
