@@ -180,6 +180,7 @@ def wait_text(waits: Sequence[Wait], day: datetime | None = None) -> str:
     """What is waited for, in words."""
     whats = sorted({safe(wait.message) for wait in waits if wait.message is not None})
     whats += [*_targets(waits, "child", "children"), *_targets(waits, "task", "tasks")]
+    whats += _targets(waits, "effect", "effects")
     words = [f"for {', '.join(whats)}"] if whats else []
     times = [wait.until for wait in waits if wait.until is not None]
     if times:

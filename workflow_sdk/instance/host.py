@@ -138,6 +138,8 @@ class Host(Protocol):
     """The threads in which plain functions run."""
     here: Near | None
     """The runtime in this process, whose instances need no signals; None if there is none."""
+    machines: Any
+    """What the cells of the runtime are run with; None if it has no machines."""
     beats: bool
     """Whether the worker of this host has one heartbeat for all its runs, and reads signals."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from workflow_sdk.instance.session import HeadWriter, RunState, Session
 from workflow_sdk.instance.staging import Staged
 from workflow_sdk.journal.inbox import Answer, is_answer
 from workflow_sdk.operations.calling import come_what_may
+from workflow_sdk.operations.engine import Ask
 from workflow_sdk.operations.inputs import check_same_start
 from workflow_sdk.operations.types import Effect, Start, new_seed
 from workflow_sdk.rows.instance import InstanceRows, Watchers
@@ -241,6 +242,24 @@ class RunOutside:
         created = TaskEvent("created", None, row.created_at, row.assignee)
         # Sorts before all events that are appended later.
         journal.write_outside(task_log(row.id) + pack_segment(0), created.pack())
+
+    # Effects.
+
+    @property
+    def machines(self) -> Any:
+        return self._session.host.machines
+
+    async def ask(self, ask: Ask, effect: Effect, asked: Callable[[], None]) -> None:
+        @change
+        def asks() -> Steps[None]:
+            id = yield from ask(pack_segment(self._version) + effect.location)
+            yield self._record(effect, id)
+
+        def stored(_: None) -> None:
+            effect.stored()
+            asked()
+
+        await self._make(asks(), effect, stored=stored)
 
     async def expire_task(self, id: str, effect: Effect) -> bool:
         now = self._session.clock.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -9,7 +10,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.machines import canonical
+from workflow_sdk.machines.asking import start_effect
 from workflow_sdk.machines.schemas import Schema, named
+from workflow_sdk.operations.scope import Scope
+from workflow_sdk.operations.types import Coro
 from workflow_sdk.rows.retry import Duration, seconds
 from workflow_sdk.rows.wire import shown
 
@@ -31,6 +35,17 @@ class Request:
         if not isinstance(issuer, str):
             raise DefinitionError(f"a request is tagged with a text, not {shown(issuer)}")
         return replace(self, issuer=issuer)
+
+    def ask_in(self, scope: Scope, name: str) -> Coro[EffectReceipt]:
+        """Register it as an operation of a workflow: what `ctx.effect` calls."""
+        return start_effect(scope, name, self, self._receipt)
+
+    def _receipt(self, facts: Mapping[str, Any]) -> EffectReceipt:
+        """The receipt that plain data stands for; CodecError, if the answer in it does not fit."""
+        receipt = EffectReceipt(**facts)
+        if receipt.status != "ok":
+            return receipt
+        return replace(receipt, payload=self.effect.receipt.read(receipt.payload))
 
 
 class Effect:

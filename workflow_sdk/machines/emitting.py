@@ -11,6 +11,7 @@ from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.change import Assume, Draw, Get, Steps, change
 from workflow_sdk.changes.deliver import Delivery, NewMessage, Posted, deliver, is_used, use_key
 from workflow_sdk.changes.instances import find, new_rows, store
+from workflow_sdk.changes.waits import awaits_end
 from workflow_sdk.driver import Driver, Set
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.machines import canonical
@@ -153,6 +154,16 @@ def deliver_to_cell(to: Address, new: NewMessage, now: float, is_here: Callable[
         # A cell waits for every event; a stuck one takes none before it is mended.
         posted.delivery = Delivery.QUEUED if found.status is Status.STUCK else Delivery.ACCEPTED
     return Told(keys.instance_id, posted)
+
+
+def answer_to_wait(
+    keys: InstanceKeys, intent_id: str, token: bytes, payload: bytes, now: float, is_here: Callable[[str], bool]
+) -> Steps[Told]:
+    """Deliver a receipt to the wait of a workflow that has asked for the effect; `CLOSED`, if that is over."""
+    # The commit succeeds only if the wait stays open.
+    if not (yield from awaits_end(keys.instance_id, intent_id, token)):
+        return Told(keys.instance_id, Posted(Delivery.CLOSED))
+    return (yield from answer_to(keys, NewMessage(token, payload), now, is_here))
 
 
 def answer_to(keys: InstanceKeys, new: NewMessage, now: float, is_here: Callable[[str], bool]) -> Steps[Told]:

@@ -343,21 +343,30 @@ class _Attempts:
         return Answer("ok", data, name), None
 
     def _view(self, params: Any) -> Intent:
-        around, row = self._around, self.intent
-        machine = around.manifest.machines.get(row.machine)
-        key = None if row.key is None or machine is None else machine.key_of(around.codec.unseal(row.key))
+        row = self.intent
         return Intent(
             self._id,
             row.effect,
             params,
             row.machine,
-            key,
+            self._key(),
             row.issuer,
             row.sequence,
             row.attempt,
             recorded_at=time_of(row.at),
             sending=partial(self._send, row),
         )
+
+    def _key(self) -> Any:
+        """Of the cell that asked for it, or the id of the instance."""
+        around, row = self._around, self.intent
+        if row.key is None:
+            return None
+        key = around.codec.unseal(row.key)
+        if row.token is not None:
+            return canonical.restored(key)
+        machine = around.manifest.machines.get(row.machine)
+        return None if machine is None else machine.key_of(key)
 
     async def _send(self, intent: IntentRow, value: Any) -> None:
         around = self._around

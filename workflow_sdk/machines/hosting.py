@@ -16,6 +16,7 @@ from workflow_sdk.machines.effects import timer
 from workflow_sdk.machines.emitting import begin_manifest, unmarked
 from workflow_sdk.machines.executing import Executing
 from workflow_sdk.machines.executor import Executor
+from workflow_sdk.machines.issuing import Issuer
 from workflow_sdk.machines.machine import Machine
 from workflow_sdk.machines.manifest import Manifest
 from workflow_sdk.machines.rows import ACTIVE
@@ -98,6 +99,7 @@ class CellHost:
         )
         self._around.fenced = self._fence
         self._residents = residents
+        residents.host.machines = Issuer(self._around)
         self._ttl = ttl
         self._leave_alone = leave_alone
         self._is_fenced = False

@@ -136,7 +136,7 @@ def _rows_of(what: Recording) -> list[Writing]:
         ]
         if what.settled is not None:
             writes.append(Clear(pending_key(keys, what.settled)))
-    writes += _asked_for(what.begun)
+    writes += asked_for(what.begun)
     if what.entry is not None:
         writes.append(what.entry)
     if what.ends:
@@ -144,7 +144,8 @@ def _rows_of(what: Recording) -> list[Writing]:
     return writes
 
 
-def _asked_for(begun: Iterable[Begun]) -> list[Writing]:
+def asked_for(begun: Iterable[Begun]) -> list[Writing]:
+    """The writes that hand effects to executors."""
     writes: list[Writing] = []
     for id, row in begun:
         writes.append(Set(intent_key(id), row.pack()))

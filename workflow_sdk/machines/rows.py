@@ -38,7 +38,7 @@ class IntentRow(Row, frozen=True):
     instance: str
     """The instance that hears of it."""
     key: bytes | None
-    """Of the cell: canonical bytes, as the codec stores them."""
+    """Of the cell, or the id of the instance: canonical bytes, as the codec stores them."""
     effect: str
     params: bytes
     """Canonical bytes, as the codec stores them."""
@@ -52,6 +52,8 @@ class IntentRow(Row, frozen=True):
     claim: Count = 0
     """How often it was taken by a worker: who had it before can't settle it any more."""
     attempt: Count = 1
+    token: bytes | None = None
+    """If a workflow asks for it: the token of the wait for its answer."""
 
 
 class ActiveRow(Row, frozen=True):

@@ -10,7 +10,7 @@ from workflow_sdk.changes.change import Get, Signal, Steps, change, read
 from workflow_sdk.changes.deliver import Delivery, NewMessage, Posted
 from workflow_sdk.driver import Append, Clear, ClearRange, Set
 from workflow_sdk.machines.cell import Answer, CellMessage, Pending, receipt_message
-from workflow_sdk.machines.emitting import Told, answer_to, under
+from workflow_sdk.machines.emitting import Told, answer_to, answer_to_wait, under
 from workflow_sdk.machines.rows import FrameRow, IntentRow, executed_key, intent_key, queued_key, signal_key
 from workflow_sdk.rows.cells import frames_of
 from workflow_sdk.rows.keys import InstanceKeys
@@ -92,13 +92,17 @@ def settle(
     row = yield from read(IntentRow, intent_key(id))
     if row is None or (mine is not None and (row.worker, row.claim) != (mine.worker, mine.claim)):
         return Told("", Posted(Delivery.STALE))
-    message = message_of(id, row, answer, codec, now)
-    # It finds room in any inbox: an effect that was done can't wait for others.
-    new = NewMessage(message.event.schema, codec.seal(message.event.value), needs_room=False, is_event=True)
-    told = yield from answer_to(InstanceKeys(row.instance), new, now, is_here)
+    message, keys = message_of(id, row, answer, codec, now), InstanceKeys(row.instance)
+    payload = codec.seal(message.event.value)
+    if row.token is not None:
+        told = yield from answer_to_wait(keys, id, row.token, payload, now, is_here)
+    else:
+        # It finds room in any inbox: an effect that was done can't wait for others.
+        new = NewMessage(message.event.schema, payload, needs_room=False, is_event=True)
+        told = yield from answer_to(keys, new, now, is_here)
     yield Clear(intent_key(id))
     yield Clear(queued_key(id, row) if row.worker is None else executed_key(row.worker, id))
-    if not told.posted.is_stored:
+    if row.token is not None or not told.posted.is_stored:
         yield ClearRange(*subtree(frames_of(id)))
     return told
 

@@ -31,11 +31,11 @@ class Intent:
     machine: str
     """Of the cell that asked for it; or the workflow that did."""
     key: Any
-    """Of that cell."""
+    """Of that cell; or the id of the workflow's instance."""
     issuer: str | None
     """What the request was tagged with."""
     sequence: int
-    """Which transition of the cell asked for it."""
+    """Which transition of the cell asked for it; 0 if a workflow did."""
     attempt: int = 1
     recorded_at: datetime = field(kw_only=True)
     sending: Callable[[Any], Awaitable[None]] = field(default=_nobody_listens, kw_only=True, repr=False, compare=False)

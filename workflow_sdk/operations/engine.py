@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from workflow_sdk.changes.change import Steps
 from workflow_sdk.definitions import Workflow
 from workflow_sdk.errors import CodecError
 from workflow_sdk.journal.inbox import Fit, InboxMessage
@@ -23,6 +24,9 @@ from workflow_sdk.rows.outside import Ending, TaskRow
 from workflow_sdk.values import Codec
 
 T = TypeVar("T")
+
+Ask = Callable[[bytes], Steps[str]]
+"""A part of a change that asks for an effect, given the token of the wait for its answer; its value is the id."""
 
 
 class Life(Protocol):
@@ -301,6 +305,15 @@ class Outside(Protocol):
 
     async def expire_task(self, id: str, effect: Effect) -> bool:
         """End a task whose time is over; False if somebody has completed it."""
+        ...
+
+    @property
+    def machines(self) -> Any:
+        """What the cells of this runtime are run with; None, if it has no machines."""
+        ...
+
+    async def ask(self, ask: Ask, effect: Effect, asked: Callable[[], None]) -> None:
+        """Ask for an effect in the commit that records the wait for its answer; `asked` is called once it is stored."""
         ...
 
     def abandon(self, location: bytes, *, rollback: bool = False) -> list[bytes]:

@@ -77,6 +77,14 @@ class Nested(Protocol[T_co]):
         ...
 
 
+class Asks(Protocol[T_co]):
+    """A request for an effect, which can be made as an operation."""
+
+    def ask_in(self, scope: Any, name: str) -> Coro[T_co]:
+        """Register it as an operation of a scope; its coroutine asks for the effect, and waits for its receipt."""
+        ...
+
+
 class Seat(Protocol):
     """What the code of a firing can do to its graph."""
 
@@ -193,10 +201,10 @@ class Wait(Struct, eq=False):
 
     who: Waiter
     kind: str
-    """`timer`, `retry`, `message`, `child`, `task` or `thread`; `graph` for what a graph may be told from outside."""
+    """`timer`, `retry`, `message`, `child`, `task`, `effect` or `thread`; `graph` for what a graph may be told."""
     until: float | None = None
     messages: tuple[str | bytes, ...] = ()
-    """Their names; for a child or a task, the token of the wait."""
+    """Their names; for a child, a task or an effect, the token of the wait."""
     count: int = 1
     entry: Entry | None = None
     """The operation that waits."""

@@ -124,6 +124,13 @@ class SubmitData(Row, frozen=True, tag=10):
     nodes: bytes = b""
 
 
+class EffectData(Row, frozen=True, tag=11):
+    """An effect that a machine's executor does: the id of its intent, and its name."""
+
+    id: str
+    effect: str
+
+
 Data: TypeAlias = (
     RetryData
     | SleepData
@@ -135,6 +142,7 @@ Data: TypeAlias = (
     | GraphData
     | FiringData
     | SubmitData
+    | EffectData
 )
 
 
@@ -150,6 +158,7 @@ _NEEDED: dict[Kind, type[Data]] = {
     Kind.GRAPH: GraphData,
     Kind.FIRING: FiringData,
     Kind.SUBMIT: SubmitData,
+    Kind.EFFECT: EffectData,
 }
 """The class of the data that an entry of each kind has. One of a step or transaction may have a `RetryData`."""
 

@@ -1,11 +1,11 @@
-"""The rows of what an instance waits for outside of itself: its children, and the tasks of people."""
+"""The rows of what an instance waits for outside of itself: its children, the tasks of people, and effects."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from workflow_sdk.rows.keys import TASKS
 from workflow_sdk.rows.location import check_location, pack
@@ -39,15 +39,18 @@ def wait_of(seed: bytes, instance_id: str, shown: str) -> bytes | None:
     return token if compare_digest(raw[:PROOF_BYTES], proof_of(seed, instance_id, token)) else None
 
 
+Outsider: TypeAlias = Literal["child", "task", "effect"]
+
+
 class Hanging(Row, frozen=True):
-    """A child or a task for which a wait of the instance waits."""
+    """A child, a task or an effect for which a wait of the instance waits."""
 
-    WHAT: ClassVar[str] = "a child or task of an instance"
+    WHAT: ClassVar[str] = "a child, task or effect of an instance"
 
-    kind: Literal["child", "task"]
+    kind: Outsider
     id: str
     ends: bool
-    """Whether the child or task is to be ended when the wait ends early."""
+    """Whether it is to be ended when the wait ends early."""
     since: int
     """The version of the instance that began to wait; 0 if only the entry knows it."""
 
@@ -57,7 +60,7 @@ class Cleanup(Row, frozen=True):
 
     WHAT: ClassVar[str] = "a cleanup"
 
-    kind: Literal["child", "task"]
+    kind: Outsider
     id: str
     owner: str
     """The instance that does not wait for it any more."""

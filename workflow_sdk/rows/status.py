@@ -72,6 +72,7 @@ class Kind(StrEnum):
     FIRING = "firing"
     """One firing of a step of a graph: written when the firing ends."""
     SUBMIT = "submit"
+    EFFECT = "effect"
 
     @property
     def is_composite(self) -> bool:

@@ -182,6 +182,7 @@ class Alone:
     def __init__(self, driver: Driver, clock: Clock, worker: WorkerKeys, lease_ttl: float, family: Family) -> None:
         self.answers: dict[bytes, Callable[[bytes], None]] = {}
         self.here: Near | None = None
+        self.machines: None = None
         self._driver = driver
         self.threads: Threads = threads_of_the_loop()
         self._clock = clock

@@ -46,6 +46,8 @@ class RuntimeHost:
         """The callbacks of those in this process who wait for an answer, by the key of the answer."""
         self.here: Near | None = None
         """The runtime, as its executions know it."""
+        self.machines: Any = None
+        """What cells are run with, if the runtime has machines."""
         self.slots: Slots = Slots(concurrency)
         self.threads: Threads = Threads(threads)
         self.timers: Timers = Timers()

@@ -177,11 +177,11 @@ class Record(Struct, frozen=True):
         return any(compensation.progress is Progress.DONE for compensation in self.compensations)
 
     def orphans(self) -> set[bytes]:
-        """The locations of waits for children and tasks that a cancel has ended, and that have to begin anew."""
+        """The locations of waits for what is outside that a cancel has ended, and that have to begin anew."""
         return {
             at
             for at, entry in self.tree.entries.items()
-            if entry.kind in (Kind.CHILD, Kind.TASK)
+            if entry.kind in (Kind.CHILD, Kind.TASK, Kind.EFFECT)
             and not entry.is_final
             and at not in self.outside
             and at not in self.left
