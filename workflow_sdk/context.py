@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast, overload
 from uuid import UUID
 
 from workflow_sdk.definitions import StepOverrides, TransactOverrides, Workflow
-from workflow_sdk.errors import DefinitionError
 from workflow_sdk.operations.attempt import Failure, Success, start_attempt
 from workflow_sdk.operations.child import Begin, start_child, start_continue
+from workflow_sdk.operations.effect import Asks, start_asking
 from workflow_sdk.operations.join import start_join, start_map
 from workflow_sdk.operations.listen import NO_DEFAULT, Listening, Message, Want, start_listen
 from workflow_sdk.operations.loop import Break, Continue, LoopSettings, start_loop
@@ -24,22 +24,10 @@ from workflow_sdk.operations.send import start_send
 from workflow_sdk.operations.step import start_step
 from workflow_sdk.operations.task import Asked, TaskResult, start_task
 from workflow_sdk.operations.transact import start_transact
-from workflow_sdk.operations.types import (
-    Addressee,
-    Asks,
-    Childhood,
-    Coro,
-    Names,
-    Nested,
-    OnCancel,
-    Pruning,
-    Request,
-    Until,
-)
+from workflow_sdk.operations.types import Addressee, Childhood, Coro, Names, Nested, OnCancel, Pruning, Request, Until
 from workflow_sdk.operations.version import start_removed, start_version
 from workflow_sdk.operations.waiting import start_sleep, start_sleep_until
 from workflow_sdk.rows.retry import Duration
-from workflow_sdk.rows.wire import shown
 from workflow_sdk.verdicts import Verdict
 
 T = TypeVar("T")
@@ -231,22 +219,19 @@ class Context:
     def task(self, name: str, *, type: type[T], **request: Unpack[Request]) -> Coro[TaskResult[T]]: ...
     @overload
     def task(self, name: str, *, type: Any = Any, **request: Unpack[Request]) -> Coro[TaskResult[Any]]: ...
-    def task(
-        self,
-        name: str,
-        *,
-        payload: object = None,
-        assignee: str | None = None,
-        roles: Sequence[str] = (),
-        type: Any = Any,
-        timeout: Duration | None = None,
-        until: datetime | None = None,
-    ) -> Coro[TaskResult[Any]]:
+    def task(self, name: str, *, type: Any = Any, **request: Unpack[Request]) -> Coro[TaskResult[Any]]:
         """Ask a person to do something: a task on the list of `client.tasks`, until someone completes it.
 
         At the deadline it is taken off the list, and this is `ListenTimeoutError`.
         """
-        return start_task(self._scope, name, Asked(payload, assignee, roles, type, timeout, until))
+        return start_task(self._scope, name, Asked(type=type, **request))
+
+    def effect(self, name: str, request: Asks[T]) -> Coro[T]:
+        """Ask for an effect of the runtime's machines, such as `charge(cents=500)`, and return its receipt.
+
+        An executor does it once that is stored. Whatever becomes of it, the receipt says so in its `status`.
+        """
+        return start_asking(self._scope, name, request)
 
     # What clients can see.
 
@@ -348,19 +333,6 @@ class Context:
     def limits(self) -> Any:
         """What the graph has used of its limits when this firing began, or has submitted last: `used most left`."""
         return seat_of(self._scope, "limits").limits
-
-    # Effects.
-
-    def effect(self, name: str, request: Asks[T]) -> Coro[T]:
-        """Ask for an effect of the runtime's machines, such as `charge(cents=500)`, and return its receipt.
-
-        An executor does it, in this process or another, once the request is stored; whatever becomes of it, the receipt
-        says so in its `status`. The effect has to be in the manifest.
-        """
-        if not callable(getattr(request, "ask_in", None)):
-            told = f"ctx.effect({name!r}, ...) takes a request for an effect, such as charge(...), not {shown(request)}"
-            raise self._scope.engine.life.mistake(DefinitionError(told))
-        return request.ask_in(self._scope, name)
 
     # Changing code.
 

@@ -117,7 +117,7 @@ def test_every_entry_is_read_and_would_be_written_the_same() -> None:
         *("attempt completed", "attempt failed", "attempt running", "branch completed", "branch failed"),
     }
     # A transaction is recorded like a step; the store that this was written to has none. Others came later.
-    later = {"transact", "send", "child", "continue", "task", "graph", "firing", "submit"}
+    later = {"transact", "send", "child", "continue", "task", "graph", "firing", "submit", "effect"}
     assert {kind.value for kind in Kind} - later == {state.split()[0] for state in states}
 
 

@@ -51,12 +51,12 @@ class TaskResult(Generic[T_co]):
 class Asked(Struct, frozen=True):
     """What a task asks for, and of whom."""
 
-    payload: object
-    assignee: str | None
-    roles: Sequence[str]
-    type: Any
-    timeout: Duration | None
-    until: datetime | None
+    payload: object = None
+    assignee: str | None = None
+    roles: Sequence[str] = ()
+    type: Any = Any
+    timeout: Duration | None = None
+    until: datetime | None = None
 
 
 def start_task(scope: Scope, name: str, asked: Asked) -> Coroutine[Any, Any, TaskResult[Any]]:

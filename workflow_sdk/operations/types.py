@@ -77,14 +77,6 @@ class Nested(Protocol[T_co]):
         ...
 
 
-class Asks(Protocol[T_co]):
-    """A request for an effect, which can be made as an operation."""
-
-    def ask_in(self, scope: Any, name: str) -> Coro[T_co]:
-        """Register it as an operation of a scope; its coroutine asks for the effect, and waits for its receipt."""
-        ...
-
-
 class Seat(Protocol):
     """What the code of a firing can do to its graph."""
 
