@@ -190,7 +190,7 @@ def wait_text(waits: Sequence[Wait], day: datetime | None = None) -> str:
 
 
 def _targets(waits: Sequence[Wait], kind: str, kinds: str) -> list[str]:
-    """The one child or task that is waited for, or how many there are."""
+    """The one child, task or effect that is waited for, or how many there are."""
     targets = [safe(wait.target or wait.name) for wait in waits if wait.kind == kind]
     return [f"{len(targets)} {kinds}"] if len(targets) > 1 else [f"{kind} {target}" for target in targets]
 

@@ -44,7 +44,7 @@ class Wait:
     """The version of the instance when the wait began."""
     until: datetime | None
     target: str | None = None
-    """The id of the child or task that is awaited."""
+    """The id of the child, task or effect that is awaited."""
     attempts: int = 0
     """How often the operation that is tried again has failed."""
     error: ErrorInfo | None = None

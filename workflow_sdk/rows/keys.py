@@ -55,7 +55,7 @@ In the space of an instance:
     (11, *segments)     states that turns of a loop began with, up to the one with this location
     (9, name, *segments) what a parked branch waits for, by the name of the message (empty: for a time; a token: for
                         the end of a child or a task)
-    (12, *segments)     what hangs on a wait and lies outside: a child, or a task
+    (12, *segments)     what hangs on a wait and lies outside: a child, a task or an effect
     (13, *segments)     what a finished scope has changed of the public state: see `journal.public_state`
     (14, <append>)      message that was set aside, at the place that it had in the inbox
     (15, <append>)      idempotency key, when it was used, and its number
