@@ -65,6 +65,8 @@ def leftovers(keys: Iterable[Key]) -> list[Key]:
                 return id in intents or has_cells  # a cell keeps what came with the effect that it heard of last
             case (18, 2, _) | (18, 3 | 4, *_):
                 return True  # how far the count of a deleted cell was, the ids of events, and the journal
+            case (18, 9, _):
+                return True  # the schema of an event of the active manifest
             case (18, 5 | 6 | 7, _):
                 return True  # snapshots outlive what they are of
             case (7, worker, id):

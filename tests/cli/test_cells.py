@@ -126,3 +126,24 @@ def test_a_client_without_a_manifest_sees_plain_data(line: Line) -> None:
             assert [cell.key for cell in (await client.cells("numbers@1")).items] == [1]
 
     line.on_store(use)
+
+
+def test_an_event_is_sent_as_json_once_for_each_id(machines: Line) -> None:
+    event = f"{Numbered.__module__}.Numbered"
+    for delivery in ("accepted", "duplicate"):
+        assert machines("emit", event, '{"key": 8, "word": "x"}', "--id", "one").output == f"{delivery}\n"
+    assert machines("emit", event, "-", input='{"key": 8}').output == "accepted\n"
+    shown = json.loads(machines("cell", "numbers@1", "8", "--json").output)
+    assert shown["key"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "event", "code", "told"),
+    [
+        ("Unknown", "{}", 1, "has no event"),
+        ("Numbered", '{"key": "x"}', 1, "Expected `int`"),
+        ("Numbered", "{", 2, "JSON"),
+    ],
+)
+def test_an_event_that_can_not_be_sent_says_why(machines: Line, name: str, event: str, code: int, told: str) -> None:
+    assert told in machines("emit", f"{Numbered.__module__}.{name}", event, code=code).stderr

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from workflow_sdk import Client, InstanceNotFoundError, Page
-from workflow_sdk.cli.options import command
+from workflow_sdk.cli.options import command, json_value
 from workflow_sdk.cli.output import STYLES, Listed, facts, in_json, print_pages, safe, utc_time, value_text
 
 if TYPE_CHECKING:  # who looks at no cell is not to load them
@@ -91,6 +91,20 @@ async def cell(client: Client, machine: str, key: str | None, as_json: bool) -> 
     for one in found.inflight:
         times = f"attempt {one['attempt']}, since {utc_time(one['recorded_at'])}"
         click.echo(f"{safe(one['id'])}  {safe(one['effect'])}  {value_text(one['params'])}  {times}")
+
+
+@command()
+@click.argument("schema")
+@click.argument("event", callback=json_value, metavar="JSON")
+@click.option("--id", "event_id", help="Send it once, however often this is called with the same id.")
+async def emit(client: Client, schema: str, event: Any, event_id: str | None) -> None:
+    """Send an event to the cells that the active manifest routes it to; print what became of each.
+
+    SCHEMA is the name of the event, such as shop/OrderCreated@1, and JSON its fields, or '-' for standard input. The
+    store knows what it looks like.
+    """
+    for delivery in await client.emit_data(schema, event, id=event_id):
+        click.echo(delivery.value)
 
 
 async def _find(client: Client, machine: str, key: str | None) -> Cell[Any]:

@@ -56,6 +56,12 @@ class MachineClient:
         """
         return await self._machines.emit(event, id)
 
+    async def emit_data(self, schema: str, data: Any, *, id: str | None = None) -> list[Delivery]:
+        """Send an event of which the name and plain data are known, as `emit` does. Its class need not be here: the
+        store says what the events of its manifest look like.
+        """
+        return await self._machines.emit_data(schema, data, id)
+
     @overload
     async def cell(self, machine: Machine[StateT], key: Any = None) -> Cell[StateT]: ...
     @overload

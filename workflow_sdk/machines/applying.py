@@ -11,7 +11,7 @@ no difference to what is found, since an effect is looked for before the inbox t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from workflow_sdk.changes.apply import apply as apply_change
 from workflow_sdk.changes.apply import side_by_side
 from workflow_sdk.changes.change import Draw, Get, Steps, change
-from workflow_sdk.driver import Driver, Set
+from workflow_sdk.driver import Driver, Set, Write
 from workflow_sdk.errors import ApplyBlockedError, DefinitionError
 from workflow_sdk.machines import canonical
+from workflow_sdk.machines.describing import descriptions
 from workflow_sdk.machines.effects import timer
-from workflow_sdk.machines.emitting import unmarked
+from workflow_sdk.machines.emitting import active_row, make_active, unmarked
 from workflow_sdk.machines.manifest import Manifest
 from workflow_sdk.machines.rows import ACTIVE, ActiveRow, IntentRow, all_intents
 from workflow_sdk.rows.instance import Head
@@ -82,17 +83,17 @@ async def apply(driver: Driver, manifest: Manifest, now: float, *, allow_idle: b
     """Make a manifest the active one; ApplyBlockedError, if something is under way under another one."""
     if not isinstance(manifest, Manifest):
         raise DefinitionError(f"what is applied is a Manifest, not {shown(manifest)}")
-    made = ActiveRow(manifest.hash, canonical.bare(manifest.data), float(now)).pack()
+    made, described = active_row(manifest, now), descriptions(manifest)
     found = UnderWay()
     for _ in range(TRIES_MAX):
-        marked = await apply_change(driver, mark(manifest.hash, made))
+        marked = await apply_change(driver, mark(manifest.hash, made, described))
         if marked is None:
             return
         found = await look(driver, {*machines_of(ActiveRow.unpack(marked)), *manifest.machines})
         if found.blocks(allow_idle=allow_idle, allow_timers=allow_timers):
             await apply_change(driver, take_mark_back(marked))
             break
-        if await apply_change(driver, replace_active(marked, made)):
+        if await apply_change(driver, replace_active(marked, made, described)):
             return
     raise found.error(allow_idle=allow_idle, allow_timers=allow_timers)
 
@@ -104,11 +105,11 @@ def machines_of(active: ActiveRow) -> list[str]:
 
 
 @change
-def mark(hash: str, made: bytes) -> Steps[bytes | None]:
+def mark(hash: str, made: bytes, described: Sequence[Write]) -> Steps[bytes | None]:
     """Mark the row of the active manifest, and return it; None if this one is active, as in a store without any now."""
     raw = yield Get(ACTIVE)
     if raw is None:
-        yield Set(ACTIVE, made)
+        yield from make_active(made, described)
         return None
     row = ActiveRow.unpack(raw)
     if row.hash == hash:
@@ -127,11 +128,11 @@ def take_mark_back(marked: bytes) -> Steps[None]:
 
 
 @change
-def replace_active(marked: bytes, made: bytes) -> Steps[bool]:
+def replace_active(marked: bytes, made: bytes, described: Sequence[Write]) -> Steps[bool]:
     """Make another manifest the active one; False if the mark is not there any more."""
     if (yield Get(ACTIVE)) != marked:
         return False
-    yield Set(ACTIVE, made)
+    yield from make_active(made, described)
     return True
 
 

@@ -19,8 +19,9 @@ from workflow_sdk.machines import canonical
 from workflow_sdk.machines.applying import apply as apply_manifest
 from workflow_sdk.machines.blobs import collect, set_pin
 from workflow_sdk.machines.cell import Answer, CellData
+from workflow_sdk.machines.describing import event_of, read_manifest
 from workflow_sdk.machines.effects import STATUSES, Effect, ReceiptStatus
-from workflow_sdk.machines.emitting import OtherManifestError, Told, begin_manifest
+from workflow_sdk.machines.emitting import OtherManifestError, Told, begin_manifest, unmarked
 from workflow_sdk.machines.emitting import emit as emit_change
 from workflow_sdk.machines.index import Replay
 from workflow_sdk.machines.journal import JournalEntry, read_journal, trace
@@ -90,7 +91,19 @@ class Machines:
 
     async def emit(self, event: Any, id: str | None) -> list[Delivery]:
         """Deliver an event to the cells that it is routed to."""
-        access, manifest = self._access, self._declared
+        return await self._emit(self._declared, event, id)
+
+    async def emit_data(self, schema: str, data: Any, id: str | None) -> list[Delivery]:
+        """Deliver an event of which the name and plain data are known."""
+        if self._manifest is not None:
+            return await self._emit(self._manifest, event_of(self._manifest, schema, data), id)
+        stored, raw = await read_manifest(self._access.looking)
+        return await self._emit(stored, event_of(stored, schema, data), id, unmarked(raw)[1])
+
+    async def _emit(
+        self, manifest: Manifest, event: Any, id: str | None, active: bytes | None = None
+    ) -> list[Delivery]:
+        access = self._access
         try:
             data = event_data(event)
             targets = manifest.targets(data)
@@ -100,7 +113,7 @@ class Machines:
             raise DefinitionError(f"the id of an event is a text, not {shown(id)}")
         new = NewMessage(data.schema, access.codec.seal(data.value), is_event=True)
         now = access.clock.time()
-        active = await self._begin(access, manifest)
+        active = active or await self._begin(access, manifest)
         to = [address_of(target, access.codec, self._retention()) for target in targets]
         here = access.here
         is_here = _nobody if here is None else here.is_worker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -12,12 +12,13 @@ from workflow_sdk.changes.change import Assume, Draw, Get, Steps, change
 from workflow_sdk.changes.deliver import Delivery, NewMessage, Posted, deliver, is_used, use_key
 from workflow_sdk.changes.instances import find, new_rows, store
 from workflow_sdk.changes.waits import awaits_end
-from workflow_sdk.driver import Driver, Set
+from workflow_sdk.driver import ClearRange, Driver, Set, Write
 from workflow_sdk.errors import DefinitionError, InstanceNotFoundError, InstanceStateError
 from workflow_sdk.machines import canonical
+from workflow_sdk.machines.describing import descriptions
 from workflow_sdk.machines.machine import Machine
 from workflow_sdk.machines.manifest import Manifest
-from workflow_sdk.machines.rows import ACTIVE, ActiveRow, emitted_space
+from workflow_sdk.machines.rows import ACTIVE, ActiveRow, all_described, emitted_space
 from workflow_sdk.rows.instance import InstanceRows
 from workflow_sdk.rows.keys import Field, InstanceKeys
 from workflow_sdk.rows.status import Status
@@ -59,16 +60,20 @@ def unmarked(raw: bytes) -> tuple[ActiveRow, bytes]:
     return row, row.pack()
 
 
+def make_active(made: bytes, described: Sequence[Write]) -> Steps[None]:
+    """Make a manifest the active one, whatever is active now."""
+    yield [Set(ACTIVE, made), ClearRange(*all_described()), *described]
+
+
 @change
-def activate(manifest: Manifest, data: bytes, now: float) -> Steps[bytes]:
+def activate(manifest: Manifest, made: bytes, described: Sequence[Write]) -> Steps[bytes]:
     """Make a manifest the active one of a store that has none; return the row of the active one.
 
     DefinitionError, if another one is active.
     """
     raw = yield Get(ACTIVE)
     if raw is None:
-        made = ActiveRow(manifest.hash, data, float(now)).pack()
-        yield Set(ACTIVE, made)
+        yield from make_active(made, described)
         return made
     found, active = unmarked(raw)
     if found.hash != manifest.hash:
@@ -177,7 +182,11 @@ def answer_to(keys: InstanceKeys, new: NewMessage, now: float, is_here: Callable
     return Told(keys.instance_id, posted)
 
 
+def active_row(manifest: Manifest, now: float) -> bytes:
+    """The row of a manifest that becomes the active one."""
+    return ActiveRow(manifest.hash, canonical.bare(manifest.data), float(now)).pack()
+
+
 async def begin_manifest(driver: Driver, manifest: Manifest, now: float) -> bytes:
     """Make a manifest the active one of a store that has none; return its row. DefinitionError, if another one is."""
-    data = canonical.bare(manifest.data)
-    return await apply(driver, activate(manifest, data, now))
+    return await apply(driver, activate(manifest, active_row(manifest, now), descriptions(manifest)))

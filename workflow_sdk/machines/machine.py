@@ -113,8 +113,13 @@ class Machine(Workflow[Any, StateT]):
         if key is None:
             return self.name
         # The keys of a class are all texts, or none is: of a union, one key could be the text of another's bytes.
-        value = canonical.restored(key) if self.key is not None and is_class(self.key.hint) else None
+        value = canonical.restored(key) if self.has_text_keys else None
         return f"{self.name}/{value if isinstance(value, str) else key.hex()}"
+
+    @property
+    def has_text_keys(self) -> bool:
+        """Whether a key that is a text in the store stands in the id of its cell as it is."""
+        return self.key is not None and is_class(self.key.hint)
 
     @property
     def data(self) -> Any:

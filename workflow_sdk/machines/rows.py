@@ -69,6 +69,26 @@ class ActiveRow(Row, frozen=True):
     """A word of who is about to put another one in its place, and looks whether it may: see `under`."""
 
 
+class DescribedRow(Row, frozen=True):
+    """What the active manifest declares, as those need it who have not the code."""
+
+    WHAT: ClassVar[str] = "what the active manifest declares"
+
+    hash: str
+    """Of the manifest."""
+    machines: bytes
+    """Their keys and retention, as canonical bytes."""
+
+
+class SchemaRow(Row, frozen=True):
+    """The JSON schema of an event."""
+
+    WHAT: ClassVar[str] = "the schema of an event"
+
+    data: bytes
+    """Canonical bytes."""
+
+
 class FrameRow(Row, frozen=True):
     """Something that an executor has sent while it runs."""
 
@@ -149,6 +169,7 @@ BLOBS: Final = MACHINES + pack_segment(5)
 NEWEST: Final = MACHINES + pack_segment(6)
 ROOTS: Final = MACHINES + pack_segment(7)
 GENERATION: Final = MACHINES + pack_segment(8)
+DESCRIBED: Final = MACHINES + pack_segment(9)
 
 
 def intent_key(id: str) -> bytes:
@@ -215,6 +236,16 @@ def newest_key(machine: str) -> bytes:
 def root_key(root: str) -> bytes:
     """The row that says that everything of a root is stored."""
     return ROOTS + pack_one(bytes.fromhex(root))
+
+
+def all_described() -> tuple[bytes, bytes]:
+    """The range of what the active manifest declares, its row first."""
+    return DESCRIBED, subtree(DESCRIBED)[1]
+
+
+def schema_key(event: str) -> bytes:
+    """The row of the JSON schema of an event."""
+    return DESCRIBED + pack_one(event)
 
 
 def pending_key(keys: InstanceKeys, intent_id: str) -> bytes:

@@ -31,7 +31,8 @@ Under the root prefix:
                         (3, shard, ...) the ids of events, kept as (10, ...) and (15, ...) of an instance are,
                         (4, machine, <append>) what cells have taken, if there is to be a journal,
                         (5, hash) part of a snapshot, (6, machine) the newest one, (7, root) the ones that are whole,
-                        (8) how often these were changed
+                        (8) how often these were changed,
+                        (9) what the active manifest declares, (9, event) the JSON schema of an event
     (30, 1)             how many messages an inbox has room for
 
 What is in order of time is kept in shards, by the id: where every new row is the last of its range, one server would

@@ -1,0 +1,140 @@
+"""What a store says of its active manifest to those who have not the code: enough to send events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from workflow_sdk.driver import Driver, Set
+from workflow_sdk.errors import CodecError, DefinitionError
+from workflow_sdk.machines import canonical
+from workflow_sdk.machines.described import class_of, type_of
+from workflow_sdk.machines.machine import Machine
+from workflow_sdk.machines.manifest import Manifest, Route
+from workflow_sdk.machines.rows import ACTIVE, DESCRIBED, ActiveRow, DescribedRow, SchemaRow, all_described, schema_key
+from workflow_sdk.machines.schemas import is_class, named, plain
+from workflow_sdk.rows.keys import ROOT
+from workflow_sdk.rows.location import unpack
+from workflow_sdk.rows.wire import shown
+
+BYTES_MAX: Final = 64_000
+"""Of a schema that is stored: a larger one could be more than a store takes as one value."""
+
+
+def descriptions(manifest: Manifest) -> list[Set]:
+    """The rows that say what a manifest declares."""
+    machines = {one.name: _about(one) for one in manifest.machines.values()}
+    found = [Set(DESCRIBED, DescribedRow(manifest.hash, canonical.bare(machines)).pack())]
+    for name, schema in manifest.events.items():
+        data = canonical.bare(schema.data)
+        if len(data) <= BYTES_MAX:
+            found.append(Set(schema_key(name), SchemaRow(data).pack()))
+    return found
+
+
+def _about(machine: Machine[Any]) -> dict[str, Any]:
+    key = machine.key
+    return {
+        "version": machine.version,
+        "key": None if key is None else key.data,
+        "is_class": key is not None and is_class(key.hint),
+        "retention": machine.retention,
+    }
+
+
+class _Described(Machine[Any]):
+    """A machine of which the code is not here."""
+
+    def __init__(self, name: str, about: Mapping[str, Any], events: list[type]) -> None:
+        key = None if about["key"] is None else _key_type(about["key"])
+        union = reduce(or_, events)
+        super().__init__(_no_code, name, int(about["version"]), Any, union, key, (), Any, about["retention"])
+        self._is_class = bool(about["is_class"])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of no code: whoever runs the cell has it."""
+        return ""
+
+    @property
+    def has_text_keys(self) -> bool:
+        return self._is_class
+
+
+def _key_type(schema: Mapping[str, Any]) -> Any:
+    found = type_of(schema)
+    return type(None) if found is None else found
+
+
+def _no_code(state: Any, event: Any, ctx: Any) -> NoReturn:
+    raise DefinitionError("the code of this machine is not here")
+
+
+class _Stored(Manifest):
+    """The manifest of a store, as far as it takes to send events."""
+
+    def __init__(self, hash: str, machines: list[Machine[Any]], routes: list[Route]) -> None:
+        super().__init__(machines, routes)
+        self._hash = hash
+
+    @cached_property
+    def hash(self) -> str:
+        """Of what it declares."""
+        return self._hash
+
+
+async def read_manifest(driver: Driver) -> tuple[Manifest, bytes]:
+    """The active manifest of a store, without any code, and its row; DefinitionError, if there is none."""
+    raw = await driver.get(ACTIVE)
+    if raw is None:
+        raise DefinitionError("the store has no machines: no runtime or client with a manifest has opened it yet")
+    active = ActiveRow.unpack(raw)
+    rows = await driver.scan(*all_described())
+    about = None if not rows or rows[0][0] != DESCRIBED else DescribedRow.unpack(rows[0][1])
+    if about is None or about.hash != active.hash:
+        raise DefinitionError(
+            "the store does not say what its events look like: its manifest was applied by an older version; "
+            "`client.apply` of another one will say it, and code that has the classes can send them"
+        )
+    schemas = {_name(key): canonical.restored(SchemaRow.unpack(row).data) for key, row in rows[1:]}
+    classes = {name: found for name, schema in schemas.items() if (found := _class(name, schema)) is not None}
+    data: dict[str, Any] = canonical.restored(active.data)
+    ways = [(event, machine, field) for event, machine, field in data["routes"] if event in classes]
+    told: dict[str, Any] = canonical.restored(about.machines)
+    machines: dict[str, Machine[Any]] = {}
+    for name in dict.fromkeys(machine for _, machine, _ in ways):
+        taken = [classes[event] for event, machine, _ in ways if machine == name]
+        machines[name] = _Described(name, told[name], taken)
+    routes = [Route(classes[event], machines[machine], field) for event, machine, field in ways]
+    return _Stored(active.hash, list(machines.values()), routes), raw
+
+
+def _name(key: bytes) -> str:
+    return str(unpack(key[len(ROOT) :])[-1])
+
+
+def _class(name: str, schema: Mapping[str, Any]) -> type | None:
+    try:
+        return named(class_of(name, schema), name)
+    except CodecError:
+        return None
+
+
+def event_of(manifest: Manifest, schema: str, data: Any) -> Any:
+    """The event with this name that plain data stands for; DefinitionError, if there is none, or it does not fit."""
+    known = manifest.events.get(schema)
+    if known is None:
+        others = ", ".join(sorted(manifest.events)) or "none at all"
+        raise DefinitionError(f"the manifest has no event {shown(schema)} that can be sent as data; it has: {others}")
+    cls = known.hint if isinstance(manifest, _Stored) else _class(schema, known.data)
+    try:
+        if cls is None:
+            return known.read(data)
+        read = msgspec.json.decode(msgspec.json.encode(data), type=cls)
+        return read if cls is known.hint else known.read(plain(read))
+    except (CodecError, msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise DefinitionError(f"the event can't be sent: it is no {schema}: {error}") from error
