@@ -140,8 +140,8 @@ def test_an_event_is_sent_as_json_once_for_each_id(machines: Line) -> None:
 @pytest.mark.parametrize(
     ("name", "event", "code", "told"),
     [
-        ("Unknown", "{}", 1, "has no event"),
-        ("Numbered", '{"key": "x"}', 1, "Expected `int`"),
+        ("Unknown", "{}", 2, "has no event"),
+        ("Numbered", '{"key": "x"}', 2, "Expected `int`"),
         ("Numbered", "{", 2, "JSON"),
     ],
 )

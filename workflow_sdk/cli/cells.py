@@ -103,7 +103,9 @@ async def emit(client: Client, schema: str, event: Any, event_id: str | None) ->
     SCHEMA is the name of the event, such as shop/OrderCreated@1, and JSON its fields, or '-' for standard input. The
     store knows what it looks like.
     """
-    for delivery in await client.emit_data(schema, event, id=event_id):
+    from workflow_sdk.machines import PlainEvent
+
+    for delivery in await client.emit(PlainEvent(schema, event), id=event_id):
         click.echo(delivery.value)
 
 

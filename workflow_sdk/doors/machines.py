@@ -52,15 +52,9 @@ class MachineClient:
         """Send an event to the cells that the manifest routes it to, all in one commit; return what became of each.
 
         A cell that is not there begins with it. Without a route, nothing is stored, and the list is empty. With an
-        `id`, only the first of several events with it counts.
+        `id`, only the first of several events with it counts. Who has not the class of the event sends a `PlainEvent`.
         """
         return await self._machines.emit(event, id)
-
-    async def emit_data(self, schema: str, data: Any, *, id: str | None = None) -> list[Delivery]:
-        """Send an event of which the name and plain data are known, as `emit` does. Its class need not be here: the
-        store says what the events of its manifest look like.
-        """
-        return await self._machines.emit_data(schema, data, id)
 
     @overload
     async def cell(self, machine: Machine[StateT], key: Any = None) -> Cell[StateT]: ...

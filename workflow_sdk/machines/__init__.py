@@ -3,6 +3,7 @@
 from workflow_sdk.errors import ApplyBlockedError
 from workflow_sdk.machines.cell import CellStatus
 from workflow_sdk.machines.client import Frame
+from workflow_sdk.machines.describing import PlainEvent
 from workflow_sdk.machines.effects import Effect, EffectReceipt, EffectRejected, Receipt, Request, effect, timer
 from workflow_sdk.machines.executor import Executor, executor
 from workflow_sdk.machines.harness import Harness
@@ -34,6 +35,7 @@ __all__ = [
     "MachineContext",
     "Manifest",
     "Mismatch",
+    "PlainEvent",
     "Receipt",
     "Refusal",
     "Replay",

@@ -19,7 +19,7 @@ from workflow_sdk.machines import canonical
 from workflow_sdk.machines.applying import apply as apply_manifest
 from workflow_sdk.machines.blobs import collect, set_pin
 from workflow_sdk.machines.cell import Answer, CellData
-from workflow_sdk.machines.describing import event_of, read_manifest
+from workflow_sdk.machines.describing import PlainEvent, event_of, read_manifest
 from workflow_sdk.machines.effects import STATUSES, Effect, ReceiptStatus
 from workflow_sdk.machines.emitting import OtherManifestError, Told, begin_manifest, unmarked
 from workflow_sdk.machines.emitting import emit as emit_change
@@ -91,14 +91,12 @@ class Machines:
 
     async def emit(self, event: Any, id: str | None) -> list[Delivery]:
         """Deliver an event to the cells that it is routed to."""
-        return await self._emit(self._declared, event, id)
-
-    async def emit_data(self, schema: str, data: Any, id: str | None) -> list[Delivery]:
-        """Deliver an event of which the name and plain data are known."""
+        if not isinstance(event, PlainEvent):
+            return await self._emit(self._declared, event, id)
         if self._manifest is not None:
-            return await self._emit(self._manifest, event_of(self._manifest, schema, data), id)
+            return await self._emit(self._manifest, event_of(self._manifest, event), id)
         stored, raw = await read_manifest(self._access.looking)
-        return await self._emit(stored, event_of(stored, schema, data), id, unmarked(raw)[1])
+        return await self._emit(stored, event_of(stored, event), id, unmarked(raw)[1])
 
     async def _emit(
         self, manifest: Manifest, event: Any, id: str | None, active: bytes | None = None
@@ -215,14 +213,10 @@ class Machines:
     async def _inflight(self, data: CellData, machine: Machine[Any], key: Any) -> dict[str, Intent]:
         raws = {id: await self._access.looking.get(intent_key(id)) for id in data.inflight}
         rows = {id: IntentRow.unpack(raw) for id, raw in raws.items() if raw is not None}
-        return {id: self._intent(id, row, machine.effects, key) for id, row in rows.items()}
-
-    def _intent(self, id: str, row: IntentRow, effects: Mapping[str, Effect], key: Any) -> Intent:
-        params = self._access.codec.unseal(row.params)
-        effect = effects.get(row.effect)
-        value = canonical.restored(params) if effect is None else effect.params.decode(params)
-        at = time_of(row.at)
-        return Intent(id, row.effect, value, row.machine, key, row.issuer, row.sequence, row.attempt, recorded_at=at)
+        return {
+            id: _intent(id, row, self._access.codec.unseal(row.params), machine.effects, key)
+            for id, row in rows.items()
+        }
 
     async def journal(
         self, machine: Machine[Any] | str, limit: int, cursor: str | None, *, newest_first: bool
@@ -289,6 +283,13 @@ class Machines:
             Frame(cursor, canonical.restored(codec.unseal(row.value)), row.attempt, time_of(row.at))
             for cursor, row in rows
         ]
+
+
+def _intent(id: str, row: IntentRow, params: bytes, effects: Mapping[str, Effect], key: Any) -> Intent:
+    effect = effects.get(row.effect)
+    value = canonical.restored(params) if effect is None else effect.params.decode(params)
+    at = time_of(row.at)
+    return Intent(id, row.effect, value, row.machine, key, row.issuer, row.sequence, row.attempt, recorded_at=at)
 
 
 def _nobody(worker: str) -> bool:

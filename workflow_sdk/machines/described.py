@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import reduce
 from keyword import iskeyword
-from operator import or_
 from typing import Annotated, Any, Final, Literal, cast
 from uuid import UUID
 
@@ -24,6 +22,7 @@ _FORMATS: Final[dict[str, Any]] = {
     "uuid": UUID,
     "decimal": Decimal,
 }
+_PLAIN: Final[dict[str, Any]] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
 _LIMITS: Final = {
     "minimum": "ge",
     "maximum": "le",
@@ -51,6 +50,14 @@ def type_of(schema: Mapping[str, Any], name: str = "Value") -> Any:
     return _Types(cast("Mapping[str, Any]", schema.get("$defs", {}))).of(schema, name)
 
 
+def union_of(hints: Sequence[Any]) -> Any:
+    """The union of some types."""
+    first, *others = hints
+    for one in others:
+        first = first | one
+    return first
+
+
 class _Types:
     """The types of one schema."""
 
@@ -66,7 +73,7 @@ class _Types:
         if "$ref" in part:
             return self._named(str(part["$ref"]).removeprefix(_REF))
         if "anyOf" in part:
-            return _checked(reduce(or_, [_or_none(self.of(one)) for one in part["anyOf"]]))
+            return _checked(union_of([_or_none(self.of(one)) for one in part["anyOf"]]))
         if "enum" in part:
             return _checked(Literal[tuple(part["enum"])])
         return self._by_kind(part, name)
@@ -89,12 +96,8 @@ class _Types:
                 return tuple[tuple(self.of(one) for one in part["prefixItems"])]  # type: ignore[misc]
             case "array":
                 return _limited(list[self.of(part.get("items"))], part)  # type: ignore[misc]
-            case "string" if "contentEncoding" in part:
-                return bytes
             case kind:
-                plain = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
-                found = _FORMATS.get(part.get("format", "")) or plain.get(str(kind), Any)
-                return _limited(found, part) if found in (str, int, float) else found
+                return _simple(str(kind), part)
 
     def _object(self, part: dict[str, Any], name: str) -> Any:
         properties, required = part["properties"], part.get("required", [])
@@ -110,6 +113,13 @@ class _Types:
             else:
                 fields.append((field, _or_unset(hint), msgspec.UNSET))
         return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _simple(kind: str, part: Mapping[str, Any]) -> Any:
+    if "contentEncoding" in part:
+        return bytes
+    found = _FORMATS.get(part.get("format", "")) or _PLAIN.get(kind, Any)
+    return _limited(found, part) if found in (str, int, float) else found
 
 
 def _default(value: Any, hint: Any) -> Any:

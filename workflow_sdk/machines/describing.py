@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, reduce
-from operator import or_
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from workflow_sdk.driver import Driver, Set
 from workflow_sdk.errors import CodecError, DefinitionError
 from workflow_sdk.machines import canonical
-from workflow_sdk.machines.described import class_of, type_of
+from workflow_sdk.machines.described import class_of, type_of, union_of
 from workflow_sdk.machines.machine import Machine
 from workflow_sdk.machines.manifest import Manifest, Route
 from workflow_sdk.machines.rows import ACTIVE, DESCRIBED, ActiveRow, DescribedRow, SchemaRow, all_described, schema_key
@@ -23,6 +23,19 @@ from workflow_sdk.rows.wire import shown
 
 BYTES_MAX: Final = 64_000
 """Of a schema that is stored: a larger one could be more than a store takes as one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainEvent:
+    """An event of which the name and plain data are known, but not the class: `emit` takes it as it takes the object.
+
+    What its data has to be is told by the class, if the manifest is here, or else by what the store says of it.
+    """
+
+    schema: str
+    """The name of the event, such as `shop/OrderCreated@1`."""
+    data: Any
+    """Its fields, as JSON has them."""
 
 
 def descriptions(manifest: Manifest) -> list[Set]:
@@ -51,7 +64,7 @@ class _Described(Machine[Any]):
 
     def __init__(self, name: str, about: Mapping[str, Any], events: list[type]) -> None:
         key = None if about["key"] is None else _key_type(about["key"])
-        union = reduce(or_, events)
+        union = union_of(events)
         super().__init__(_no_code, name, int(about["version"]), Any, union, key, (), Any, about["retention"])
         self._is_class = bool(about["is_class"])
 
@@ -101,40 +114,44 @@ async def read_manifest(driver: Driver) -> tuple[Manifest, bytes]:
             "`client.apply` of another one will say it, and code that has the classes can send them"
         )
     schemas = {_name(key): canonical.restored(SchemaRow.unpack(row).data) for key, row in rows[1:]}
+    return _stored(active, canonical.restored(about.machines), schemas), raw
+
+
+def _stored(active: ActiveRow, machines: dict[str, Any], schemas: dict[str, Any]) -> Manifest:
     classes = {name: found for name, schema in schemas.items() if (found := _class(name, schema)) is not None}
     data: dict[str, Any] = canonical.restored(active.data)
     ways = [(event, machine, field) for event, machine, field in data["routes"] if event in classes]
-    told: dict[str, Any] = canonical.restored(about.machines)
-    machines: dict[str, Machine[Any]] = {}
-    for name in dict.fromkeys(machine for _, machine, _ in ways):
-        taken = [classes[event] for event, machine, _ in ways if machine == name]
-        machines[name] = _Described(name, told[name], taken)
-    routes = [Route(classes[event], machines[machine], field) for event, machine, field in ways]
-    return _Stored(active.hash, list(machines.values()), routes), raw
+    taken: dict[str, list[type]] = {}
+    for event, machine, _ in ways:
+        taken.setdefault(machine, []).append(classes[event])
+    made = {name: _Described(name, machines[name], events) for name, events in taken.items()}
+    routes = [Route(classes[event], made[machine], field) for event, machine, field in ways]
+    return _Stored(active.hash, list(made.values()), routes)
 
 
 def _name(key: bytes) -> str:
     return str(unpack(key[len(ROOT) :])[-1])
 
 
-def _class(name: str, schema: Mapping[str, Any]) -> type | None:
+def _class(name: str, schema: Mapping[str, Any]) -> type[Any] | None:
     try:
         return named(class_of(name, schema), name)
     except CodecError:
         return None
 
 
-def event_of(manifest: Manifest, schema: str, data: Any) -> Any:
-    """The event with this name that plain data stands for; DefinitionError, if there is none, or it does not fit."""
+def event_of(manifest: Manifest, event: PlainEvent) -> Any:
+    """The event that plain data stands for; DefinitionError, if there is none of its name, or it does not fit."""
+    schema, data = event.schema, event.data
     known = manifest.events.get(schema)
     if known is None:
         others = ", ".join(sorted(manifest.events)) or "none at all"
         raise DefinitionError(f"the manifest has no event {shown(schema)} that can be sent as data; it has: {others}")
-    cls = known.hint if isinstance(manifest, _Stored) else _class(schema, known.data)
+    cls: Any = known.hint if isinstance(manifest, _Stored) else _class(schema, known.data)
     try:
         if cls is None:
             return known.read(data)
-        read = msgspec.json.decode(msgspec.json.encode(data), type=cls)
+        read: Any = msgspec.json.decode(msgspec.json.encode(data), type=cls)
         return read if cls is known.hint else known.read(plain(read))
     except (CodecError, msgspec.MsgspecError, TypeError, ValueError) as error:
         raise DefinitionError(f"the event can't be sent: it is no {schema}: {error}") from error

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.machines.cell_parts import Do, Say, host, manifest_of, told, until_cell, until_gone, until_words
 from workflow_sdk import Client, CodecError, DefinitionError, Delivery, Driver, Runtime
-from workflow_sdk.machines import Manifest, Transition, event, machine, route
+from workflow_sdk.machines import Manifest, PlainEvent, Transition, event, machine, route
 from workflow_sdk.machines.described import class_of
 from workflow_sdk.machines.schemas import Schema, schema_name
 
@@ -138,7 +138,7 @@ async def test_what_does_not_fit_is_refused_and_nothing_is_stored(driver: Driver
         for wrong in [*WRONG, None, 7, "x", ["a"]]:
             for one in (client, stranger):
                 with pytest.raises(DefinitionError, match="can't be sent"):
-                    assert await one.emit_data("described/Everything@1", wrong) == wrong
+                    assert await one.emit(PlainEvent("described/Everything@1", wrong)) == wrong
         assert await driver.scan(b"", b"\xff") == before
 
 
@@ -146,10 +146,12 @@ async def test_who_has_no_code_sends_events_to_those_who_have(driver: Driver) ->
     known = manifest()
     async with Runtime(driver, machines=known) as runtime, Client(driver) as stranger:
         (one,) = known.machines.values()
-        sent = await stranger.emit_data("described/Everything@1", {"key": "a", "number": 7, "color": "blue"}, id="x")
+        sent = await stranger.emit(
+            PlainEvent("described/Everything@1", {"key": "a", "number": 7, "color": "blue"}), id="x"
+        )
         assert sent == [Delivery.ACCEPTED]
         assert (await until_cell(runtime, one, "a", lambda cell: cell.revision == 1)).state == "7 blue"
-        again = await stranger.emit_data("described/Everything@1", {"key": "a", "number": 8}, id="x")
+        again = await stranger.emit(PlainEvent("described/Everything@1", {"key": "a", "number": 8}), id="x")
         assert again == [Delivery.DUPLICATE]
 
 
@@ -158,8 +160,8 @@ async def test_it_comes_to_the_same_cell_as_its_object(driver: Driver) -> None:
         name = schema_name(Do)
         await runtime.emit(Do("a", "object"))
         await until_words(runtime, one, "a", "object")
-        assert await stranger.emit_data(name, {"key": "a", "word": "data"}) == [Delivery.ACCEPTED]
-        assert await runtime.emit_data(name, {"key": "a", "word": "both"}) == [Delivery.ACCEPTED]
+        assert await stranger.emit(PlainEvent(name, {"key": "a", "word": "data"})) == [Delivery.ACCEPTED]
+        assert await runtime.emit(PlainEvent(name, {"key": "a", "word": "both"})) == [Delivery.ACCEPTED]
         await until_words(runtime, one, "a", "object", "data", "both")
 
 
@@ -197,7 +199,7 @@ async def test_keys_of_all_kinds_are_the_same(driver: Driver, sends_data_first: 
         (name,) = declared.events
         for number in range(2):
             if (number == 0) == sends_data_first:
-                sent = await stranger.emit_data(name, {"key": {"x": 1}, "number": "7"})
+                sent = await stranger.emit(PlainEvent(name, {"key": {"x": 1}, "number": "7"}))
             else:
                 sent = await runtime.emit(At(Place(1), "7"))
             assert len(sent) == len(KEYS)
@@ -208,7 +210,7 @@ async def test_keys_of_all_kinds_are_the_same(driver: Driver, sends_data_first: 
 async def test_a_store_without_machines_says_so(driver: Driver) -> None:
     async with Client(driver) as client:
         with pytest.raises(DefinitionError, match="no machines"):
-            await client.emit_data("x", {})
+            await client.emit(PlainEvent("x", {}))
 
 
 async def test_an_unknown_event_is_told_with_those_that_are_known(driver: Driver) -> None:
@@ -216,9 +218,9 @@ async def test_an_unknown_event_is_told_with_those_that_are_known(driver: Driver
         await client.emit(Everything("a"))
         for one in (client, stranger):
             with pytest.raises(DefinitionError, match=r"no event 'x'.*described/Everything@1"):
-                await one.emit_data("x", {})
+                await one.emit(PlainEvent("x", {}))
             with pytest.raises(DefinitionError, match="no event"):
-                await one.emit_data("sys/EffectReceipt@1", {"intent_id": "x"})
+                await one.emit(PlainEvent("sys/EffectReceipt@1", {"intent_id": "x"}))
 
 
 class Ours:
@@ -248,9 +250,9 @@ async def test_another_manifest_brings_its_own_events(driver: Driver) -> None:
         async with Runtime(driver, machines=manifest_of(one)) as runtime:
             await until_words(runtime, one, "a", "x")
         await client.apply(manifest_of(other), allow_idle=True)
-        assert await stranger.emit_data(schema_name(Do), {"key": "a", "word": "y"}) == [Delivery.ACCEPTED]
+        assert await stranger.emit(PlainEvent(schema_name(Do), {"key": "a", "word": "y"})) == [Delivery.ACCEPTED]
         with pytest.raises(DefinitionError, match="no event"):
-            await stranger.emit_data(schema_name(Say), {"key": "a", "word": "y"})
+            await stranger.emit(PlainEvent(schema_name(Say), {"key": "a", "word": "y"}))
     async with Runtime(driver, machines=manifest_of(other)) as runtime:
         await until_words(runtime, other, "a", "y")
 
@@ -263,5 +265,5 @@ async def test_a_cell_that_data_has_begun_is_kept_as_long_as_its_machine_says(dr
     declared = Manifest([kept], [route(Do, kept, "key")])
     async with Runtime(driver, machines=declared) as runtime, Client(driver) as stranger:
         (name,) = declared.events
-        await stranger.emit_data(name, {"key": "a", "word": "x"})
+        await stranger.emit(PlainEvent(name, {"key": "a", "word": "x"}))
         await until_gone(runtime, kept, "a")
