@@ -135,9 +135,10 @@ def _name(key: bytes) -> str:
 
 def _class(name: str, schema: Mapping[str, Any]) -> type[Any] | None:
     try:
-        return named(class_of(name, schema), name)
+        found: type[Any] = named(class_of(name, schema), name)
     except CodecError:
         return None
+    return found
 
 
 def event_of(manifest: Manifest, event: PlainEvent) -> Any:
