@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from inspect import iscoroutinefunction, signature
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from zlib import crc32
 
 import pytest
@@ -28,6 +28,12 @@ pytest_plugins = ["tests.by_law"]
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
+Tier: TypeAlias = Literal["quick", "deep", "beyond"]
+TIERS: dict[Tier, str] = {
+    "quick": "quick: each test in one setting (--deep: everything)",
+    "deep": "deep: everything",
+    "beyond": "deep, without what the quick tier runs",
+}
 QUICK_CHAOS, DEEP_CHAOS = "0.2", "0.4"
 """How much the tiers try at random: below 1, the same in every run. `make chaos` tries more, and other things."""
 
@@ -38,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--deep",
         action="store_true",
         help="Run everything: tests marked `deep`, every test in several settings, random tests at full length.",
+    )
+    parser.addoption(
+        "--beyond",
+        action="store_true",
+        help="The same without what the quick tier runs just so: for who has run that one.",
     )
 
 
@@ -50,13 +61,16 @@ def pytest_configure(config: pytest.Config) -> None:
         "leaves(what): writes or damages rows by itself, which are left when all instances are deleted.",
     ):
         config.addinivalue_line("markers", line)
-    os.environ.setdefault("WORKFLOW_SDK_CHAOS", DEEP_CHAOS if config.getoption("--deep") else QUICK_CHAOS)
+    os.environ.setdefault("WORKFLOW_SDK_CHAOS", QUICK_CHAOS if _tier(config) == "quick" else DEEP_CHAOS)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """What is not to be seen from the names of the tests."""
-    tier = "deep: everything" if config.getoption("--deep") else "quick: each test in one setting (--deep: everything)"
-    return [f"tier: {tier}", fdb_store.described()]
+    return [f"tier: {TIERS[_tier(config)]}", fdb_store.described()]
+
+
+def _tier(config: pytest.Config) -> Tier:
+    return "beyond" if config.getoption("--beyond") else "deep" if config.getoption("--deep") else "quick"
 
 
 def pytest_sessionfinish() -> None:
@@ -84,7 +98,7 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Genera
     found = yield
     if not isinstance(found, list) or not all(isinstance(item, pytest.Function) for item in found):
         return found
-    chosen = list(_in_their_settings(found, deep=bool(collector.config.getoption("--deep"))))
+    chosen = list(_in_their_settings(found, _tier(collector.config)))
     for item in chosen:
         host = _host(item)
         if iscoroutinefunction(item.obj):
@@ -95,16 +109,23 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class) -> Genera
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out of the quick tier what is too long for it."""
-    if config.getoption("--deep"):
+    """Leave out of the quick tier what is too long for it, and of the one beyond it what it runs just so."""
+    tier = _tier(config)
+    if tier == "deep":
         return
-    long = [item for item in items if item.get_closest_marker("deep")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("deep")]
+    out = {item for item in items if (_is_quick(item) if tier == "beyond" else item.get_closest_marker("deep"))}
+    if out:
+        config.hook.pytest_deselected(items=[*out])
+        items[:] = [item for item in items if item not in out]
 
 
-def _in_their_settings(items: Iterable[pytest.Function], *, deep: bool) -> Iterator[pytest.Function]:
+def _is_quick(item: pytest.Item) -> bool:
+    """Whether the quick tier runs a test as every other does: in no setting, and not at random."""
+    is_random = hasattr(getattr(item, "obj", None), "hypothesis")
+    return not is_random and item.get_closest_marker("deep") is None and _where(item) is None
+
+
+def _in_their_settings(items: Iterable[pytest.Function], tier: Tier) -> Iterator[pytest.Function]:
     """The items of one test function, each case only in the settings that are chosen for it."""
     cases: dict[str, dict[Where, pytest.Function]] = {}
     for item in items:
@@ -120,7 +141,11 @@ def _in_their_settings(items: Iterable[pytest.Function], *, deep: bool) -> Itera
         assert item.parent is not None, "a test is in a module or a class"
         start = crc32(f"{item.parent.name}.{item.originalname}".encode()) + number
         every_host = item.get_closest_marker("every_host") is not None
-        yield from (by_place[where] for where in pick(possible, start, deep=deep, every_host=every_host))
+        chosen = pick(possible, start, deep=tier != "quick", every_host=every_host)
+        # The first one is that of the quick tier, where a random test tries less.
+        if tier == "beyond" and item.get_closest_marker("deep") is None and not hasattr(item.obj, "hypothesis"):
+            chosen = list(chosen)[1:]
+        yield from (by_place[where] for where in chosen)
 
 
 Where: TypeAlias = Setting | Host
