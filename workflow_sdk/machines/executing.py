@@ -59,6 +59,8 @@ class Executing:
         self._rung = anyio.Event()
         """Set when something may have been queued."""
         self._ended = anyio.Event()
+        self._dropped = anyio.Event()
+        """Set when this worker has an effect that it does not run any more."""
         self._heard: dict[str, anyio.Event] = {}
         """One event for each effect whose signal has changed, set when that is read again."""
         self._room = anyio.Semaphore(AT_ONCE)
@@ -96,7 +98,8 @@ class Executing:
             elif scope.cancel_called:
                 with anyio.CancelScope(shield=True):
                     await apply(self._around.driver, queue_again(id, self._around.worker, intent.claim))
-        except Exception:  # noqa: BLE001  # the store failed: the next look finds the effect, and runs it again
+        except Exception:  # noqa: BLE001  # the store failed: a look finds the effect, and runs it again
+            self._dropped.set()
             _log.warning(
                 "effect %s (intent %s) could not be settled; it is run again", intent.effect, id, exc_info=True
             )
@@ -236,6 +239,7 @@ class Executing:
         around = self._around
         # Who is dead is found out beside this.
         await self._watch.until_looked()
+        self._dropped = dropped = anyio.Event()
         may_die = False
         with self._residents.looks():
             before = set(self._running)
@@ -252,7 +256,7 @@ class Executing:
                 self._rung.set()
         # Lazily, so that a virtual clock does not jump to the next pass, unless that may find a death.
         next_pass = around.clock.monotonic() + ttl / 3
-        await wait_idly(around.clock, anyio.Event(), by=next_pass if may_die else None, lazily=next_pass)
+        await wait_idly(around.clock, dropped, by=next_pass if may_die else None, lazily=next_pass)
 
     async def _is_dead(self, worker: str) -> bool:
         if worker in self._watch.dead:
