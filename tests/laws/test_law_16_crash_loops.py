@@ -19,6 +19,7 @@ from workflow_sdk import (
     Break,
     Context,
     Continue,
+    Driver,
     LeaseLostError,
     RunResult,
     Status,
@@ -230,6 +231,59 @@ async def test_a_process_that_dies_while_the_instance_is_parked_does_not_count(w
                 await anyio.lowlevel.checkpoint()
             worker.crashed = True
             group.cancel_scope.cancel()
+    assert (await world.run(job, script=[("message", "still here")])).output == "still here"
+
+
+class Interrupting:
+    """A driver that cancels who uses it, at one of its calls."""
+
+    def __init__(self, driver: Driver, at: int, scope: anyio.CancelScope) -> None:
+        self._driver = driver
+        self._left = at
+        self._scope = scope
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._driver, name)
+        if name not in ("get", "scan", "commit"):
+            return found
+
+        async def call(*args: Any, **options: Any) -> Any:
+            self._left -= 1
+            if not self._left:
+                self._scope.cancel()
+                await anyio.lowlevel.checkpoint()
+            return await found(*args, **options)
+
+        return call
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the call has come."""
+        return self._left <= 0
+
+
+async def test_a_run_may_be_cancelled_at_any_call_of_the_store(world: World) -> None:
+    """Also while it reads what a worker has left that died: then there is nothing of its own to be written."""
+
+    @workflow
+    async def job(ctx: Context) -> str:
+        return await ctx.listen("message", type=str)
+
+    for call in range(1, 60):
+        worker = Worker(world.driver)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: survive(world, job, worker))  # noqa: B023  # it ends in this turn
+            await world.until_waiting()
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            worker.crashed = True  # it still has the instance
+            group.cancel_scope.cancel()
+        with anyio.move_on_after(0.5) as scope:
+            interrupting: Any = Interrupting(world.driver, call, scope)
+            await world.once(job, driver=interrupting, mode="live")
+        if not interrupting.is_done:
+            break
+    assert call > 5
     assert (await world.run(job, script=[("message", "still here")])).output == "still here"
 
 

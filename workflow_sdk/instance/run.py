@@ -103,10 +103,11 @@ class Run:
 
     async def go(self) -> None:
         """Run the instance, and release it whatever happens."""
-        execution = self.execution
+        execution, is_loaded = self.execution, False
         try:
             try:
                 await self._load()
+                is_loaded = True
             except CodecError as error:
                 execution.life.storage_failed(error)
             if execution.life.failure is None:
@@ -125,7 +126,7 @@ class Run:
             else:
                 # A cancellation comes at an `await`, where the changes so far belong together and can be written. Any
                 # other error may have come in the middle of a change.
-                cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+                cancelled = is_loaded and isinstance(error, anyio.get_cancelled_exc_class())
                 await self._release(write=cancelled and execution.life.failure is None and execution.life.stuck is None)
                 raise
         if execution.life.failure is not None and not execution.life.is_away:
