@@ -36,8 +36,8 @@ GRAPHS: dict[str, float] = {
     "classes over 15 public methods or 25 in all": 0,
 }
 MACHINES: dict[str, float] = {
-    "modules": 41,
-    "lines": 7_460,
+    "modules": 43,
+    "lines": 7_660,
     "longest module": 400,
     "modules over 400 lines": 0,
     "longest function": 40,
