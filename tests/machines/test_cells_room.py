@@ -157,19 +157,19 @@ async def test_a_transition_that_is_refused_keeps_no_room(driver: Driver) -> Non
 def test_a_place_is_kept_until_the_effect_is_recorded() -> None:
     room = Room("worker", frozenset({"ask@1"}))
     with room.placing() as place, room.placing() as other:
-        assert place("unknown") is None
-        assert [place("ask@1"), other("ask@1"), place("ask@1")] == ["worker"] * ROOM
-        assert place("ask@1") is other("ask@1") is None
-        room.take()
-    assert room.left == ROOM - 1
-    room.free()
+        assert place("0", "unknown") is None
+        assert [place("1", "ask@1"), other("2", "ask@1"), place("3", "ask@1")] == ["worker"] * ROOM
+        assert place("4", "ask@1") is other("5", "ask@1") is None
+        room.take("2")
+    assert (room.left, room.held()) == (ROOM - 1, {"2"})
+    room.free("2")
     with room.placing() as place:
         room.is_short = True
-        assert place("ask@1") is None, "others wait in the queue"
+        assert place("1", "ask@1") is None, "others wait in the queue"
         room.is_short = False
-        assert place("ask@1") == "worker"
+        assert place("1", "ask@1") == "worker"
         room.close()
-        assert place("ask@1") is None
+        assert place("2", "ask@1") is None
     assert room.left == ROOM
 
 

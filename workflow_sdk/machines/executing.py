@@ -71,7 +71,7 @@ class Executing:
         if id in self._running:
             return
         scope = self._running[id] = anyio.CancelScope()
-        self._room.take()
+        self._room.take(id)
         if self._gives_back:
             scope.cancel()
         self._residents.host.spawn(partial(self._serve, id, intent))
@@ -99,11 +99,11 @@ class Executing:
                 self._rung.set()
             if self._on_last_try == id:
                 self._on_last_try = None
-            self._one_less()
+            self._one_less(id)
 
-    def _one_less(self) -> None:
+    def _one_less(self, id: str) -> None:
         """Note that something has ended: it makes room, and the end of the worker may wait for it."""
-        self._room.free()
+        self._room.free(id)
         self._ended.set()
         self._residents.one_ended()
 
@@ -193,7 +193,7 @@ class Executing:
     async def _take_one(self, id: str, place: bytes, *, is_last_try: bool) -> None:
         around = self._around
         self._taking += 1
-        self._room.take()
+        self._room.take(id)
         if is_last_try:
             self._on_last_try = id
         try:
@@ -206,7 +206,7 @@ class Executing:
             self._taking -= 1
             if is_last_try and id not in self._running:
                 self._on_last_try = None
-            self._one_less()
+            self._one_less(id)
 
     async def _settle_timers(self) -> float | None:
         """Settle the timers that are due; return when the next one is."""
@@ -232,12 +232,12 @@ class Executing:
         await self._watch.until_looked()
         may_die = False
         with self._residents.looks():
-            before = set(self._running)
+            before = self._room.held()
             rows = await around.driver.scan(*all_executed())
             for key, _ in rows:
                 worker, id = _executed(key)
                 if worker == around.worker:
-                    if id not in before and id not in self._running:
+                    if id not in before and id not in self._room:
                         await apply(around.driver, queue_again(id, worker))
                         self._rung.set()
                 elif await self._is_dead(worker):

@@ -222,7 +222,7 @@ class HeldCell:
                 self.keys,
                 sealed,
                 around.codec.seal(one.params),
-                place(one.effect),
+                place(one.id, one.effect),
             )
             for one in decision.begun
         ]

@@ -36,7 +36,7 @@ class Issue:
     def placed(self) -> Generator[Issue]:
         """Keep a place for it while it is recorded, if there is room; it is queued if not."""
         with self.around.room.placing() as place:
-            worker = place(self.begun.row.effect)
+            worker = place(self.id, self.begun.row.effect)
             row = self.begun.row if worker is None else replace(self.begun.row, worker=worker, claim=1)
             yield Issue(Begun(self.id, row), self.around)
 

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 AT_ONCE: Final = 512
 """How many effects a worker has: those that run, and those that wait for their next attempt."""
 
-Placing: TypeAlias = Callable[[str], str | None]
-"""Tells who is to run an effect that is about to be recorded: this worker, or None, which queues it."""
+Placing: TypeAlias = Callable[[str, str], str | None]
+"""Tells, by its id and its name, who is to run an effect that is recorded now: this worker; None, if it is queued."""
 
 
 class Room:
@@ -19,22 +19,32 @@ class Room:
     def __init__(self, worker: str, effects: frozenset[str]) -> None:
         self._worker = worker
         self._effects = effects
-        self._taken = 0
+        self._held: dict[str, int] = {}
+        """The effects that it has, or that it is about to have, by id: for how many reasons."""
         self.is_short = False
         """Whether effects were left in the queue for lack of room. As long as that is so, new ones go behind them."""
 
     @property
     def left(self) -> int:
         """How many more there is room for."""
-        return max(0, AT_ONCE - self._taken)
+        return max(0, AT_ONCE - len(self._held))
 
-    def take(self) -> None:
-        """Count one more."""
-        self._taken += 1
+    def __contains__(self, id: str) -> bool:
+        return id in self._held
 
-    def free(self) -> None:
-        """Count one less."""
-        self._taken -= 1
+    def held(self) -> set[str]:
+        """The effects that it has now, or is about to have."""
+        return set(self._held)
+
+    def take(self, id: str) -> None:
+        """Have an effect. The store may say so before this worker knows: so it is called before that is committed."""
+        self._held[id] = self._held.get(id, 0) + 1
+
+    def free(self, id: str) -> None:
+        """Take back one `take`."""
+        self._held[id] -= 1
+        if not self._held[id]:
+            del self._held[id]
 
     def close(self) -> None:
         """From now on, all that is asked for is queued."""
@@ -42,18 +52,18 @@ class Room:
 
     @contextmanager
     def placing(self) -> Generator[Placing]:
-        """Keep places, until the end of the block, for effects that are recorded in it: those begun have their own."""
-        kept = 0
+        """Keep places, until the end of the block, for effects that are recorded in it, and begin before its end."""
+        kept: list[str] = []
 
-        def place(effect: str) -> str | None:
-            nonlocal kept
+        def place(id: str, effect: str) -> str | None:
             if effect not in self._effects or self.is_short or not self.left:
                 return None
-            kept += 1
-            self._taken += 1
+            kept.append(id)
+            self.take(id)
             return self._worker
 
         try:
             yield place
         finally:
-            self._taken -= kept
+            for id in kept:
+                self.free(id)
