@@ -37,7 +37,7 @@ GRAPHS: dict[str, float] = {
 }
 MACHINES: dict[str, float] = {
     "modules": 43,
-    "lines": 7_660,
+    "lines": 7_680,
     "longest module": 400,
     "modules over 400 lines": 0,
     "longest function": 40,

@@ -18,7 +18,7 @@ class Room:
 
     def __init__(self, worker: str, effects: frozenset[str]) -> None:
         self._worker = worker
-        self._effects = effects
+        self._effects: frozenset[str] = effects
         self._held: dict[str, int] = {}
         """The effects that it has, or that it is about to have, by id: for how many reasons."""
         self.is_short = False
