@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from tests.patience import PATIENCE
 from tests.runtime.polling import settle, until
 from workflow_sdk import Backoff, Client, Driver, Runtime
 from workflow_sdk.changes.decide import DEATHS_MAX
-from workflow_sdk.machines import EffectReceipt, Executor, Intent, MachineContext, Manifest, Transition
+from workflow_sdk.machines import EffectReceipt, Executor, Intent, Machine, MachineContext, Manifest, Transition
 from workflow_sdk.machines.rows import IntentRow, all_executed, all_intents
 from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 
@@ -53,6 +53,16 @@ async def die(driver: Driver, manifest: Manifest, clock: VirtualClock, made: Mad
     assert faulty.crashed
 
 
+@asynccontextmanager
+async def keeping(driver: Driver, one: Machine[Any], clock: VirtualClock, *events: Do) -> AsyncGenerator[Client]:
+    """A runtime that has the cells, which are not to die, and no executor; they have asked when the block begins."""
+    async with Runtime(driver, machines=manifest_of(one), clock=clock) as runtime:
+        for event in events:
+            await runtime.emit(event)
+            await until_cell(runtime, one, event.key, lambda cell: len(cell.inflight) > 0)
+        yield runtime
+
+
 def killing(asked: Asked) -> Made:
     """An executor that kills its process."""
     return lambda faulty: asked.by(lambda params, intent: faulty.crash())
@@ -61,8 +71,7 @@ def killing(asked: Asked) -> Made:
 async def test_an_effect_that_kills_worker_after_worker_is_a_fault(driver: Driver) -> None:
     one, deadly, working, clock = told(asks), Asked(), Asked(), VirtualClock(quiet=0.05)
     manifest = manifest_of(one)
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        await client.emit(Do("a", "x"))
+    async with keeping(driver, one, clock, Do("a", "x")) as client:
         for _ in range(DEATHS_MAX):
             await die(driver, manifest, clock, killing(deadly))
         async with Runtime(driver, machines=manifest, executors=[working.by()], clock=clock) as runtime:
@@ -77,8 +86,7 @@ async def test_an_effect_that_kills_worker_after_worker_is_a_fault(driver: Drive
 async def test_one_death_less_and_it_is_done(driver: Driver) -> None:
     one, deadly, working, clock = told(asks), Asked(), Asked(), VirtualClock(quiet=0.05)
     manifest = manifest_of(one)
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        await client.emit(Do("a", "x"))
+    async with keeping(driver, one, clock, Do("a", "x")) as client:
         for _ in range(DEATHS_MAX - 1):
             await die(driver, manifest, clock, killing(deadly))
         async with Runtime(driver, machines=manifest, executors=[working.by()], clock=clock):
@@ -110,8 +118,7 @@ async def test_those_that_ran_beside_the_one_that_kills_are_done(driver: Driver)
 
     one, clock = told(asks_many), VirtualClock(quiet=0.05)
     manifest = manifest_of(one)
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        await client.emit(Do("a", "go"))
+    async with keeping(driver, one, clock, Do("a", "go")) as client:
         for _ in range(DEATHS_MAX):
             await die(driver, manifest, clock, made)
         async with Runtime(driver, machines=manifest, executors=[Asked().by()], clock=clock):
@@ -137,9 +144,7 @@ async def test_those_on_their_last_try_keep_no_others_waiting(driver: Driver) ->
             await go_on.wait()
         return Answer(params.what)
 
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        for key in "ab":
-            await client.emit(Do(key, "x"))
+    async with keeping(driver, one, clock, Do("a", "x"), Do("b", "x")) as client:
         for _ in range(DEATHS_MAX - 1):
             await die(driver, manifest, clock, made)
         async with Runtime(driver, machines=manifest, executors=[hanging.by(waits)], clock=clock) as runtime:
@@ -167,8 +172,7 @@ async def test_deaths_count_in_a_row_and_a_failed_attempt_is_in_between(driver: 
 
         return calls.by(kills, retries=1, backoff=AT_ONCE)
 
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        await client.emit(Do("a", "x"))
+    async with keeping(driver, one, clock, Do("a", "x")) as client:
         for _ in range(2 * DEATHS_MAX - 2):
             await die(driver, manifest, clock, made)
         async with Runtime(driver, machines=manifest, executors=[working.by()], clock=clock):
@@ -189,8 +193,7 @@ async def test_deaths_count_however_long_it_has_run_and_whatever_it_has_sent(dri
 
         return deadly.by(kills)
 
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        await client.emit(Do("a", "x"))
+    async with keeping(driver, one, clock, Do("a", "x")) as client:
         for _ in range(DEATHS_MAX):
             await die(driver, manifest, clock, made)
         async with Runtime(driver, machines=manifest, executors=[deadly.by()], clock=clock):
@@ -231,8 +234,7 @@ async def test_who_takes_an_effect_over_makes_another_attempt_of_it(driver: Driv
 
         return first.by(kills)
 
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        await client.emit(Do("a", "x"))
+    async with keeping(driver, one, clock, Do("a", "x")) as client:
         await die(driver, manifest, clock, made)
         async with Runtime(driver, machines=manifest, executors=[second.by(sends)], clock=clock):
             await until_words(client, one, "a", "x", "ok ask@1: done")
@@ -273,8 +275,7 @@ async def test_an_attempt_that_a_death_has_cut_short_is_no_failed_one(driver: Dr
 
         return calls.by(does, retries=1, backoff=AT_ONCE)
 
-    async with Client(driver, machines=manifest, clock=clock) as client:
-        await client.emit(Do("a", "x"))
+    async with keeping(driver, one, clock, Do("a", "x")) as client:
         for _ in range(2):
             await die(driver, manifest, clock, made)
         async with Runtime(driver, machines=manifest, executors=[made(FaultyDriver(driver))], clock=clock):

@@ -162,33 +162,39 @@ class Executing:
         await around.clock.wait(self._rung, until, self.activity)
 
     async def _take_all(self) -> None:
-        """Take what is queued, as far as there is room; the rest is left to others."""
+        """Take what is queued, as far as there is room; the rest is left to others, or to the next look."""
+        is_short = False
         for number, effect in enumerate(self._turns):
-            if not await self._take(effect):
+            taken, has_more = await self._take(effect)
+            is_short = is_short or has_more
+            if has_more and not self._room.left:
                 # The next room is for the next queue, however long this one is.
-                self._turns = self._turns[number + 1 :] + self._turns[: number + 1]
-                return
-        self._room.is_short = False
+                first = number + (taken > 0)
+                self._turns = self._turns[first:] + self._turns[:first]
+                break
+            if has_more:
+                self._rung.set()
+        self._room.is_short = is_short
 
-    async def _take(self, effect: str) -> bool:
-        """Take what is queued of one effect; False if there is no room for all of it."""
+    async def _take(self, effect: str) -> tuple[int, bool]:
+        """Take a page of what is queued of one effect; return how many these are, and whether there may be more."""
         begin, end = subtree(queue_of(effect))
-        while not self._is_stopping:
+        taken, has_more = 0, True
+        while has_more and not taken:
             limit = min(PAGE, self._room.left + 1)
             rows = await self._around.driver.scan(begin, end, limit=limit)
+            has_more = len(rows) == limit
             for key, mark in rows:
                 if self._is_stopping:
-                    return True
+                    return taken, False
                 if not self._room.left:
-                    self._room.is_short = True
-                    return False
+                    return taken, True
                 is_last_try = mark == LAST_TRY
                 if not is_last_try or self._on_last_try is None:
                     await self._take_one(last_of(key), key, is_last_try=is_last_try)
-            if len(rows) < limit:
-                return True
-            begin = rows[-1][0] + b"\x00"
-        return True
+                    taken += 1
+            begin = rows[-1][0] + b"\x00" if rows else end
+        return taken, has_more
 
     async def _take_one(self, id: str, place: bytes, *, is_last_try: bool) -> None:
         around = self._around
