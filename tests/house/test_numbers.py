@@ -36,8 +36,8 @@ GRAPHS: dict[str, float] = {
     "classes over 15 public methods or 25 in all": 0,
 }
 MACHINES: dict[str, float] = {
-    "modules": 43,
-    "lines": 7_850,
+    "modules": 45,
+    "lines": 8_100,
     "longest module": 400,
     "modules over 400 lines": 0,
     "longest function": 40,

@@ -183,5 +183,59 @@ async def test_an_effect_that_is_being_taken_when_the_runtime_ends_is_done_or_gi
             await until_words(runtime, one, key, "x", "ok ask@1: x")
 
 
+class Late:
+    """A driver whose answer is late when a worker takes an effect: the store has it before the worker knows."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.committed, self.go_on = anyio.Event(), anyio.Event()
+        self.looks = 0
+        """How often somebody has looked who runs what."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    async def scan(self, begin: bytes, end: bytes, **options: Any) -> list[tuple[bytes, bytes]]:
+        """Note who looks."""
+        rows = await self._driver.scan(begin, end, **options)
+        self.looks += (begin, end) == all_executed()
+        return rows
+
+    async def commit(self, batch: Batch) -> None:
+        """Commit, and answer later."""
+        await self._driver.commit(batch)
+        begin, end = all_executed()
+        if any(isinstance(write, Set) and begin <= write.key < end for write in batch.writes):
+            self.committed.set()
+            await self.go_on.wait()
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+async def test_an_effect_that_a_worker_is_about_to_have_is_not_given_back(driver: Driver, is_queued: bool) -> None:
+    one, asked, clock = told(asks), Asked(), VirtualClock(quiet=0.05)
+    manifest, late = manifest_of(one), Late(driver)
+    store: Any = late
+
+    async def has_looked() -> bool:
+        clock.advance(60)
+        return late.looks > looks + 1
+
+    async with Client(driver, machines=manifest, clock=clock) as client:
+        await client.emit(Do("a", "x"))
+        if is_queued:
+            async with Runtime(driver, machines=manifest, clock=clock):
+                await until_cell(client, one, "a", lambda cell: len(cell.inflight) == 1)
+        async with Runtime(store, machines=manifest, executors=[asked.by()], clock=clock):
+            await late.committed.wait()
+            looks = late.looks
+            await until(has_looked)
+            await settle(driver)
+            kept = await driver.scan(*all_executed())
+            late.go_on.set()
+            assert len(kept) == 1
+            await until_words(client, one, "a", "x", "ok ask@1: x")
+    assert len(asked.ids) == 1
+
+
 async def _is_in(id: str, asked: Asked) -> bool:
     return id in asked.ids

@@ -7,6 +7,7 @@ receipt to that wait; if nobody waits there any more, the receipt is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
 
@@ -33,6 +34,10 @@ class Issue(Protocol):
     @property
     def id(self) -> str:
         """Of its intent."""
+        ...
+
+    def placed(self) -> AbstractContextManager[Issue]:
+        """Decide who is to do it, and record it inside the block."""
         ...
 
     def steps(self, token: bytes) -> Steps[str]:
@@ -88,7 +93,8 @@ class _Effect:
 
         await engine.calls.tell(place.path)
         effect = Recorded(place, engine, place.new_entry(), record, Hanging("effect", issue.id, ends=False, since=0))
-        await engine.outside.ask(issue.steps, effect, issue.begin)
+        with issue.placed() as placed:
+            await engine.outside.ask(placed.steps, effect, placed.begin)
         return await self.resume(engine, effect.entry)
 
     def _issue(self, engine: Engine) -> Issue:

@@ -37,7 +37,7 @@ _LIMITS: Final = {
 }
 
 
-def class_of(name: str, schema: Mapping[str, Any]) -> type:
+def class_of(name: str, schema: Mapping[str, Any]) -> type[Any]:
     """A class for the objects that a schema describes; CodecError, if it describes none."""
     found = type_of(schema, name)
     if not isinstance(found, type) or not issubclass(found, msgspec.Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -135,10 +135,9 @@ def _name(key: bytes) -> str:
 
 def _class(name: str, schema: Mapping[str, Any]) -> type[Any] | None:
     try:
-        found: Any = class_of(name, schema)
+        return named(class_of(name, schema), name)
     except CodecError:
         return None
-    return cast("type[Any]", named(found, name))
 
 
 def event_of(manifest: Manifest, event: PlainEvent) -> Any:

@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
-from msgspec.structs import replace
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from workflow_sdk.changes.apply import apply
 from workflow_sdk.changes.deliver import Delivery
 from workflow_sdk.client.directory import first_time
 from workflow_sdk.client.watching import Watch, wait_idly
 from workflow_sdk.driver import StorageLimitError
-from workflow_sdk.errors import CodecError, DefinitionError
-from workflow_sdk.instance.clock import Activity, Timeout
-from workflow_sdk.instance.threads import Call, Threads
-from workflow_sdk.machines import canonical
+from workflow_sdk.errors import CodecError
+from workflow_sdk.instance.clock import Activity
+from workflow_sdk.machines.attempts import Attempts, Calls
 from workflow_sdk.machines.cell import Answer
 from workflow_sdk.machines.effects import timer
-from workflow_sdk.machines.emitting import OtherManifestError
+from workflow_sdk.machines.emitting import OtherManifestError, Told
 from workflow_sdk.machines.executor import Executor
-from workflow_sdk.machines.rows import IntentRow, all_executed, queue_of, signal_key
-from workflow_sdk.machines.schemas import plain
-from workflow_sdk.machines.settling import drop_queued, next_attempt, queue_again, send_frame, settle, take_intent
+from workflow_sdk.machines.rows import LAST_TRY, IntentRow, all_executed, queue_of, signal_key
+from workflow_sdk.machines.settling import drop_queued, outlive, queue_again, settle, take_intent
 from workflow_sdk.machines.surroundings import Surroundings
-from workflow_sdk.machines.views import Intent
-from workflow_sdk.operations.calling import TimedOut, call, is_failure, is_final
 from workflow_sdk.rows.keys import ROOT, WorkerKeys, last_of
 from workflow_sdk.rows.location import pack, subtree, unpack
-from workflow_sdk.rows.retry import RetryAt, decide
-from workflow_sdk.rows.wire import damaged, time_of
-from workflow_sdk.values.basics import error_text
+from workflow_sdk.rows.wire import damaged
 from workflow_sdk.worker.residents import Residents
 
 _log = logging.getLogger("workflow_sdk.machines")
 
-AT_ONCE: Final = 512
-"""How many executors run at the same time."""
 PAGE: Final = 64
-"""How many queued effects are taken at once."""
+"""How many queued effects are read at once."""
 
 
 class Executing:
@@ -52,6 +42,8 @@ class Executing:
     def __init__(self, around: Surroundings, executors: Iterable[Executor], residents: Residents, watch: Watch) -> None:
         self._around = around
         self._executors: Mapping[str, Executor] = {one.effect.name: one for one in executors}
+        self._turns = list(self._executors)
+        """The effects that there are executors for, in the order in which their queues have their turns."""
         self._residents = residents
         self._watch = watch
         self._running: dict[str, anyio.CancelScope] = {}
@@ -63,12 +55,12 @@ class Executing:
         """Set when this worker has an effect that it does not run any more."""
         self._heard: dict[str, anyio.Event] = {}
         """One event for each effect whose signal has changed, set when that is read again."""
-        self._room = anyio.Semaphore(AT_ONCE)
-        self._in_threads = 0
-        self._waiting = 0
-        """How many wait for their next attempt."""
+        self._calls = Calls(around.clock, residents.host.threads, self.activity)
+        self._room = around.room
         self._taking = 0
         """How many effects are being taken, and do not run yet."""
+        self._on_last_try: str | None = None
+        """The one effect that is taken, or runs, though one more death settles it: no other such one runs beside it."""
         self._is_stopping = False
         self._gives_back = False
         around.begin = self.begin
@@ -81,6 +73,7 @@ class Executing:
         if id in self._running:
             return
         scope = self._running[id] = anyio.CancelScope()
+        self._room.take(id)
         if self._gives_back:
             scope.cancel()
         self._residents.host.spawn(partial(self._serve, id, intent))
@@ -90,9 +83,9 @@ class Executing:
         answer: Answer | None = None
         try:
             with scope:
-                async with self._room:
-                    run = _Attempts(self._around, self._executors[intent.effect], id, intent, self)
-                    answer = await run.make()
+                # What is given back before it has begun does not begin.
+                await checkpoint_if_cancelled()
+                answer = await Attempts(self._around, self._executors[intent.effect], id, intent, self._calls).make()
             if answer is not None:
                 await self._settle_somehow(id, answer, intent)
             elif scope.cancel_called:
@@ -105,10 +98,15 @@ class Executing:
             )
         finally:
             del self._running[id]
-            self._one_less()
+            if self._room.is_short or self._on_last_try == id:
+                self._rung.set()
+            if self._on_last_try == id:
+                self._on_last_try = None
+            self._one_less(id)
 
-    def _one_less(self) -> None:
-        """Note that something has ended that the end of the worker may wait for."""
+    def _one_less(self, id: str) -> None:
+        """Note that something has ended: it makes room, and the end of the worker may wait for it."""
+        self._room.free(id)
         self._ended.set()
         self._residents.one_ended()
 
@@ -125,43 +123,19 @@ class Executing:
         around = self._around
         now = around.clock.time()
         told = await apply(around.driver, settle(id, answer, around.codec, now, around.is_here, mine))
-        if told.posted.is_stored:
-            around.tell(told.id, told.posted.worker)
+        self._tell(told)
         return told.delivery is not Delivery.STALE
 
-    # As calls of the engine take it.
-
-    def time_limit(self, seconds: float) -> AbstractContextManager[Timeout]:
-        """Cancel the block once it has taken this long."""
-        return self._around.clock.timeout(seconds)
-
-    async def thread_for(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Awaitable[Any]]:
-        """Take a worker thread for a plain function; return what runs it there."""
-        threads, one = self._residents.host.threads, Call(fn, args)
-        if not threads.take(one):
-            await threads.wait(one)
-        return partial(self._in_thread, threads, one)
-
-    async def _in_thread(self, threads: Threads, one: Call) -> Any:
-        self._in_threads += 1
-        try:
-            return await threads.run(one)
-        finally:
-            self._in_threads -= 1
+    def _tell(self, told: Told) -> None:
+        """Have an instance look that was told the answer of its effect."""
+        if told.posted.is_stored:
+            self._around.tell(told.id, told.posted.worker)
 
     def activity(self) -> Activity:
         """What is under way."""
-        if self._in_threads:
+        if self._calls.in_threads:
             return Activity.THREAD
-        return Activity.CODE if len(self._running) > self._waiting else Activity.NONE
-
-    async def rest(self, until: float) -> None:
-        """Wait for the time of the next attempt."""
-        self._waiting += 1
-        try:
-            await self._around.clock.wait(anyio.Event(), until, self.activity)
-        finally:
-            self._waiting -= 1
+        return Activity.CODE if len(self._running) > self._calls.resting else Activity.NONE
 
     # The loops.
 
@@ -184,29 +158,53 @@ class Executing:
                 if effect in self._heard:
                     self._heard.pop(effect).set()
             try:
-                for effect in self._executors:
-                    await self._take(effect)
+                await self._take_all()
             except OtherManifestError:
                 around.fenced()
             until = await self._settle_timers()
         await around.clock.wait(self._rung, until, self.activity)
 
-    async def _take(self, effect: str) -> None:
-        around = self._around
-        begin, end = subtree(queue_of(effect))
-        while not self._is_stopping:
-            rows = await around.driver.scan(begin, end, limit=PAGE)
-            for key, _ in rows:
-                if self._is_stopping:
-                    return
-                await self._take_one(last_of(key), key)
-            if len(rows) < PAGE:
-                return
-            begin = rows[-1][0] + b"\x00"
+    async def _take_all(self) -> None:
+        """Take what is queued, as far as there is room; the rest is left to others, or to the next look."""
+        is_short = False
+        for number, effect in enumerate(self._turns):
+            taken, has_more = await self._take(effect)
+            is_short = is_short or has_more
+            if has_more and not self._room.left:
+                # The next room is for the next queue, however long this one is.
+                first = number + (taken > 0)
+                self._turns = self._turns[first:] + self._turns[:first]
+                break
+            if has_more:
+                self._rung.set()
+        self._room.is_short = is_short
 
-    async def _take_one(self, id: str, place: bytes) -> None:
+    async def _take(self, effect: str) -> tuple[int, bool]:
+        """Take a page of what is queued of one effect; return how many these are, and whether there may be more."""
+        begin, end = subtree(queue_of(effect))
+        taken, has_more = 0, True
+        while has_more and not taken:
+            limit = min(PAGE, self._room.left + 1)
+            rows = await self._around.driver.scan(begin, end, limit=limit)
+            has_more = len(rows) == limit
+            for key, mark in rows:
+                if self._is_stopping:
+                    return taken, False
+                if not self._room.left:
+                    return taken, True
+                is_last_try = mark == LAST_TRY
+                if not is_last_try or self._on_last_try is None:
+                    await self._take_one(last_of(key), key, is_last_try=is_last_try)
+                    taken += 1
+            begin = rows[-1][0] + b"\x00" if rows else end
+        return taken, has_more
+
+    async def _take_one(self, id: str, place: bytes, *, is_last_try: bool) -> None:
         around = self._around
         self._taking += 1
+        self._room.take(id)
+        if is_last_try:
+            self._on_last_try = id
         try:
             taken = await apply(around.driver, take_intent(id, around.worker, around.active))
             if taken is not None:
@@ -215,7 +213,9 @@ class Executing:
                 await apply(around.driver, drop_queued(id, place))
         finally:
             self._taking -= 1
-            self._one_less()
+            if is_last_try and id not in self._running:
+                self._on_last_try = None
+            self._one_less(id)
 
     async def _settle_timers(self) -> float | None:
         """Settle the timers that are due; return when the next one is."""
@@ -242,21 +242,31 @@ class Executing:
         self._dropped = dropped = anyio.Event()
         may_die = False
         with self._residents.looks():
-            before = set(self._running)
+            before = self._room.held()
             rows = await around.driver.scan(*all_executed())
             for key, _ in rows:
                 worker, id = _executed(key)
                 if worker == around.worker:
-                    if id in before or id in self._running:
-                        continue
-                elif not await self._is_dead(worker):
+                    if id not in before and id not in self._room:
+                        await apply(around.driver, queue_again(id, worker))
+                        self._rung.set()
+                elif await self._is_dead(worker):
+                    await self._outlive(id, worker)
+                else:
                     may_die = may_die or not around.clock.is_alive(worker)
-                    continue
-                await apply(around.driver, queue_again(id, worker))
-                self._rung.set()
         # Lazily, so that a virtual clock does not jump to the next pass, unless that may find a death.
         next_pass = around.clock.monotonic() + ttl / 3
         await wait_idly(around.clock, dropped, by=next_pass if may_die else None, lazily=next_pass)
+
+    async def _outlive(self, id: str, worker: str) -> None:
+        """Have others run an effect whose worker has died, unless that has happened too often."""
+        around = self._around
+        told = await apply(around.driver, outlive(id, worker, around.codec, around.clock.time(), around.is_here))
+        if told is None:
+            self._rung.set()
+        else:
+            _log.error("effect with intent %s is not run any more: too many workers have died while it ran", id)
+            self._tell(told)
 
     async def _is_dead(self, worker: str) -> bool:
         if worker in self._watch.dead:
@@ -276,7 +286,7 @@ class Executing:
     def take_nothing(self) -> None:
         """Take no effect any more."""
         self._is_stopping = True
-        self._around.effects = frozenset()
+        self._room.close()
 
     async def give_back(self) -> None:
         """Cancel what runs, and give it back, so that others run it."""
@@ -286,98 +296,6 @@ class Executing:
         while self.is_running:
             self._ended = anyio.Event()
             await self._ended.wait()
-
-
-class _Attempts:
-    """The attempts of one executor at one effect."""
-
-    def __init__(self, around: Surroundings, executor: Executor, id: str, intent: IntentRow, calls: Executing) -> None:
-        self._around = around
-        self._executor = executor
-        self._id = id
-        self._calls = calls
-        self.intent = intent
-        """As the store has it."""
-
-    async def make(self) -> Answer | None:
-        """Call the executor until it has an answer, or no attempt left; None if the effect is not ours any more."""
-        options, clock = self._executor.options, self._around.clock
-        first = self.intent.attempt
-        while True:
-            answer, failure = await self._attempt()
-            if failure is None:
-                return answer
-            decision = decide(
-                attempts=self.intent.attempt - first + 1,
-                retries=options.retries,
-                final=is_final(failure, options),
-                backoff=options.backoff,
-                now=clock.time(),
-                chance=random.random(),
-            )
-            if not isinstance(decision, RetryAt):
-                return answer
-            _log.warning(
-                "effect %s (intent %s) has failed, and is tried again: %s", self.intent.effect, self._id, failure
-            )
-            await self._calls.rest(decision.when)
-            self.intent = replace(self.intent, attempt=self.intent.attempt + 1)
-            if not await apply(self._around.driver, next_attempt(self._id, self.intent)):
-                return None
-
-    async def _attempt(self) -> tuple[Answer, BaseException | None]:
-        executor, name = self._executor, self._executor.name
-        try:
-            params = executor.effect.params.decode(self._around.codec.unseal(self.intent.params))
-            value = await call(self._calls, executor.fn, (params, self._view(params)), executor.options.timeout)
-        except TimedOut as error:
-            return Answer("timeout", str(error), name), error
-        except Exception as error:  # noqa: BLE001  # an author's function may raise anything
-            return Answer("error", error_text(error), name), error
-        except BaseException as error:
-            # As of `sys.exit`. A cancellation that is not ours is one, too: it awaited something that was cancelled.
-            if not is_failure(error):
-                raise
-            return Answer("fault", error_text(error), name), error
-        try:
-            data = plain(value)
-            canonical.bare(data)
-        except CodecError as error:
-            return Answer("fault", f"the answer is no usable one: {error}", name), None
-        return Answer("ok", data, name), None
-
-    def _view(self, params: Any) -> Intent:
-        row = self.intent
-        return Intent(
-            self._id,
-            row.effect,
-            params,
-            row.machine,
-            self._key(),
-            row.issuer,
-            row.sequence,
-            row.attempt,
-            recorded_at=time_of(row.at),
-            sending=partial(self._send, row),
-        )
-
-    def _key(self) -> Any:
-        """Of the cell that asked for it, or the id of the instance."""
-        around, row = self._around, self.intent
-        if row.key is None:
-            return None
-        key = around.codec.unseal(row.key)
-        if row.token is not None:
-            return canonical.restored(key)
-        machine = around.manifest.machines.get(row.machine)
-        return None if machine is None else machine.key_of(key)
-
-    async def _send(self, intent: IntentRow, value: Any) -> None:
-        around = self._around
-        data = around.codec.seal(canonical.bare(plain(value)))
-        sent = await apply(around.driver, send_frame(self._id, intent, data, around.clock.time()))
-        if not sent:
-            raise DefinitionError(f"intent {self._id}: attempt {intent.attempt} is over, and can't send any more")
 
 
 def _executed(key: bytes) -> tuple[str, str]:

@@ -49,7 +49,8 @@ def executor(effect: Effect, **options: Unpack[ExecutorOptions]) -> Callable[[Ca
     """Have a function do an effect: `async def name(params, intent)`, or a plain function, which runs in a thread.
 
     It may be run more than once, if a worker dies: `intent.id` is the same each time, and serves as the idempotency
-    key. What it returns is the receipt. It is tried once, unless `retries` is given.
+    key. What it returns is the receipt. It is tried once, unless `retries` is given: attempts that have failed are
+    counted over all workers. After the fifth death in a row under it, the receipt is a `fault`.
     """
     if not isinstance(effect, Effect):
         raise DefinitionError(f"an executor is for an effect, not for {shown(effect)}")

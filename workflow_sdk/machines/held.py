@@ -29,6 +29,7 @@ from workflow_sdk.machines.recording import (
     stick,
     with_result,
 )
+from workflow_sdk.machines.room import Placing
 from workflow_sdk.machines.rows import JournalRow, StoredCell, all_pending, journal_of, key_of
 from workflow_sdk.machines.stepping import EventData, RefusedError
 from workflow_sdk.machines.surroundings import Surroundings
@@ -96,10 +97,14 @@ class HeldCell:
 
     async def take(self, message: InboxMessage, stamp: bytes | None, *, is_last: bool) -> Left:
         """Take a message. `is_last`: whether no other was there when the inbox stamp was `stamp`."""
+        with self._around.room.placing() as place:
+            return await self._take(message, stamp, place, is_last=is_last)
+
+    async def _take(self, message: InboxMessage, stamp: bytes | None, place: Placing, *, is_last: bool) -> Left:
         around, now = self._around, self._around.clock.time()
         try:
             decision = self._decide(message, now)
-            what = self._recording(message, decision, now)
+            what = self._recording(message, decision, now, place)
         except RefusedError as error:
             return await self._stick(error)
         told: list[Told] | None = None
@@ -137,7 +142,7 @@ class HeldCell:
             else:
                 self._around.queued(row.effect)
 
-    def _recording(self, message: InboxMessage, decision: Decision, now: float) -> Recording:
+    def _recording(self, message: InboxMessage, decision: Decision, now: float, place: Placing) -> Recording:
         before, cell, status = self.about, decision.cell, status_of(decision)
         try:
             return Recording(
@@ -148,7 +153,7 @@ class HeldCell:
                 message,
                 cell.state != self._cell.state,
                 None if cell.state is None else self._around.codec.seal(cell.state),
-                tuple(self._begun(decision)),
+                tuple(self._begun(decision, place)),
                 decision.settled,
                 self._forgotten(message, decision),
                 is_first=before.cell is None,
@@ -207,7 +212,7 @@ class HeldCell:
         )
         return Append(journal_of(self.machine.name), row.pack())
 
-    def _begun(self, decision: Decision) -> list[Begun]:
+    def _begun(self, decision: Decision, place: Placing) -> list[Begun]:
         around, key = self._around, decision.cell.key
         sealed = None if key is None else around.codec.seal(key)
         return [
@@ -217,7 +222,7 @@ class HeldCell:
                 self.keys,
                 sealed,
                 around.codec.seal(one.params),
-                around.worker if one.effect in around.effects else None,
+                place(one.id, one.effect),
             )
             for one in decision.begun
         ]

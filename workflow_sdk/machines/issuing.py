@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -30,6 +31,14 @@ class Issue:
     def id(self) -> str:
         """Of its intent."""
         return self.begun.id
+
+    @contextmanager
+    def placed(self) -> Generator[Issue]:
+        """Keep a place for it while it is recorded, if there is room; it is queued if not."""
+        with self.around.room.placing() as place:
+            worker = place(self.id, self.begun.row.effect)
+            row = self.begun.row if worker is None else replace(self.begun.row, worker=worker, claim=1)
+            yield Issue(Begun(self.id, row), self.around)
 
     def steps(self, token: bytes) -> Steps[str]:
         """Record it for the wait with this token, as long as the manifest is the active one."""
@@ -67,7 +76,7 @@ class Issuer:
             InstanceKeys(facts.instance_id),
             around.codec.seal(canonical.bare(facts.instance_id)),
             around.codec.seal(params),
-            around.worker if effect.name in around.effects else None,
+            None,
         )
         # That a workflow asks is told by its token, which the commit gives.
         return Issue(Begun(id, replace(begun.row, token=b"")), around)

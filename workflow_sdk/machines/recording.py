@@ -23,7 +23,7 @@ from workflow_sdk.machines.rows import (
     executed_key,
     intent_key,
     pending_key,
-    queued_key,
+    queued_row,
     signal_key,
 )
 from workflow_sdk.machines.surroundings import Surroundings
@@ -152,7 +152,7 @@ def asked_for(begun: Iterable[Begun]) -> list[Writing]:
         if row.worker is not None:
             writes.append(Set(executed_key(row.worker, id), b""))
         else:
-            writes += Set(queued_key(id, row), b""), Signal(signal_key(row.effect))
+            writes += queued_row(id, row), Signal(signal_key(row.effect))
     return writes
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple
 
+from workflow_sdk.changes.decide import DEATHS_MAX
+from workflow_sdk.driver import Set
 from workflow_sdk.machines import canonical
 from workflow_sdk.machines.cell import CellData, CellStatus, Pending
 from workflow_sdk.machines.machine import Machine
@@ -52,8 +54,13 @@ class IntentRow(Row, frozen=True):
     claim: Count = 0
     """How often it was taken by a worker: who had it before can't settle it any more."""
     attempt: Count = 1
+    """Higher with each attempt, whoever makes it."""
     token: bytes | None = None
     """If a workflow asks for it: the token of the wait for its answer."""
+    failed: Count = 0
+    """How many attempts have failed, of all workers."""
+    deaths: Count = 0
+    """How many workers have died that had it, since an attempt failed."""
 
 
 class ActiveRow(Row, frozen=True):
@@ -172,6 +179,10 @@ GENERATION: Final = MACHINES + pack_segment(8)
 DESCRIBED: Final = MACHINES + pack_segment(9)
 
 
+LAST_TRY: Final = b"\x01"
+"""What a row in a queue holds if one more death settles the effect: no worker has two of these at a time."""
+
+
 def intent_key(id: str) -> bytes:
     """The row of an intent."""
     return _INTENTS + pack_one(id)
@@ -190,6 +201,11 @@ def queue_of(effect: str) -> bytes:
 def queued_key(intent_id: str, intent: IntentRow) -> bytes:
     """The row of an intent that nobody runs, in order of time: of a timer, when it is due."""
     return queue_of(intent.effect) + pack((intent.at if intent.due is None else intent.due, intent_id))
+
+
+def queued_row(intent_id: str, intent: IntentRow) -> Set:
+    """The write that queues an intent that nobody runs."""
+    return Set(queued_key(intent_id, intent), LAST_TRY if intent.deaths >= DEATHS_MAX - 1 else b"")
 
 
 def signal_key(effect: str) -> bytes:

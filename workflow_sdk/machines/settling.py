@@ -6,12 +6,21 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from workflow_sdk.changes.change import Get, Signal, Steps, change, read
+from workflow_sdk.changes.change import Get, Signal, Steps, Writing, change, read
+from workflow_sdk.changes.decide import DEATHS_MAX
 from workflow_sdk.changes.deliver import Delivery, NewMessage, Posted
 from workflow_sdk.driver import Append, Clear, ClearRange, Set
 from workflow_sdk.machines.cell import Answer, CellMessage, Pending, receipt_message
 from workflow_sdk.machines.emitting import Told, answer_to, answer_to_wait, under
-from workflow_sdk.machines.rows import FrameRow, IntentRow, executed_key, intent_key, queued_key, signal_key
+from workflow_sdk.machines.rows import (
+    FrameRow,
+    IntentRow,
+    executed_key,
+    intent_key,
+    queued_key,
+    queued_row,
+    signal_key,
+)
 from workflow_sdk.rows.cells import frames_of
 from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.rows.location import subtree
@@ -26,7 +35,8 @@ def take_intent(id: str, worker: str, active: bytes) -> Steps[IntentRow | None]:
         return None
     yield from under(active)
     yield Clear(queued_key(id, row))
-    taken = replace(row, worker=worker, claim=row.claim + 1)
+    # What somebody has done who had it before was an attempt, too.
+    taken = replace(row, worker=worker, claim=row.claim + 1, attempt=row.attempt + (row.claim > 0))
     yield [Set(intent_key(id), taken.pack()), Set(executed_key(worker, id), b"")]
     return taken
 
@@ -49,20 +59,39 @@ def queue_again(id: str, worker: str, claim: int | None = None) -> Steps[None]:
         # It was settled from outside meanwhile.
         yield Clear(executed_key(worker, id))
         return
-    if row.worker != worker or claim not in (None, row.claim):
-        return
+    if row.worker == worker and claim in (None, row.claim):
+        yield _queued(id, worker, row)
+
+
+def _queued(id: str, worker: str, row: IntentRow) -> list[Writing]:
     free = replace(row, worker=None)
-    yield [Clear(executed_key(worker, id)), Set(intent_key(id), free.pack())]
-    yield [Set(queued_key(id, free), b""), Signal(signal_key(row.effect))]
+    writes: list[Writing] = [Clear(executed_key(worker, id)), Set(intent_key(id), free.pack())]
+    return [*writes, queued_row(id, free), Signal(signal_key(row.effect))]
+
+
+@change
+def outlive(id: str, worker: str, codec: Codec, now: float, is_here: Callable[[str], bool]) -> Steps[Told | None]:
+    """Queue an effect again whose worker has died; settle it, if that has happened too often."""
+    row = yield from read(IntentRow, intent_key(id))
+    if row is None or row.worker != worker:
+        # It was settled from outside meanwhile, or somebody else has seen that the worker is dead.
+        yield Clear(executed_key(worker, id))
+        return None
+    row = replace(row, deaths=row.deaths + 1)
+    if row.deaths < DEATHS_MAX:
+        yield _queued(id, worker, row)
+        return None
+    fault = f"{row.deaths} workers in a row have died while it ran, so it is not run again"
+    return (yield from _settle(id, row, Answer("fault", fault), codec, now, is_here))
 
 
 @change
 def next_attempt(id: str, mine: IntentRow) -> Steps[bool]:
-    """Count one more attempt; False if it is not ours any more. What earlier attempts send from now on is refused."""
+    """Count a failed attempt; False if it is not ours any more. What that attempt sends from now on is refused."""
     row = yield from read(IntentRow, intent_key(id))
     if row is None or (row.worker, row.claim) != (mine.worker, mine.claim):
         return False
-    yield Set(intent_key(id), replace(row, attempt=mine.attempt).pack())
+    yield Set(intent_key(id), replace(row, attempt=mine.attempt, failed=mine.failed, deaths=mine.deaths).pack())
     return True
 
 
@@ -92,6 +121,12 @@ def settle(
     row = yield from read(IntentRow, intent_key(id))
     if row is None or (mine is not None and (row.worker, row.claim) != (mine.worker, mine.claim)):
         return Told("", Posted(Delivery.STALE))
+    return (yield from _settle(id, row, answer, codec, now, is_here))
+
+
+def _settle(
+    id: str, row: IntentRow, answer: Answer, codec: Codec, now: float, is_here: Callable[[str], bool]
+) -> Steps[Told]:
     message, keys = message_of(id, row, answer, codec, now), InstanceKeys(row.instance)
     payload = codec.seal(message.event.value)
     if row.token is not None:

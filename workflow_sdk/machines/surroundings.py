@@ -10,6 +10,7 @@ from workflow_sdk.instance.clock import Clock
 from workflow_sdk.machines import canonical
 from workflow_sdk.machines.emitting import Address
 from workflow_sdk.machines.manifest import Manifest, Target
+from workflow_sdk.machines.room import Room
 from workflow_sdk.machines.rows import IntentRow
 from workflow_sdk.rows.keys import InstanceKeys
 from workflow_sdk.values import Codec
@@ -39,8 +40,8 @@ class Surroundings:
         self.active: bytes = b""
         """The row of the active manifest: as long as it is this one, cells may be changed."""
         self.worker = worker
-        self.effects = effects
-        """The effects that this worker has executors for."""
+        self.room = Room(worker, effects)
+        """For effects that this worker has executors for."""
         self.retention = retention
         self.is_here = is_here
         """Whether a worker is in this process."""

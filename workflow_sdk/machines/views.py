@@ -37,6 +37,7 @@ class Intent:
     sequence: int
     """Which transition of the cell asked for it; 0 if a workflow did."""
     attempt: int = 1
+    """Higher with each attempt, whoever makes it. Numbers may be left out."""
     recorded_at: datetime = field(kw_only=True)
     sending: Callable[[Any], Awaitable[None]] = field(default=_nobody_listens, kw_only=True, repr=False, compare=False)
     """What `send` calls."""
