@@ -24,7 +24,8 @@ from workflow_sdk.testing import FaultyDriver, SimulatedCrash, VirtualClock
 pytestmark = pytest.mark.law(1, 10, 21)
 
 SEEDS = 40
-DEATHS = 6
+DEATHS = 4
+"""How often the worker dies: one more death under the same effect in a row, and it is settled as a fault."""
 MANIFEST = Manifest(effects=[ask, timer])
 
 
