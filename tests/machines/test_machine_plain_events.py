@@ -73,7 +73,7 @@ class Everything:
     mixed: int | str | None = None
     by_name: dict[str, int] = field(default_factory=dict[str, int])
     by_number: dict[int, str] = field(default_factory=dict[int, str])
-    word: Literal["a", 1] = "a"
+    word: Literal["a", "c"] = "a"
     shape: Circle | Square = ROUND
     positive: Annotated[int, msgspec.Meta(ge=1)] = 3
     anything: Any = None
