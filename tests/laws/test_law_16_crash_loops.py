@@ -26,6 +26,7 @@ from workflow_sdk import (
     StorageError,
     Workflow,
     run_workflow,
+    send_message,
     workflow,
 )
 from workflow_sdk.graphs import Graph
@@ -269,27 +270,28 @@ async def test_a_run_may_be_cancelled_at_any_call_of_the_store(world: World) -> 
     async def job(ctx: Context) -> str:
         return await ctx.listen("message", type=str)
 
-    for call in range(1, 60):
-        worker = Worker(world.driver)
+    call, is_over = 0, False
+    while not is_over:
+        call += 1
+        id, worker = f"i{call}", Worker(world.driver)
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: survive(world, job, worker))  # noqa: B023  # it ends in this turn
-            await world.until_waiting()
-            for _ in range(20):
-                await anyio.lowlevel.checkpoint()
+            group.start_soon(lambda: survive(world, job, worker, id))  # noqa: B023  # it ends in this turn
+            await world.until_waiting(id)
             worker.crashed = True  # it still has the instance
             group.cancel_scope.cancel()
-        with anyio.move_on_after(0.5) as scope:
-            interrupting: Any = Interrupting(world.driver, call, scope)
-            await world.once(job, driver=interrupting, mode="live")
-        if not interrupting.is_done:
-            break
+        await send_message(world.driver, id, "message", "still here", clock=world.clock)
+        scope = anyio.CancelScope()
+        interrupting: Any = Interrupting(world.driver, call, scope)
+        with scope:
+            await world.once(job, id=id, driver=interrupting, mode="live")
+        is_over = not interrupting.is_done
+        assert (await world.once(job, id=id)).output == "still here"
     assert call > 5
-    assert (await world.run(job, script=[("message", "still here")])).output == "still here"
 
 
-async def survive(world: World, job: Workflow[Any, Any], worker: Worker) -> None:
+async def survive(world: World, job: Workflow[Any, Any], worker: Worker, id: str = "i") -> None:
     with suppress(SimulatedCrash):
-        await world.once(job, driver=worker, mode="live")
+        await world.once(job, id=id, driver=worker, mode="live")
 
 
 async def test_runs_that_end_in_order_do_not_count(world: World) -> None:
