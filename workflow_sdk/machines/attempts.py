@@ -39,9 +39,9 @@ class Calls:
         self._clock = clock
         self._threads = threads
         self._activity = activity
-        self.in_threads = 0
+        self.in_threads: int = 0
         """How many run in threads."""
-        self.resting = 0
+        self.resting: int = 0
         """How many wait for their next attempt."""
 
     def time_limit(self, seconds: float) -> AbstractContextManager[Timeout]:
@@ -79,7 +79,7 @@ class Attempts:
         self._executor = executor
         self._id = id
         self._calls = calls
-        self.intent = intent
+        self.intent: IntentRow = intent
         """As the store has it."""
 
     async def make(self) -> Answer | None:

@@ -40,7 +40,7 @@ class Surroundings:
         self.active: bytes = b""
         """The row of the active manifest: as long as it is this one, cells may be changed."""
         self.worker = worker
-        self.room = Room(worker, effects)
+        self.room: Room = Room(worker, effects)
         """For effects that this worker has executors for."""
         self.retention = retention
         self.is_here = is_here
