@@ -47,6 +47,7 @@ COMMANDS = [
     ("release-task", "t"),
     ("cells", "m"),
     ("cell", "m", "k"),
+    ("emit", "e", "{}"),
 ]
 """Those that work on what is there."""
 
