@@ -207,6 +207,55 @@ async def test_keys_of_all_kinds_are_the_same(driver: Driver, sends_data_first: 
             await until_cell(runtime, one, key, lambda cell: cell.state == 2)
 
 
+@dataclass(frozen=True)
+class When:
+    """An event for a time."""
+
+    at: datetime
+
+
+async def test_equal_times_are_one_key_however_they_are_written(driver: Driver) -> None:
+    @machine("times@1", state=int, event=When, key=datetime, effects=[])
+    def times(state: int | None, event: When, ctx: Any) -> Transition[int]:
+        return Transition((state or 0) + 1)
+
+    declared, at = Manifest([times], [route(When, times, "at")]), datetime(2030, 1, 1, tzinfo=UTC)
+    async with Runtime(driver, machines=declared) as runtime, Client(driver) as stranger:
+        (name,) = declared.events
+        await runtime.emit(When(at))
+        for text in ("2030-01-01T00:00:00Z", "2030-01-01T00:00:00+00:00"):
+            await stranger.emit(PlainEvent(name, {"at": text}))
+        await until_cell(runtime, times, at, lambda cell: cell.state == 3)
+        assert len((await runtime.cells(times)).items) == 1
+
+
+@dataclass(frozen=True)
+class ForTwo:
+    """An event for the cells of two machines, of which one says nothing about its keys."""
+
+    key: dict[str, int]
+    word: str = ""
+
+
+async def test_an_event_for_a_key_that_no_schema_describes_is_sent_by_code_only(driver: Driver) -> None:
+    """It might come to another cell than its object does, or only to some that it is for."""
+
+    @machine("anything@1", state=int, event=ForTwo, key=Any, effects=[])
+    def anything(state: int | None, event: ForTwo, ctx: Any) -> Transition[int]:
+        return Transition(1)
+
+    @machine("words@1", state=int, event=ForTwo | Do, key=str, effects=[])
+    def words(state: int | None, event: ForTwo | Do, ctx: Any) -> Transition[int]:
+        return Transition(1)
+
+    routes = [route(ForTwo, anything, "key"), route(ForTwo, words, "word"), route(Do, words, "key")]
+    async with Client(driver, machines=Manifest([anything, words], routes)) as client, Client(driver) as stranger:
+        await client.emit(Do("a", "x"))
+        with pytest.raises(DefinitionError, match="no event"):
+            await stranger.emit(PlainEvent(schema_name(ForTwo), {"key": {}}))
+        assert await stranger.emit(PlainEvent(schema_name(Do), {"key": "a", "word": "y"})) == [Delivery.ACCEPTED]
+
+
 async def test_a_store_without_machines_says_so(driver: Driver) -> None:
     async with Client(driver) as client:
         with pytest.raises(DefinitionError, match="no machines"):

@@ -139,7 +139,7 @@ class Host(Protocol):
     here: Near | None
     """The runtime in this process, whose instances need no signals; None if there is none."""
     machines: Any
-    """What the cells of the runtime are run with; None if it has no machines."""
+    """What the machines of the runtime do for workflows; None if it has none."""
     beats: bool
     """Whether the worker of this host has one heartbeat for all its runs, and reads signals."""
 

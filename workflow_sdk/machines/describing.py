@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, time
 from functools import cached_property
 from typing import Any, Final, NoReturn
 
@@ -16,11 +17,12 @@ from workflow_sdk.machines.described import class_of, type_of, union_of
 from workflow_sdk.machines.machine import Machine
 from workflow_sdk.machines.manifest import Manifest, Route
 from workflow_sdk.machines.rows import ACTIVE, DESCRIBED, ActiveRow, DescribedRow, SchemaRow, all_described, schema_key
-from workflow_sdk.machines.schemas import is_class, named, plain
+from workflow_sdk.machines.schemas import Schema, is_class, named, plain
 from workflow_sdk.rows.keys import ROOT
 from workflow_sdk.rows.location import unpack
 from workflow_sdk.rows.wire import shown
 
+_TIMES: Final[dict[Any, str]] = {datetime: "date-time", time: "time"}
 BYTES_MAX: Final = 64_000
 """Of a schema that is stored: a larger one could be more than a store takes as one value."""
 
@@ -53,10 +55,16 @@ def _about(machine: Machine[Any]) -> dict[str, Any]:
     key = machine.key
     return {
         "version": machine.version,
-        "key": None if key is None else key.data,
+        "key": None if key is None else _key_schema(key),
         "is_class": key is not None and is_class(key.hint),
         "retention": machine.retention,
     }
+
+
+def _key_schema(key: Schema) -> Any:
+    """The JSON schema of a key. Equal times may be different texts: so it has to say which texts are times."""
+    form = _TIMES.get(key.hint)
+    return key.data if form is None else {"type": "string", "format": form}
 
 
 class _Described(Machine[Any]):
@@ -79,8 +87,20 @@ class _Described(Machine[Any]):
 
 
 def _key_type(schema: Mapping[str, Any]) -> Any:
+    """The type of a key; CodecError, if it is known to its code only: its cells could not be told apart."""
+    if not schema:
+        raise CodecError("no schema describes the type of the key")
     found = type_of(schema)
     return type(None) if found is None else found
+
+
+def _has_known_keys(about: Mapping[str, Any]) -> bool:
+    try:
+        if about["key"] is not None:
+            _key_type(about["key"])
+    except CodecError:
+        return False
+    return True
 
 
 def _no_code(state: Any, event: Any, ctx: Any) -> NoReturn:
@@ -120,6 +140,9 @@ async def read_manifest(driver: Driver) -> tuple[Manifest, bytes]:
 def _stored(active: ActiveRow, machines: dict[str, Any], schemas: dict[str, Any]) -> Manifest:
     classes = {name: found for name, schema in schemas.items() if (found := _class(name, schema)) is not None}
     data: dict[str, Any] = canonical.restored(active.data)
+    for event, machine, _ in data["routes"]:
+        if not _has_known_keys(machines[machine]):
+            classes.pop(event, None)  # it would not come to all cells that it is for
     ways = [(event, machine, field) for event, machine, field in data["routes"] if event in classes]
     taken: dict[str, list[type]] = {}
     for event, machine, _ in ways:

@@ -309,7 +309,7 @@ class Outside(Protocol):
 
     @property
     def machines(self) -> Any:
-        """What the cells of this runtime are run with; None, if it has no machines."""
+        """What the machines of this runtime do for workflows; None, if it has none."""
         ...
 
     async def ask(self, ask: Ask, effect: Effect, asked: Callable[[], None]) -> None:

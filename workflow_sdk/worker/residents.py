@@ -47,7 +47,7 @@ class RuntimeHost:
         self.here: Near | None = None
         """The runtime, as its executions know it."""
         self.machines: Any = None
-        """What cells are run with, if the runtime has machines."""
+        """What its machines do for workflows; None if it has none."""
         self.slots: Slots = Slots(concurrency)
         self.threads: Threads = Threads(threads)
         self.timers: Timers = Timers()
